@@ -24,7 +24,14 @@ CELLS = {
     "epsilon": [8], "epochs": [1], "batch_size": ["full"], "clipping_bound": [1],
     "learning_rate": [0.1], "seeds": 1,
 }  # fmt: skip
-TINY = {"img_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "num_heads": 2}
+CASES = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"))
+TINY, ARCHITECTURE = CASES["shared"]["tiny"], "backbones.vit.architecture"
+
+
+def cases(kind: str) -> Any:
+    """The edits of some kind, and what is said of them."""
+    listed = [(case["edits"], case["said"]) for case in CASES[kind]]
+    return pytest.mark.parametrize(("edits", "message"), listed, ids=lambda each: str(each)[:60])
 
 
 @pytest.fixture(autouse=True)
@@ -86,126 +93,7 @@ def said(
     return "\n".join(lines), ""
 
 
-ARCHITECTURE = "backbones.vit.architecture"
-LORA = {"kind": "lora", "rank": 1}
-RANDOM, HUB_TOKENIZER = {"kind": "random"}, {"kind": "hub", "id": "a/b"}
-TEXT = {
-    **{"title": "BERT", "library": "transformers", "architecture": "distilbert"},
-    **{"weights": RANDOM, "tokenizer": HUB_TOKENIZER},
-}
-DIGITS = {
-    **{"title": "Digits", "source": {"kind": "sklearn-digits"}, "image_size": 8},
-    **{"classes": 10, "train_size": 1347, "test_size": 450},
-}
-GLYPHS = DIGITS | {"source": {"kind": "glyphs", "characters": "abc"}, "classes": 3}
-MAILS = {
-    **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 40, "test_size": 4},
-    **{"tokenizer": "vit", "max_length": 9999, "source": {"kind": "hub", "id": "a/mails"}},
-}
-DOCSTRINGS = MAILS | {
-    "max_length": 8,
-    "source": {
-        **{"kind": "docstrings", "modules": ["numpy.linalg", "numpy.fft"]},
-        **{"train_per_class": 10, "test_per_class": 2},
-    },
-}
-TINY_ROBERTA = TEXT | {
-    "architecture": "roberta",
-    "arguments": {
-        **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20},
-        **{"intermediate_size": 8, "max_position_embeddings": 12},
-    },
-}
-TINY_T5 = TEXT | {
-    "architecture": "t5",
-    "arguments": {
-        **{"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 20},
-        **{"pad_token_id": 0, "eos_token_id": 3},
-    },
-}
-# Scales of float32 that are zero, as of residual blocks that start as the identity.
-DEAD = {
-    "backbones.vit.arguments": TINY | {"init_values": 1e-46},
-    "methods.film": LORA | {"target_modules": ["qkv", "fc1"]},
-}
-
-# Edits of a study, and what is said of them. Those about sweeps try a first step.
-ERRORS: list[tuple[dict[str, Any], str]] = [
-    ({ARCHITECTURE: "vit_tyni"}, r"sweeps\.one: timm cannot build 'vit_tyni'"),
-    ({"backbones.vit.arguments": {"dept": 1}}, "sweeps.one: timm cannot build.*dept"),
-    (
-        {"backbones.vit.library": "dpsweep"},
-        "sweeps.one: found architecture 'vit_tiny_patch16_224' of library 'dpsweep'",
-    ),
-    (
-        {ARCHITECTURE: "resnet18", "backbones.vit.arguments": {}},
-        "sweeps.one: ResNet has batch normalisation",
-    ),
-    ({"datasets.pets.image_size": 48}, r"sweeps\.one: .*48.*32"),
-    ({"backbones.vit.mean": [0.5], "backbones.vit.std": [0.5]}, "sweeps.one: .*1 channels"),
-    (
-        {"methods.film": LORA | {"target_modules": ["query"]}},
-        "sweeps.one: LoRA target 'query' matches no layer",
-    ),
-    (
-        DEAD,
-        "sweeps.one: nothing but the head would train: .* at blocks.0.attn.qkv, blocks.0.mlp.fc1",
-    ),
-    (
-        {"backbones.vit": TEXT, "datasets.pets": MAILS},
-        "sweeps.one: the texts have 9999 tokens, .* reads at most 512",
-    ),
-    # Its positions begin after the padding's.
-    (
-        {"backbones.vit": TINY_ROBERTA, "datasets.pets": DOCSTRINGS | {"max_length": 11}},
-        "sweeps.one: the texts have 11 tokens, Roberta.* reads at most 10",
-    ),
-    ({"training.threads": 100_000}, "threads: found 100000; allowed: at most 512"),
-    ({"datasets.pets.classes": 99}, "train_size: found 60; .* at least 99"),
-    ({"datasets.pets.train_counts": 15}, "train_counts: found 2 numbers, 30 in all"),
-    (
-        {"datasets.pets.classes": 3},
-        r"datasets.pets.classes: the study says 3, 2 found\n  the classes are: cat, dog",
-    ),
-    ({"datasets.pets.train_size": 61}, "train_size: the study says 61, 60 found"),
-    (
-        {"datasets.pets": DIGITS | {"train_size": 1348}},
-        "datasets.pets.train_size: the study says 1348, 1347 found",
-    ),
-    (
-        {"datasets.pets": DIGITS | {"image_size": 32}},
-        "datasets.pets.image_size: found 32, allowed: 8",
-    ),
-    (
-        {"datasets.pets": GLYPHS},
-        "train_size: the study says 1347, 900 found\n.*test_size: the study says 450, 90 found",
-    ),
-    (
-        {"datasets.pets": DOCSTRINGS, "backbones.vit": TEXT},
-        "datasets.pets.train_size: the study says 40, 20 found",
-    ),
-    (
-        {"datasets.pets.source.path": "dogs"},
-        "datasets.pets.source.path: found dogs, which is not there; allowed: a folder",
-    ),
-    (
-        {"backbones.vit.weights": {"kind": "file", "path": "vit.safetensors"}},
-        "backbones.vit.weights.path: found vit.safetensors, which is not there; allowed: a file",
-    ),
-    (
-        {"backbones.vit.weights": {"kind": "file", "path": "pets/vit.pth"}},
-        "backbones.vit.weights.path: found pets/vit.pth; allowed: a .safetensors file",
-    ),
-    ({"results": "pets/train/results"}, "results: .* lies in datasets.pets"),
-    ({"datasets.pets.title": "\U00014400"}, "figures: no installed font"),
-    (
-        {"training": {"select_on": "holdout", "holdout_share": 0.001}},
-        "training.holdout_share: found 0.001, which leaves no example of pets",
-    ),
-]
-
-
-@pytest.mark.parametrize(("edits", "message"), ERRORS, ids=lambda each: str(each)[:60])
+@cases("errors")
 def test_what_would_fail_is_an_error(
     study: dict[str, Any], edits: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,43 +115,7 @@ def test_a_kind_of_image_that_is_refused_is_known_before_anything_runs(
     assert said(study, {"datasets.pets.corrupt": "skip"}, seconds=0)[1] == ""
 
 
-HEATMAP = {
-    **{"family": "heatmap", "section": "Figures", "caption": "Accuracy."},
-    "panels": [{"title": "pets", "dataset": "large"}],
-}
-# Edits that are no mistake, and what is said of them.
-NOTES: list[tuple[dict[str, Any], str]] = [
-    ({}, "pets: 2 classes, and sizes as the study says"),
-    ({}, "networks: 1 fit their data and methods; a first step of 1 was tried"),
-    ({"privacy.delta": 0.02}, "note: privacy.delta: 0.02 is not below 1/N of pets"),
-    ({"results": "../results"}, "note: results: ../results lies outside"),
-    (
-        {ARCHITECTURE: "convnextv2_atto", "backbones.vit.arguments": {}},
-        r"note: sweeps.one: FiLM leaves out GlobalResponseNorm \(stages.0.blocks.0.mlp.grn, .* and 7 "
-        r"more\): it trains layer, group",
-    ),
-    (
-        {"training.select_on": "holdout"},
-        r"note: training.holdout_share: holds fewer than 10 examples of a class out of pets \(...\);",
-    ),
-    ({"training.threads": 512}, "note: training.threads: 512, and this machine has"),
-    (
-        {"datasets.pets.source": {"kind": "hub", "id": "a/pets"}},
-        "pets: looked at when fetched, before anything is trained",
-    ),
-    ({"figures.large": HEATMAP}, r"(?m)^drawn: nothing\nnot drawn: large\n  .*large"),
-    # Networks with a decoder.
-    (
-        {"backbones.vit": TINY_T5, "datasets.pets": DOCSTRINGS | {"train_size": 20}}
-        | {"methods.film": {"kind": "all"}},
-        "networks: 1 fit their data and methods; a first step of 1 was tried",
-    ),
-    # Pretrained adapters are not dead.
-    (DEAD | {"backbones.vit.weights": {"kind": "hub", "id": "a/vit"}}, "networks: 1 fit"),
-]
-
-
-@pytest.mark.parametrize(("edits", "message"), NOTES, ids=lambda each: str(each)[:60])
+@cases("notes")
 def test_what_may_not_be_meant_is_a_note(
     study: dict[str, Any], edits: dict[str, Any], message: str
 ) -> None:
