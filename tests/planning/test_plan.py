@@ -1,7 +1,6 @@
 """What a plan counts is what is missing, and no more."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.workflow.chain import STUDY
 from dpsweep.base.units import duration
 from dpsweep.config import Dataset
 from dpsweep.planning.cost import ProblemCost, backbone_bytes, input_bytes
-from dpsweep.planning.device import GPU
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.planning.sizes import _size_in_tables
@@ -168,15 +166,6 @@ def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
     times = [duration(cost * share) for share in (3, 1.5, 1, 1)]
     assert len(set(times)) == 3
     assert wall.endswith(f"{times[0]} at 1, {times[1]} at 2, {times[2]} at 3, {times[3]} at 50.")
-
-
-def test_a_cell_costs_the_time_of_its_gpu(study: Study, paths: Paths) -> None:
-    slow = replace(GPU, teraflops=5.0)
-    plan = Plan(study, paths, [OTHER], slow)
-    assert plan.estimates()[OTHER].longest == cell_cost(study, OTHER, 64, device=slow).seconds
-    assert plan.estimates()[OTHER].longest > cell_cost(study, OTHER, 64).seconds
-    lines = list(plan.lines())
-    assert any("GPUs at 5 Tflop/s" in line for line in lines)
 
 
 def test_the_memory_of_a_gpu_that_the_largest_cells_need_is_told(

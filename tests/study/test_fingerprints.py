@@ -179,11 +179,6 @@ def test_the_tokenizer_of_texts_changes_names() -> None:
     assert {key for key, name in before.items() if after[key] != name} == of("film", "lora")
 
 
-def test_an_edit_back_gives_the_old_name() -> None:
-    edited = study_with({"sweeps/film/seeds": 3})
-    assert names(edited) != names(study_with({})) == names(study_with({}))
-
-
 def test_a_copy_with_another_section_has_names_of_its_own() -> None:
     study = study_with({})
     cell = study.all_cells()[0]

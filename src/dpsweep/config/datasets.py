@@ -278,11 +278,11 @@ class DocstringsSource(SourceSection):
 
 
 Origins = list[list[str]]
-"""Where examples come from: each a kind, and the parts of a path or a name."""
+"""Places that examples come from: each has a kind, and the parts of a path or a name."""
 
 
 def origins(source: "Source") -> Origins:
-    """Where a source's examples come from, whatever part of them is taken.
+    """Return where a source's examples come from, whatever part of them is taken.
 
     Paths are absolute, so that they can be compared with those of other studies.
     """
@@ -377,7 +377,7 @@ class Dataset(Section):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of what a network reads, as it is stored; 1 in the place of a key that is missing."""
+        """Return the shape of a stored input, with 1 in place of a missing key."""
         match self.kind:
             case "image":
                 return (self.image_size or 1, self.image_size or 1, 1 if self.source.grey else 3)

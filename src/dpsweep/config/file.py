@@ -1,4 +1,4 @@
-"""A whole study: its sections, and what follows from them."""
+"""The whole study file: its sections, and what follows from them."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from dpsweep.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.config.training import Privacy, Theory, Training
 
 NO_FIGURES = "none"
-"""In the place of a file of figures: the paper's are not drawn."""
+"""Stands in place of a file of figures, and leaves out the paper's."""
 
 
 class StudyFile(Section):
@@ -231,7 +231,7 @@ class StudyFile(Section):
         return dataset.kind == "embedding" or self.features(problem) is not None
 
     def feature_sources(self) -> list[FeatureSource]:
-        """Of which datasets and networks features are computed."""
+        """List the datasets and networks of which features are computed."""
         problems = [parts for name, parts in self.problems.items() if self.features(name)]
         return list(dict.fromkeys(FeatureSource(each.dataset, each.backbone) for each in problems))
 

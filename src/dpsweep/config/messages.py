@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST_JOINED_NAME = 200
-"""Of names that are joined: a file may have 255 bytes, with its suffix and what is temporary."""
+"""Characters of joined names, at most: a file name has 255 bytes, with its suffix and a temporary prefix."""
 HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
 # One folder inside another, or that folder itself.
 FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"

@@ -64,7 +64,7 @@ class LoRA(MethodSection):
     """names of linear layers, as in peft"""
 
     def identity(self) -> dict[str, Any]:
-        """As before the key `target_modules` had its name, so that stored trials stay valid."""
+        """Name the key `target_modules` as it was named first, so that stored trials stay valid."""
         identity = super().identity()
         return identity | {"targets": identity.pop("target_modules")}
 

@@ -19,7 +19,7 @@ from dpsweep.config.section import (
 from dpsweep.config.sweeps import batch_sizes_ascend, bounds_or_rule
 
 MOST_TRIALS = 1e6
-"""Of a release in the mean, at most."""
+"""Largest mean number of trials of a release."""
 
 
 class Budget(Section):

@@ -33,7 +33,7 @@ _SLURM_ERROR = re.compile(r"(?:slurmstepd|slurmd)\S*: (?:error|fatal): .*")
 # A line of a job's own log: whatever comes before it did not end the job.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 ENDED = "trials trained now"
-"""In the last line of the log of a cell that is done (`dpsweep.training.cell`)."""
+"""Words in the last line of the log of a finished cell (`dpsweep.training.cell`)."""
 _TAIL_BYTES = 65_536
 _REASON_LINES = 12
 # Of the lines that are no known kind of error ("command not found"), the last ones.

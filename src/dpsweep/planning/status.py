@@ -212,7 +212,7 @@ class Forecast:
         )
 
     def seconds(self, cell: Cell) -> float:
-        """Of a cell that is not done."""
+        """Estimate the time of a cell that is not done."""
         kind = self._kind(cell)
         mean = self._means.get(kind)
         return self.ratio * self._estimate(*kind) if mean is None else mean

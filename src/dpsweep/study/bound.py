@@ -131,7 +131,7 @@ class Bound:
     # -- roles -------------------------------------------------------------------------------
 
     def names(self, where: str, part: str, role: str) -> list[str]:
-        """The names that a role or a name stands for.
+        """Return the names that a role or a name stands for.
 
         Args:
             where: key path of what is looked up, for a mistake.
@@ -158,7 +158,7 @@ class Bound:
         raise NotDrawnError(f"roles.{part}s.{role} is not bound")
 
     def name(self, where: str, part: str, role: str) -> str:
-        """The only name that a role or a name stands for.
+        """Return the only name that a role or a name stands for.
 
         Args:
             where: as for `names`.
@@ -178,7 +178,7 @@ class Bound:
         return first
 
     def leaf(self, where: str, selection: Selection, target: Target | None = None) -> Leaf:
-        """A selection with names in place of roles, and with what it leaves out about the problem.
+        """Put names in place of the roles of a selection, and fill in what it leaves out about the problem.
 
         Args:
             where: its key path.
@@ -315,23 +315,23 @@ class Bound:
     # -- the words ---------------------------------------------------------------------------
 
     def usual(self, epochs: Sequence[int], dataset: str) -> list[int]:
-        """Of some numbers of epochs the one that most cells of a dataset are trained for."""
+        """Return the number of epochs that most cells of a dataset are trained for."""
         cells = self._cells_by_epochs
         return sorted(epochs, key=lambda each: (cells[dataset, each], each))[-1:]
 
     def few_steps(self, sizes: Sequence[BatchSize], dataset: str) -> list[BatchSize]:
-        """Of some batch sizes the smallest that takes at most 100 steps an epoch; else the largest."""
+        """Return the smallest batch size that takes at most 100 steps an epoch; else the largest."""
         steps = self.study.steps
         few = [size for size in sizes if steps(dataset, 1, size) <= _MOST_STEPS]
         return list(few[:1] or sizes[-1:])
 
     def baseline(self, bounds: Sequence[float], method: str) -> list[float]:
-        """Of some clipping bounds the one that others are compared with: the study's, or the nearest to 1."""
+        """Return the bound that others are compared with: the study's, or the nearest to 1."""
         given = self.study.roles.neighbours.get(method)
         return given[1:2] if given else [nearest_to_one(bounds)] if bounds else []
 
     def neighbours(self, bounds: Sequence[float], method: str) -> list[float]:
-        """The baseline of some clipping bounds, and those next to it."""
+        """Return the baseline of some clipping bounds, and the bounds next to it."""
         given = self.study.roles.neighbours.get(method)
         if given or not bounds:
             return given or []

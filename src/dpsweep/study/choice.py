@@ -52,7 +52,7 @@ def best_by_mean(accuracy: Array) -> int:
 
 
 def measured_by_others(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> Array:
-    """For each seed but the first, its accuracy where the other seeds choose; see `cross_fitted`.
+    """Return the accuracy of each seed but the first where the other seeds choose; see `cross_fitted`.
 
     >>> selection = np.array([[0.6, 0.5, 0.7], [0.5, 0.6, 0.6]])
     >>> measured_by_others(selection, accuracy=selection).tolist()
@@ -140,7 +140,7 @@ def summarise(trials: pd.DataFrame, centre: Centre = "mean") -> pd.DataFrame:
 
 
 def choose(trials: pd.DataFrame, by: Sequence[str], centre: Centre = "mean") -> pd.DataFrame:
-    """Of all cells that agree on ``by``, the one that the rule chooses; see the module.
+    """Choose one of all cells that agree on ``by``, by the rule of the module.
 
     Joint tuning: whatever is not in ``by`` competes. A cell without an accuracy (NaN) wins only
     against its like. Ties go to the smallest epsilon, then epochs, B, C, whatever the order of rows.

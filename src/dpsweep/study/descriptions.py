@@ -33,7 +33,7 @@ PAPER = "dpsweep.figures.paper"
 """The module that describes the figures and tables of the paper."""
 
 Series = Mapping[str, str | Sequence[Any]]
-"""By key the roles, names, words or values of the members of a series, every combination of which is one."""
+"""Roles, names, words or values by key; every combination of them is one member of the series."""
 
 
 @dataclass(frozen=True)

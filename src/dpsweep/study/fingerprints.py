@@ -51,16 +51,16 @@ class MadeFor:
         self._sweep = cache(lambda name: _digits(training_fingerprint(study, name)))
         self._overlaps = cache(lambda cell: _digits([cell, _plain(study.theory)]))
         self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
-        """of the calibrations for a dataset"""
+        """returns the digits for the calibrations of a dataset"""
 
     def cell(self, cell: Cell) -> str:
-        """Of the trials of a cell, whichever sweep has it."""
+        """Return the digits for the trials of a cell, whichever sweep has it."""
         return self._sweep(self._study.sweep_of(cell))
 
     def gradient_norms(
         self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
     ) -> str:
-        """Of gradient norms: the cells that compete for them, each with what it is made for.
+        """Return the digits for gradient norms: those of all cells that compete for them.
 
         Args:
             problem: its name.
@@ -72,7 +72,7 @@ class MadeFor:
         return _digits([[each.name, self.cell(each)] for each in competing])
 
     def theory(self, cell: Cell) -> str:
-        """Of the overlaps of a cell."""
+        """Return the digits for the overlaps of a cell."""
         return self._overlaps(self.cell(cell))
 
 

@@ -306,7 +306,7 @@ class NoiseCurve(Figure):
 
     @property
     def marked_steps(self) -> int | None:
-        """Where the vertical line is: a paper's number holds for no other problem than its own."""
+        """Return the steps at the vertical line; a paper's number holds for its own problem only."""
         if all(axes.x != "steps" for axes in self.axes):
             return None
         return self.minimum_steps.get(self.cells.problem.name)
