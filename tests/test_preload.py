@@ -106,7 +106,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
 
 @pytest.mark.parametrize(
     "arguments",
-    [PLANNED, ["train", "no-sweep", "eps8_epochs8_B64_C1"], ["no-command"]],
+    [PLANNED, ["plan", "no-target"], ["no-command"]],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
     serving: Started, tmp_path: Path, arguments: list[str]

@@ -34,15 +34,6 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
     assert (tmp_path / noise).exists()
 
 
-def test_everything_is_made_where_no_target_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(STUDY)
-
-    done = called(
-        snakemake(tmp_path, "-n", "--quiet", "rules", "--config", "study=mine.yaml"), tmp_path
-    )
-    assert {"train", "explore", "report"} <= set(done.stdout.split())
-
-
 @pytest.mark.slow
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     """Snakemake's own handler takes a lock that its thread may hold: then the run never ends."""
