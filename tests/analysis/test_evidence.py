@@ -7,8 +7,6 @@ import pytest
 from scipy import stats
 
 from dpsweep.analysis.evidence import (
-    FEWEST_DATASETS,
-    FEWEST_UNITS,
     LEVEL,
     Mean,
     compare,
@@ -184,42 +182,42 @@ def test_verdicts_are_read_off_the_interval_the_margin_and_the_units(
     assert found.verdict(0.5, 0.5, 0.05) == expected
 
 
-def test_a_rule_that_holds_on_every_dataset_is_supported() -> None:
-    row = row_of(evidence_table(comparisons({"a": [0.9, 1.1], "b": [1.0, 1.2], "c": [0.8, 1.0]})))
-    assert row["effect"] == pytest.approx(1.0)
-    assert (row["comparisons"], row["in_favour"], row["against"]) == (6, 6, 0)
-    assert row["groups_of_datasets"] == 3
-    assert MARGIN < row["lower_here"] < 1.0 < row["upper_here"]
-    assert row["lower_elsewhere"] > MARGIN
-    assert (row["verdict"], row["needs"]) == ("supported", "")
-
-
-def test_datasets_that_share_examples_are_no_other_datasets() -> None:
-    found = comparisons({"a": [0.9, 1.1], "half": [1.0, 1.2], "tenth": [0.8, 1.0]})
-    row = row_of(evidence_table(found, related=[("a", "half"), ("a", "tenth")]))
-    assert row["groups_of_datasets"] == 1
-    assert np.isnan(row["lower_elsewhere"])
-    assert row["verdict"] == "supported here"
-    assert (row["needs"], row["needed_for"]) == ("1 of 3 separate datasets", "other datasets")
-
-
-def test_datasets_that_disagree_do_not_settle_others() -> None:
-    found = comparisons({"a": [1.0, 1.1, 0.9], "b": [0.5, 0.4, 0.6], "c": [2.0, 2.1, 1.9]})
-    row = row_of(evidence_table(found))
-    assert row["lower_elsewhere"] < 0 < row["lower_here"]
-    assert row["verdict"] == "supported here"
-
-
-def test_too_few_units_or_datasets_are_no_verdict() -> None:
-    few = comparisons({"a": [1.0], "b": [1.0], "c": [0.9]})
-    assert len(few[RULE]) == FEWEST_UNITS - 1
-    row = row_of(evidence_table(few))
-    assert row["effect"] == pytest.approx((1.0 + 1.0 + 0.9) / 3)
-    assert np.isnan(row["lower_here"])
-    assert (row["verdict"], row["needs"]) == ("not resolved", "3 of 4 problems")
-    two = comparisons({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.1, 0.9]})
-    assert np.isnan(row_of(evidence_table(two))["lower_elsewhere"])
-    assert FEWEST_DATASETS == 3
+@pytest.mark.parametrize(
+    ("effects", "related", "effect", "verdict", "needs", "known"),
+    [
+        ({"a": [0.9, 1.1], "b": [1.0, 1.2], "c": [0.8, 1.0]}, [], 1.0, "supported", ("", ""), 4),
+        # Datasets that share examples are no other datasets.
+        ({"a": [0.9, 1.1], "half": [1.0, 1.2], "tenth": [0.8, 1.0]}, [("a", "half"), ("a", "tenth")], 1.0,
+         "supported here", ("1 of 3 separate datasets", "other datasets"), 2),
+        # Datasets that disagree do not settle others.
+        ({"a": [1.0, 1.1, 0.9], "b": [0.5, 0.4, 0.6], "c": [2.0, 2.1, 1.9]}, [], 3.5 / 3,
+         "supported here", ("", ""), 4),
+        # Too few problems, or datasets.
+        ({"a": [1.0], "b": [1.0], "c": [0.9]}, [], 2.9 / 3, "not resolved", ("3 of 4 problems", ""), 0),
+        ({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.1, 0.9]}, [], 1.0,
+         "supported here", ("2 of 3 separate datasets", "other datasets"), 2),
+        # An effect that is not known does not count.
+        ({"a": [1.0, math.nan, 1.2], "b": [math.nan]}, [], 1.1, "not resolved", ("2 of 4 problems", ""), 0),
+    ],
+)  # fmt: skip
+def test_a_rule_is_supported_as_far_as_problems_and_datasets_agree(
+    effects: dict[str, list[float]],
+    related: list[tuple[str, str]],
+    effect: float,
+    verdict: str,
+    needs: tuple[str, str],
+    known: int,
+) -> None:
+    row = row_of(evidence_table(comparisons(effects), related))
+    assert row["effect"] == pytest.approx(effect)
+    assert (row["verdict"], (row["needs"], row["needed_for"])) == (verdict, needs)
+    ends = row[["lower_here", "upper_here", "lower_elsewhere", "upper_elsewhere"]]
+    assert ends.notna().sum() == known
+    if known:
+        assert MARGIN < row["lower_here"] < effect < row["upper_here"]
+        assert (row["comparisons"], row["in_favour"], row["against"]) == (row["units"],) * 2 + (0,)
+    if known == 4:
+        assert (row["lower_elsewhere"] > MARGIN) == (verdict == "supported")
 
 
 def test_all_intervals_of_a_table_hold_together() -> None:
@@ -255,21 +253,15 @@ def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference(
     assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
-def test_an_effect_that_is_not_known_does_not_count() -> None:
-    row = row_of(evidence_table(comparisons({"a": [1.0, math.nan, 1.2], "b": [math.nan]})))
-    assert (row["comparisons"], row["groups_of_datasets"]) == (2, 1)
-    assert row["effect"] == pytest.approx(1.1)
-
-
-def test_references_at_an_end_of_the_grid_are_counted() -> None:
-    found = {RULE: [comparison("a", 1.0, "smallest"), comparison("a", 2.0), comparison("b", 0.0)]}
-    assert row_of(evidence_table(found))["at_an_end"] == 1
-    assert list(comparison_table(found)["reference_at"]) == ["smallest", "", ""]
-
-
 def test_without_comparisons_every_rule_is_open() -> None:
     found = evidence_table(compare([]))
     assert list(found["rule"]) == [rule.key for rule in RULES]
     assert set(found["verdict"]) == {"not resolved"}
     assert set(found["needs"]) == {"0 of 4 problems", "0 of 4 pairs of problems"}
     assert found["comparisons"].sum() == 0
+
+
+def test_references_at_an_end_of_the_grid_are_counted() -> None:
+    found = {RULE: [comparison("a", 1.0, "smallest"), comparison("a", 2.0), comparison("b", 0.0)]}
+    assert row_of(evidence_table(found))["at_an_end"] == 1
+    assert list(comparison_table(found)["reference_at"]) == ["smallest", "", ""]

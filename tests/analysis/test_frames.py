@@ -44,21 +44,17 @@ def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
     assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
-def test_a_missing_cell_is_named_with_the_command_that_makes_it(paths: Paths) -> None:
-    cell = STUDY.sweep_cells("a")[1]
-    file = paths.cell_trials(STUDY, cell)
+def test_a_missing_cell_is_an_error_or_noted(paths: Paths) -> None:
+    cells = STUDY.sweep_cells("a")
+    file = paths.cell_trials(STUDY, cells[0])
     file.unlink()
-    with pytest.raises(MissingResultsError) as error:
-        load_trials(STUDY, paths, STUDY.sweep_cells("a"))
-    assert error.value.remake == (file,)
-    assert "1 trained cell file(s) missing" in str(error.value)
-
-
-def test_partial_reading_notes_what_is_missing(paths: Paths) -> None:
-    file = paths.cell_trials(STUDY, STUDY.sweep_cells("a")[0])
-    file.unlink()
+    for read in (lambda: load_trials(STUDY, paths, cells), lambda: write_problem(STUDY, paths, A)):
+        with pytest.raises(MissingResultsError, match=r"1 trained cell file\(s\) missing") as error:
+            read()
+        assert error.value.remake == (file,)
+    assert not paths.problem(A).exists()
     missing: list[Path] = []
-    trials = load_trials(STUDY, paths, STUDY.sweep_cells("a"), missing)
+    trials = load_trials(STUDY, paths, cells, missing)
     assert missing == [file]
     assert trials["clipping_bound"].unique().tolist() == [1.0]
 
@@ -109,10 +105,3 @@ def test_the_table_of_a_problem_holds_every_trial_and_column(paths: Paths) -> No
     assert set(table["problem"]) == {A}
     assert set(table["cell"]) == {cell.name for cell in STUDY.sweep_cells("a")}
     assert {"certified_epsilon", "per_class_accuracy", "versions"} <= set(table.columns)
-
-
-def test_the_table_of_a_problem_needs_every_cell(paths: Paths) -> None:
-    (paths.cell_trials(STUDY, STUDY.sweep_cells("a")[0])).unlink()
-    with pytest.raises(MissingResultsError):
-        write_problem(STUDY, paths, A)
-    assert not paths.problem(A).exists()

@@ -47,12 +47,20 @@ def test_cells_that_two_sweeps_share_are_one_grid(tmp_path: Path) -> None:
     sweeps: dict[str, dict[str, Any]] = {
         "wide": {"clipping_bound": [1.0, 2.0, 4.0], "epsilon": [8.0]},
         "long": {"clipping_bound": [1.0, 2.0], "epsilon": [1.0, 8.0]},
+        # Neither has a grid.
+        "auto": {"clipping_bound": "automatic", "batch_size": [100, 200]},
+        "free": {"clipping_bound": "none", "epsilon": [math.inf]},
     }
-    found = {grid.epsilon: grid for grid in grids(trials(tmp_path, sweeps, number))}
-    assert len(found) == 2
-    assert found[8.0].clipping_bound == (1.0, 2.0, 4.0)
-    assert found[1.0].clipping_bound == (1.0, 2.0)
+    rows = trials(tmp_path, sweeps, number)
+    found = {grid.epsilon: grid for grid in grids(rows, {str(rows["dataset"].iloc[0]): 450})}
+    assert {epsilon: grid.clipping_bound for epsilon, grid in found.items()} == {
+        8.0: (1.0, 2.0, 4.0),
+        1.0: (1.0, 2.0),
+    }
+    assert [each.test_size for each in (found[8.0], *grids(rows))] == [450, math.inf, math.inf]
     assert len(alike(found.values(), "epsilon")) == 1
+    nothing = rows.assign(macro_accuracy=math.nan, selection_accuracy=math.nan)
+    assert grids(nothing) == grids(nothing.iloc[:0]) == []
 
 
 def test_a_missing_cell_is_a_hole_and_never_chosen(tmp_path: Path) -> None:
@@ -65,20 +73,6 @@ def test_a_missing_cell_is_a_hole_and_never_chosen(tmp_path: Path) -> None:
     assert found.choice() == (0, 1)
     assert found.complete("batch_size") == {200}
     assert found.complete("clipping_bound") == {2.0}
-
-
-def test_automatic_clipping_and_training_without_privacy_have_no_grid(tmp_path: Path) -> None:
-    sweeps: dict[str, dict[str, Any]] = {
-        "auto": {"clipping_bound": "automatic", "batch_size": [100, 200]},
-        "free": {"clipping_bound": "none", "epsilon": [math.inf]},
-    }
-    assert grids(trials(tmp_path, sweeps, number)) == []
-
-
-def test_no_accuracy_no_grid(tmp_path: Path) -> None:
-    nothing = trials(tmp_path, {"s": {}}, lambda cell, rate, seed: {"macro_accuracy": math.nan})
-    assert grids(nothing) == []
-    assert grids(nothing.iloc[:0]) == []
 
 
 def test_a_part_of_a_grid() -> None:
@@ -107,12 +101,6 @@ def test_cells_with_more_seeds_do_not_drop_the_others(tmp_path: Path) -> None:
     one = rows[(rows["cell"] != "eps8_epochs2_B100_C1") | (rows["seed"] == 1)]
     (found,) = grids(one)
     assert (found.seeds, found.complete("clipping_bound")) == (5, {2.0, 4.0})
-
-
-def test_the_test_set_of_a_dataset_is_known_by_its_size(tmp_path: Path) -> None:
-    rows = trials(tmp_path, {"s": {}}, number)
-    (without,), (with_size,) = grids(rows), grids(rows, {str(rows["dataset"].iloc[0]): 450})
-    assert (without.test_size, with_size.test_size) == (math.inf, 450)
 
 
 def test_a_seed_that_diverged_measures_what_the_others_do() -> None:

@@ -15,7 +15,7 @@ from benchmarks.evidence.verdicts import (
 )
 from tests.synthetic import make_study
 
-from dpsweep.analysis.evidence import compare, gather
+from dpsweep.analysis.evidence import compare
 from dpsweep.analysis.grids import Grid
 from dpsweep.analysis.power import World, design, outlook, prospects, ruled_cells, simulate
 from dpsweep.base.files import read_json
@@ -135,19 +135,6 @@ def _several() -> list[Grid]:
 # -- forecasts -----------------------------------------------------------------------------
 
 
-def test_more_problems_see_smaller_effects() -> None:
-    few = [grid for grid in _several() if grid.dataset in ("d0", "d1")]
-    small, large = (
-        prospects(found, World(), studies=60)["lower_epsilon_smaller_batch"]
-        for found in (few, _several())
-    )
-    assert large.smallest_visible < small.smallest_visible
-    assert sum(large.verdicts.values()) == pytest.approx(1)
-    assert large.power == pytest.approx(
-        large.verdicts.get("supported", 0) + large.verdicts.get("supported here", 0)
-    )
-
-
 def test_a_forecast_says_what_the_study_lacks() -> None:
     table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
     _, *lines = outlook(make_study({"s": GRID}, tables=table))
@@ -191,16 +178,3 @@ def test_the_core_asks_the_questions_of_the_papers_study_and_sees_effects_twice_
         assert math.isnan(prospect.smallest_visible) == math.isnan(core[key].smallest_visible)
     for key, prospect in seen.items():
         assert core[key].smallest_visible < 2.5 * prospect.smallest_visible
-
-
-def test_evidence_is_the_same_for_one_study_as_among_many() -> None:
-    many = simulate(_several(), World(), 5, np.random.default_rng(0)).measured
-    one = [
-        replace(grid, selection=grid.selection[3], accuracy=grid.accuracy[3], tuning=grid.tuning[3])
-        for grid in many
-    ]
-    together, level = gather(compare(many, corrected=False))
-    alone, _ = gather(compare(one, corrected=False))
-    for all_studies, single in zip(together, alone, strict=True):
-        if len(single.comparisons) == len(all_studies.comparisons):
-            assert all_studies.verdict(level)[3] == single.verdict(level)

@@ -37,40 +37,33 @@ def as_good(cells: Mapping[str, Sequence[float]]) -> list[str]:
     return list(summary.loc[as_good_as_best(summary, found), "cell"])
 
 
+def scatter_of(*rows: pd.DataFrame) -> tuple[int, float]:
+    """Degrees of freedom, and the variance."""
+    found = Scatter.of(repeats(pd.concat(rows)), "selection_accuracy")
+    assert found is not None
+    return found.freedom, found.deviation**2
+
+
 def test_the_scatter_is_pooled_over_the_better_half_of_each_grid() -> None:
     one, other = trials(CELLS, epsilon=8.0), trials({"alone": [0.5, 0.7]}, epsilon=1.0)
-    scatter = Scatter.of(repeats(pd.concat([one, other])), "selection_accuracy")
-    assert scatter is not None
     # Four degrees of freedom of two cells, and one of the cell at the other epsilon.
-    assert scatter.freedom == 5
-    assert scatter.deviation == pytest.approx(math.sqrt((2 * 0.01**2 + 2 * 0.005**2 + 0.02) / 5))
-
-
-def test_a_difference_is_seen_beyond_the_quantile_of_student() -> None:
-    assert Scatter(0.01, 4).visible(seeds=3, comparisons=2) == pytest.approx(
-        student.ppf(1 - 0.05 / 2, 4) * 0.01 * math.sqrt(2 / 3)
-    )
+    variance = (2 * 0.01**2 + 2 * 0.005**2 + 0.02) / 5
+    assert scatter_of(one, other) == (5, pytest.approx(variance))
+    # Of the seeds that all cells with several share.
+    more = CELLS | {"high": [*CELLS["high"], 0.99], "single": [0.2]}
+    assert scatter_of(trials(more)) == (4, pytest.approx((0.01**2 + 0.005**2) / 2))
 
 
 def test_cells_are_as_good_as_the_best_up_to_what_the_scatter_explains() -> None:
     assert as_good(CELLS) == ["high", "near"]
+    assert as_good({"high": [0.9], "low": [0.1]}) == []  # one seed tells nothing
     deviation = math.sqrt((0.01**2 + 0.005**2) / 2)
+    # Student's quantile, for two comparisons.
     visible = student.ppf(1 - 0.05 / 2, 4) * deviation * math.sqrt(2 / 3)
+    assert Scatter(deviation, 4).visible(seeds=3, comparisons=2) == pytest.approx(visible)
     for beyond, expected in ((-1e-4, ["high", "near"]), (1e-4, ["high"])):
         moved = [0.81 - visible - beyond + each for each in (-0.005, 0, 0.005)]
         assert as_good(CELLS | {"near": moved}) == expected
-
-
-def test_one_seed_tells_nothing() -> None:
-    assert as_good({"high": [0.9], "low": [0.1]}) == []
-
-
-def test_seeds_that_all_cells_with_several_share_make_the_scatter() -> None:
-    more = CELLS | {"high": [*CELLS["high"], 0.99], "single": [0.2]}
-    scatter = Scatter.of(repeats(trials(more)), "selection_accuracy")
-    assert scatter is not None
-    assert scatter.freedom == 4
-    assert scatter.deviation == pytest.approx(math.sqrt((0.01**2 + 0.005**2) / 2))
 
 
 def test_what_diverged_neither_is_as_good_nor_hides_a_difference() -> None:

@@ -72,6 +72,9 @@ class Scatter:
     def visible(self, seeds: float, comparisons: int, chance: float = LEVEL) -> float:
         """Return the smallest difference of two means that is seen among so many comparisons.
 
+        >>> f"{Scatter(deviation=0.01, freedom=4).visible(seeds=3, comparisons=2):.4f}"
+        '0.0227'
+
         Args:
             seeds: number of seeds of either mean.
             comparisons: number of differences that are looked at.
