@@ -1,12 +1,33 @@
 """Results of a small study that has a figure of every family."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.figures.test_draw import write_results
+from matplotlib.figure import Figure
+from tests.figures.test_draw import STUDY, write_results
+
+from dpsweep.figures import style
+from dpsweep.study.paths import Paths
+
+Drawn = Callable[[str], Figure]
 
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the results; a test that changes them copies it."""
     return write_results(tmp_path_factory.mktemp("results")).results
+
+
+@pytest.fixture(scope="session")
+def drawn(results: Path) -> Drawn:
+    """The drawing of a family, made once, for tests that only look at it."""
+
+    @cache
+    def plot(family: str) -> Figure:
+        figure = STUDY.figures[family]
+        with style.style():
+            return figure.plot(figure.compute(STUDY, Paths(results)))
+
+    return plot

@@ -176,22 +176,13 @@ def measured(paths: Paths) -> list[Path]:
     return sorted(file for each in folders for file in paths.results.glob(each))
 
 
-@pytest.fixture(scope="module")
-def drawn(folder: Folder) -> Paths:
-    """Results with every figure."""
-    for family in FAMILIES:
-        draw(STUDY, folder("all"), family)
-    return folder("all")
-
-
 @pytest.fixture
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw without the files for print, which take most of the time: `drawn` has those of every family."""
+    """Draw without the files for print, which take most of the time: one test has those of every family."""
 
     def save(figure: Figure, pdf: Path, png: Path) -> None:
         style.write_all(figure)
-        png.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(png, dpi=50)
+        figure.draw_without_rendering()
 
     monkeypatch.setattr(style, "save", save)
 
@@ -201,10 +192,26 @@ def files(paths: Paths, target: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_drawn_twice_gives_the_same_bytes(drawn: Paths, family: str) -> None:
-    before = files(drawn, family)
-    draw(STUDY, drawn, family)
-    assert files(drawn, family) == before
+def test_files_are_fit_to_be_printed_and_the_same_when_drawn_again(
+    folder: Folder, family: str
+) -> None:
+    paths = folder("all")
+    draw(STUDY, paths, family)
+    before = files(paths, family)
+    pdf, png = before["pdf"], before["png"]
+    assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
+    assert b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf
+    assert 1.5 * 300 < int.from_bytes(png[16:20], "big") <= 5.5 * 300
+    position = png.index(b"pHYs") + 4
+    assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
+    numbers = STUDY.figures[family].compute(STUDY, paths)
+    read = pd.read_csv(paths.figure(family, "csv"))
+    assert list(read.columns) == list(numbers.columns)
+    for column in numbers.select_dtypes("number"):
+        np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
+    draw(STUDY, paths, family)
+    assert files(paths, family) == before
 
 
 def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environment: str) -> None:
@@ -220,29 +227,30 @@ def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environmen
 
 
 @pytest.mark.slow
-def test_another_process_with_other_settings_draws_the_same_bytes(
-    folder: Folder, drawn: Paths
-) -> None:
+def test_another_process_with_other_settings_draws_the_same_bytes(folder: Folder) -> None:
+    draw(STUDY, folder("all"), "heatmap")
     settings = "{'font.size': 20, 'xtick.color': 'red'}"
     before = f"import matplotlib; matplotlib.rcParams.update({settings})"
     draw_elsewhere(folder("elsewhere"), before, PYTHONHASHSEED="7")
-    assert files(folder("elsewhere"), "heatmap") == files(drawn, "heatmap")
+    assert files(folder("elsewhere"), "heatmap") == files(folder("all"), "heatmap")
 
 
+def test_drawing_needs_neither_torch_nor_a_display(folder: Folder) -> None:
+    # A window system that is not there: opening a window would fail.
+    after = "assert 'torch' not in sys.modules"
+    draw_elsewhere(folder("no display"), "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")
+
+
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_files_are_fit_to_be_printed(drawn: Paths, family: str) -> None:
-    pdf, png = (drawn.figure(family, suffix).read_bytes() for suffix in ("pdf", "png"))
-    assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
-    assert b"/Type3" not in pdf
-    assert b"CreationDate" not in pdf
-    assert 1.5 * 300 < int.from_bytes(png[16:20], "big") <= 5.5 * 300
-    position = png.index(b"pHYs") + 4
-    assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
-    numbers = STUDY.figures[family].compute(STUDY, drawn)
-    read = pd.read_csv(drawn.figure(family, "csv"))
-    assert list(read.columns) == list(numbers.columns)
-    for column in numbers.select_dtypes("number"):
-        np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
+@pytest.mark.parametrize("kept", [*KEPT, "diverging", "one seed"])
+def test_what_is_not_there_is_left_out(folder: Folder, family: str, kept: str) -> None:
+    """Absent results where that is asked for, trials that have diverged, and seeds."""
+    paths = folder(kept)
+    watched = Paths(paths.results, partial=kept in KEPT)
+    draw(one_seed() if kept == "one seed" else STUDY, watched, family)
+    pd.read_csv(watched.figure(family, "csv"))
+    assert paths.figure(family, "csv").exists() == (kept not in KEPT)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -255,36 +263,6 @@ def test_absent_results_are_an_error_that_names_what_to_make(folder: Folder, fam
     assert not (paths.results / "figures").exists()
 
 
-@pytest.mark.usefixtures("sketched")
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kept", KEPT)
-def test_partial_draws_what_is_there(folder: Folder, family: str, kept: str) -> None:
-    paths = folder(kept)
-    watched = Paths(paths.results, partial=True)
-    draw(STUDY, watched, family)
-    assert watched.figure(family, "png").stat().st_size > 1000
-    pd.read_csv(watched.figure(family, "csv"))
-    assert not paths.figure(family, "png").exists()
-
-
 def test_an_unknown_figure_is_named_with_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(DpsweepError, match=r'"fig9"; .*allowed: .*clipping_curve'):
         draw(STUDY, Paths(tmp_path), "fig9")
-
-
-@pytest.mark.usefixtures("sketched")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nan_accuracies_are_drawn_as_gaps(folder: Folder, family: str) -> None:
-    draw(STUDY, folder("diverging"), family)
-
-
-@pytest.mark.usefixtures("sketched")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_one_seed_is_enough(folder: Folder, family: str) -> None:
-    draw(one_seed(), folder("one seed"), family)
-
-
-def test_drawing_needs_neither_torch_nor_a_display(folder: Folder) -> None:
-    # A window system that is not there: opening a window would fail.
-    after = "assert 'torch' not in sys.modules"
-    draw_elsewhere(folder("all"), "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")

@@ -3,21 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from tests.figures.legible import illegible
-from tests.figures.test_draw import FAMILIES, STUDY, outcome
-from tests.synthetic import make_study, write_cells, write_gradient_norms
+from tests.synthetic import make_study
 from tests.whole_study import write_results
 
-from dpsweep.figures import style
+from dpsweep.figures import gradient_norm_distribution, style
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 STUDIES = Path(__file__).parents[2] / "studies"
 # The paper's grids for SUN397.
-PAPER = {
+PAPER: dict[str, Any] = {
     "epsilon": [0.25, 0.5, 1.0, 2.0, 4.0, 8.0], "batch_size": [64, 128, 256, 512, "full"],
     "clipping_bound": [0.1, 1.0, 10.0, 12.0, 14.0, 18.0, 26.0, 42.0], "seeds": 3,
 }  # fmt: skip
@@ -121,36 +120,25 @@ def test_texts_that_run_together_or_leave_the_figure_are_found() -> None:
     assert illegible(drawing) == ["'edge' is cut", "'10' touches '100'"]
 
 
-def test_six_panels_stand_side_by_side(tmp_path: Path) -> None:
-    panels = [
-        {"epsilon": e, "clipping_bound": 1.0, "title": f"ε = {e:g}"} for e in PAPER["epsilon"]
-    ]  # type: ignore[attr-defined]
-    made = {
-        "family": "gradient_norm_distribution", "caption": "c", "section": "s", "panels": panels,
-    }  # fmt: skip
-    study, paths = make_study({"s": PAPER}, figures={"norms": made}), Paths(tmp_path)
-    write_cells(study, paths, outcome)
-    random = np.random.default_rng(0)
-    for cell in study.all_cells():
-        if cell.batch_size == 64 and cell.clipping_bound == 1:
-            norms = [(np.arange(100) % 4, random.lognormal(size=100))] * cell.epochs
-            write_gradient_norms(study, paths, cell, 0.01, norms)
-    drawing = draw(study, tmp_path, "norms")
+def test_six_panels_stand_side_by_side() -> None:
+    rows = [
+        {
+            "panel": panel,
+            "title": f"ε = {epsilon:g}",
+            "quantity": quantity,
+            "norm": norm,
+            "value": value,
+        }
+        for panel, epsilon in enumerate(PAPER["epsilon"])
+        for quantity, norm, value in (
+            *(("density", norm, 1.0) for norm in (0.5, 1.0, 2.0)),
+            *(("quantile", norm, share) for norm, share in ((0.7, 0.25), (1.0, 0.5), (1.4, 0.75))),
+        )
+    ]
+    known = {"clipping_bound": 1.0, "batch_size": 64, "learning_rate": 0.01}
+    frames = [pd.DataFrame(rows).assign(epoch=epoch, **known) for epoch in range(1, 9)]
+    drawing = gradient_norm_distribution(pd.concat(frames))
     drawing.draw_without_rendering()
     places = [axes.get_position() for axes in drawing.axes[:6]]
     assert len({round(place.y0, 3) for place in places}) == 1
     assert [place.x0 for place in places] == sorted(place.x0 for place in places)
-
-
-# Both axes of predicted_clipping are the same C; their ticks say how they are spaced.
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
-def test_logarithmic_axes_are_named(results: Path, family: str) -> None:
-    drawing = draw(STUDY, results, family)
-    strips = {"B", "η", "C"}  # their ticks are the values that were chosen
-    labels = [
-        axis.get_label_text()
-        for axes in drawing.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        if axis.get_scale() == "log" and axis.get_label_text() not in strips
-    ]
-    assert all("(log scale)" in label for label in labels if label), labels

@@ -3,7 +3,7 @@
 import itertools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +62,23 @@ def figure(family: str, **settings: Any) -> dict[str, Any]:
     return {"drawn": {"family": family, "caption": "c", "section": "s"} | settings}
 
 
-def written(folder: Path, target: dict[str, Any], **more: Any) -> tuple[Study, Paths, pd.DataFrame]:
-    """A study with its results, and all its trials at the best learning rate of their cell."""
-    study, paths = make_study(SWEEPS, figures=target), Paths(folder)
-    write_cells(study, paths, outcome, **more)
+Written = Callable[[dict[str, Any]], tuple[Study, Paths, pd.DataFrame]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A study with a figure, its results, and all its trials at the best learning rate of their cell."""
+    paths, trained = Paths(tmp_path_factory.mktemp("numbers")), make_study(SWEEPS)
+    write_cells(trained, paths, outcome, steps_too=True)
     frames = [
-        pd.read_parquet(paths.cell_trials(study, cell)).assign(problem=cell.problem, cell=cell.name)
-        for cell in study.all_cells()
+        pd.read_parquet(paths.cell_trials(trained, cell)).assign(
+            problem=cell.problem, cell=cell.name
+        )
+        for cell in trained.all_cells()
     ]
     trials = pd.concat(frames, ignore_index=True)
-    return study, paths, trials[trials["best"]]
+    best = trials[trials["best"]]
+    return lambda target: (make_study(SWEEPS, figures=target), paths, best)
 
 
 def winners(trials: pd.DataFrame, by: Sequence[str], centre: str = "mean") -> pd.DataFrame:
@@ -125,12 +132,12 @@ BAND = ["centre", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
 @pytest.mark.parametrize(
     ("x", "y"), [("clipping_bound", "batch_size"), ("epsilon", "clipping_bound")]
 )
-def test_heatmap(tmp_path: Path, x: str, y: str) -> None:
+def test_heatmap(written: Written, x: str, y: str) -> None:
     settings: dict[str, Any] = {"epochs": 2}
     settings |= {"epsilon": 1.0} if x != "epsilon" else {}
     panels = [each | settings for each in TWO_PANELS]
     target = figure("heatmap", x=x, y=y, panels=panels)
-    study, paths, trials = written(tmp_path, target)
+    study, paths, trials = written(target)
     found = numbers_of(study, paths)
     for panel, method in enumerate(("film", "lora")):
         own = of_problem(trials, method)
@@ -147,14 +154,14 @@ def test_heatmap(tmp_path: Path, x: str, y: str) -> None:
 
 @pytest.mark.parametrize("quantity", ["accuracy", "difference"])
 @pytest.mark.parametrize("centre", ["mean", "median"])
-def test_clipping_curve(tmp_path: Path, quantity: str, centre: str) -> None:
+def test_clipping_curve(written: Written, quantity: str, centre: str) -> None:
     lines = [
         {"label": f"ε = {epsilon}", "epsilon": epsilon, "epochs": 4, "clipping_bound": [0.1, 1.0]}
         for epsilon in (8.0, 1.0)
     ]
     panels = [{"title": "FiLM", "lines": lines}]
     target = figure("clipping_curve", panels=panels, quantity=quantity, centre=centre)
-    study, paths, trials = written(tmp_path, target)
+    study, paths, trials = written(target)
     found = numbers_of(study, paths)
     for line, epsilon in enumerate((8.0, 1.0)):
         own = of_problem(trials, "film")
@@ -168,9 +175,9 @@ def test_clipping_curve(tmp_path: Path, quantity: str, centre: str) -> None:
         same(found[found["line"] == line], wanted, ["clipping_bound"], values)
 
 
-def test_method_comparison(tmp_path: Path) -> None:
+def test_method_comparison(written: Written) -> None:
     panels = [each | {"epochs": 2} for each in TWO_PROBLEMS]
-    study, paths, trials = written(tmp_path, figure("method_comparison", panels=panels))
+    study, paths, trials = written(figure("method_comparison", panels=panels))
     found = numbers_of(study, paths)
     trials = trials[trials["epochs"] == 2]
     rows = []
@@ -192,11 +199,11 @@ def test_method_comparison(tmp_path: Path) -> None:
     same(found, wanted, ["panel", "line", "epsilon"], values)
 
 
-def test_noise_curve(tmp_path: Path) -> None:
+def test_noise_curve(written: Written) -> None:
     quantities = ["effective", "cumulative", "cumulative_effective"]
     axes = [{"title": each, "quantity": each, "x": "batch_size"} for each in quantities]
     cells = {"clipping_bound": [0.1, 1.0], "epochs": [2, 4]}
-    study, paths, trials = written(tmp_path, figure("noise_curve", cells=cells, axes=axes))
+    study, paths, trials = written(figure("noise_curve", cells=cells, axes=axes))
     found = numbers_of(study, paths)
     wanted = winners(of_problem(trials, "film"), ["epsilon", "epochs", "batch_size"])
     wanted["macro_accuracy"] = wanted["centre"]
@@ -213,14 +220,14 @@ def test_noise_curve(tmp_path: Path) -> None:
         same(found[found["axes"] == index], wanted.assign(noise=noise), keys, values)
 
 
-def test_attacker_curves_are_those_of_the_noise(tmp_path: Path) -> None:
+def test_attacker_curves_are_those_of_the_noise(written: Written) -> None:
     """Full batches in closed form; sampled ones by every (epsilon, delta) that dp-accounting finds."""
     panels = [
         {"epochs": 4, "batch_size": size, "clipping_bound": [0.1, 1.0], "title": str(size)}
         for size in ("full", 200)
     ]
     settings = {"panels": panels, "records": [1, 2]}
-    study, paths, _ = written(tmp_path, figure("attacker_curves", **settings))
+    study, paths, _ = written(figure("attacker_curves", **settings))
     found = numbers_of(study, paths)
     assert found.groupby(["panel", "epsilon", "records"]).ngroups == 2 * 2 * 2
     assert {1e-3, 1e-2, 0.05, 0.1} <= set(found["false_positive_rate"].round(12))
@@ -249,9 +256,9 @@ def test_attacker_curves_are_those_of_the_noise(tmp_path: Path) -> None:
             assert (reached.to_numpy() >= one).all()
 
 
-def test_optimal_batch_size(tmp_path: Path) -> None:
+def test_optimal_batch_size(written: Written) -> None:
     panels = [each | {"clipping_bound": [0.1, 1.0], "epochs": [2, 4]} for each in TWO_PANELS]
-    study, paths, trials = written(tmp_path, figure("optimal_batch_size", panels=panels))
+    study, paths, trials = written(figure("optimal_batch_size", panels=panels))
     found = numbers_of(study, paths)
     keys = ["epsilon", "epochs"]
     for panel, method in enumerate(("film", "lora")):
@@ -279,9 +286,9 @@ def test_optimal_batch_size(tmp_path: Path) -> None:
             assert row["as_good_smallest"] <= row["batch_size"] <= row["as_good_largest"]
 
 
-def test_norm_trace(tmp_path: Path) -> None:
+def test_norm_trace(written: Written) -> None:
     panels = [each | {"clipping_bound": [0.1, 1.0], "epochs": 4} for each in TWO_PANELS]
-    study, paths, trials = written(tmp_path, figure("norm_trace", panels=panels), steps_too=True)
+    study, paths, trials = written(figure("norm_trace", panels=panels))
     found = numbers_of(study, paths)
     for panel, method in enumerate(("film", "lora")):
         own = of_problem(trials, method)
@@ -397,7 +404,7 @@ def error(rows: np.ndarray, bound: float, sigma: float) -> tuple[float, float]:
 
 def best_bound(rows: np.ndarray, sigma: float) -> float:
     """The bound with the smallest error, by trying many."""
-    bounds = np.geomspace(1e-4, 2 * np.linalg.norm(rows, axis=1).max(), 4000)
+    bounds = np.geomspace(1e-3, 2 * np.linalg.norm(rows, axis=1).max(), 1500)
     return float(bounds[np.argmin([sum(error(rows, each, sigma)) for each in bounds])])
 
 

@@ -27,9 +27,6 @@ def drawn(study: Study, paths: Paths) -> pd.DataFrame:
     return pd.read_csv(paths.figure("drawn", "csv"))
 
 
-# -- per class -----------------------------------------------------------------------------
-
-
 def per_class_study(bounds: list[float] | float = [0.1, 1.0], **settings: Any) -> Study:  # noqa: B006
     panel = {"title": "Digits", "clipping_bound": bounds}
     return make_study(
@@ -148,6 +145,3 @@ def test_many_classes_carry_a_running_mean(tmp_path: Path) -> None:
     assert line["accuracy_difference"].tolist() == pytest.approx(list(0.02 * sign))
     inner = line["accuracy_difference_smooth"].iloc[5:-5]
     assert inner.abs().max() == pytest.approx(0.02 / 5)  # a window of 5: three against two
-
-
-# -- optimal batch size --------------------------------------------------------------------

@@ -8,11 +8,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
+from tests.figures.conftest import Drawn
 from tests.figures.test_draw import FAMILIES, STUDY, write_results
 
 from dpsweep.figures import style
-from dpsweep.study.paths import Paths
 
 SEEN = Path(__file__).parent / "seen"
 # Root mean square of the grey values, 0 to 255. It is 0 with the pinned libraries; a line that is a
@@ -20,23 +21,34 @@ SEEN = Path(__file__).parent / "seen"
 TOLERANCE = 2.0
 
 
-def save_picture(family: str, results: Path, picture: Path) -> None:
-    figure = STUDY.figures[family]
+def save_picture(drawing: Figure, picture: Path) -> None:
     with style.style():
-        drawing = figure.plot(figure.compute(STUDY, Paths(results)))
         drawing.savefig(picture, dpi=75)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_picture_is_the_one_that_was_seen(results: Path, tmp_path: Path, family: str) -> None:
+def test_the_picture_is_the_one_that_was_seen(drawn: Drawn, tmp_path: Path, family: str) -> None:
     picture = tmp_path / f"{family}.png"
-    save_picture(family, results, picture)
+    save_picture(drawn(family), picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
+
+
+# Both axes of predicted_clipping are the same C; their ticks say how they are spaced.
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
+def test_logarithmic_axes_are_named(drawn: Drawn, family: str) -> None:
+    strips = {"B", "η", "C"}  # their ticks are the values that were chosen
+    labels = [
+        axis.get_label_text()
+        for axes in drawn(family).axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if axis.get_scale() == "log" and axis.get_label_text() not in strips
+    ]
+    assert all("(log scale)" in label for label in labels if label), labels
 
 
 if __name__ == "__main__":
     SEEN.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        made = write_results(Path(scratch)).results
-        for each in FAMILIES:
-            save_picture(each, made, SEEN / f"{each}.png")
+    with tempfile.TemporaryDirectory() as scratch, style.style():
+        made = write_results(Path(scratch))
+        for name, figure in STUDY.figures.items():
+            save_picture(figure.plot(figure.compute(STUDY, made)), SEEN / f"{name}.png")
