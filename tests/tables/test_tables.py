@@ -70,12 +70,6 @@ def test_latex_of_plain_text() -> None:
     assert superscript(-14) == "⁻¹⁴"
 
 
-def test_a_row_that_starts_with_a_bracket_is_not_an_argument_of_the_row_before() -> None:
-    text = TextTable(["a"], [["x"], ["[0.1, 0.2]"]], ["l"]).latex("caption", "tab:x")
-    check_latex(text)
-    assert r"{}[0.1, 0.2] \\" in text
-
-
 def test_rules_stand_between_groups() -> None:
     rows = [["a"], ["a"], ["b"]]
     assert group_starts([row[0] for row in rows]) == {2}
@@ -83,8 +77,14 @@ def test_rules_stand_between_groups() -> None:
     assert text.count(r"\midrule") == 2
 
 
-def test_markdown_escapes_what_would_end_a_cell() -> None:
-    assert r"| a\|b |" in TextTable(["h"], [["a|b"]], ["l"]).markdown("caption")
+def test_a_table_in_markdown_is_one_for_its_readers() -> None:
+    """The line below the header makes it a table, and says which columns are aligned to the right."""
+    written = TextTable.of([{"Rule": "Increase C", "Gain": "-0.1"}], "lr").markdown("A caption.")
+    assert written.splitlines()[2:] == [
+        "| Rule | Gain |",
+        "| :--- | ---: |",
+        "| Increase C | -0.1 |",
+    ]
 
 
 # -- the grid ------------------------------------------------------------------------------
@@ -131,25 +131,26 @@ def test_the_grid_is_the_studys(paths: Paths) -> None:
 # -- datasets ------------------------------------------------------------------------------
 
 
-def test_datasets_are_read_from_what_was_prepared(paths: Paths) -> None:
+@pytest.mark.parametrize(
+    ("counts", "imbalance", "sizes"),
+    [
+        ([300, 100, 600], 6.0, "100–600"),
+        ([500, 500], 1.0, "500 each"),
+        ([999, 1, 0], math.inf, "0–999"),
+    ],
+)
+def test_datasets_are_read_from_what_was_prepared(
+    paths: Paths, counts: list[int], imbalance: float, sizes: str
+) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
-    write_dataset(paths, "digits", [300, 100, 600], source="some/source_1")
+    write_dataset(paths, "digits", counts, source="some/source_1")
     row = written(study, paths).iloc[0]
-    assert row[["train_size", "test_size", "classes"]].tolist() == [1000, 200, 3]
-    assert row["imbalance"] == 6.0
+    assert row[["train_size", "test_size", "classes"]].tolist() == [1000, 200, len(counts)]
+    assert row["imbalance"] == imbalance
     assert markdown_rows(paths)[1] == [
-        "Digits", "some/source_1", "3", "1,000", "200", "100–600", "Handwritten digits.",
+        "Digits", "some/source_1", str(len(counts)), "1,000", "200", sizes, "Handwritten digits.",
     ]  # fmt: skip
     assert r"some/source\_1" in paths.table("t", "tex").read_text()
-
-
-def test_balanced_and_empty_classes(paths: Paths) -> None:
-    study = make_study({"s": {}}, tables=table("datasets"))
-    write_dataset(paths, "digits", [250, 250])
-    assert written(study, paths)["imbalance"].item() == 1.0
-    assert markdown_rows(paths)[1][5] == "250 each"
-    write_dataset(paths, "digits", [250, 0])
-    assert written(study, paths)["imbalance"].item() == math.inf
 
 
 def test_an_unprepared_dataset_is_named(paths: Paths) -> None:
@@ -219,10 +220,16 @@ def test_comparison_by_hand(paths: Paths) -> None:
     assert eight[3] == "0.4123"
 
 
-def test_a_mean_outside_the_papers_range_is_said_to_be(paths: Paths) -> None:
-    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": 0.37})
+def test_a_mean_outside_the_papers_range_is_said_to_be_and_numbers_keep_full_precision(
+    paths: Paths,
+) -> None:
+    accuracy = 1.1 / 3
+    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": accuracy})
     numbers = written(comparison_study(), paths)
     assert str(numbers["within_reference"][0]) == "False"
+    with paths.table("t", "csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert float(rows[0]["maximum"]) == accuracy
 
 
 def test_without_references_there_is_no_column_for_the_paper(paths: Paths) -> None:
@@ -247,7 +254,7 @@ def test_a_reference_of_other_cells_stands_beside_nothing(
     assert "paper" not in paths.table("t", "md").read_text()
 
 
-def test_a_partial_comparison_leaves_a_dash_and_says_so(paths: Paths) -> None:
+def test_an_accuracy_that_is_not_there_is_a_dash(paths: Paths) -> None:
     study = comparison_study()
     write_cells(study, paths, outcome, study.sweep_cells("flat"))
     with pytest.raises(MissingResultsError):
@@ -256,10 +263,6 @@ def test_a_partial_comparison_leaves_a_dash_and_says_so(paths: Paths) -> None:
     written(study, watched)
     assert markdown_rows(watched)[1][2] == "–"
     assert "4 result files are not there yet" in watched.table("t", "md").read_text()
-
-
-def test_a_nan_accuracy_is_a_dash(paths: Paths) -> None:
-    study = comparison_study()
     write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": math.nan})
     written(study, paths)
     assert markdown_rows(paths)[1][2] == "–"
@@ -268,7 +271,7 @@ def test_a_nan_accuracy_is_a_dash(paths: Paths) -> None:
 # -- tuning implications -------------------------------------------------------------------
 
 
-def test_the_rules_are_a_table(paths: Paths) -> None:
+def test_the_rules_are_a_table_whose_caption_says_what_a_reader_must_know(paths: Paths) -> None:
     grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
     study = make_study({"s": grid | {"seeds": 2}}, tables=table("tuning_implications"))
     write_cells(study, paths, outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
@@ -279,21 +282,8 @@ def test_the_rules_are_a_table(paths: Paths) -> None:
     assert rows[1][:2] == ["Lower ε", "Increase C"]
     assert rows[1][3:9] == ["+0.00", "", "0.1", "–", "1", "1 (0, 0) in 1"]
     assert rows[3][3] == "–"
-
-
-def test_what_a_reader_must_know_of_the_rules_is_in_the_caption(paths: Paths) -> None:
-    grid = {"clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
-    study = make_study({"s": grid}, tables=table("tuning_implications"))
-    write_cells(study, paths, outcome)
-    written(study, paths)
     caption = paths.table("t", "md").read_text().partition("\n")[0]
-    for said in (
-        "positive",
-        "do not choose",
-        "together",
-        "datasets as units",
-        "needs 4 units",
-    ):
+    for said in ("positive", "do not choose", "together", "datasets as units", "needs 4 units"):
         assert said in caption
 
 
@@ -385,15 +375,6 @@ def test_an_unknown_table_is_named_with_those_that_exist(paths: Paths) -> None:
         write(study, paths, "tab9")
 
 
-def test_the_csv_keeps_full_precision(paths: Paths) -> None:
-    accuracy = 1 / 3
-    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": accuracy})
-    write(comparison_study(), paths, "t")
-    with paths.table("t", "csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert float(rows[0]["maximum"]) == accuracy
-
-
 def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
     from dpsweep.tables.tuning_implications import show
 
@@ -438,13 +419,3 @@ def test_only_grids_that_cross_batch_sizes_and_bounds_are_compared(
     if not compared:
         (reason,) = study.targets.reasons()
         assert reason == "no sweep has two batch sizes and two clipping bounds"
-
-
-def test_a_table_in_markdown_is_one_for_its_readers() -> None:
-    """The line below the header makes it a table, and says which columns are aligned to the right."""
-    written = TextTable.of([{"Rule": "Increase C", "Gain": "-0.1"}], "lr").markdown("A caption.")
-    assert written.splitlines()[2:] == [
-        "| Rule | Gain |",
-        "| :--- | ---: |",
-        "| Increase C | -0.1 |",
-    ]
