@@ -103,6 +103,11 @@ def composed_epsilon(
 ) -> float:
     """Return an epsilon that several mechanisms on the same data have together, by dp-accounting.
 
+    >>> from dpsweep.privacy.calibration import calibrate
+    >>> noise = calibrate(epsilon=2.0, delta=1e-5, train_size=1000, batch_size=1000, steps=10)
+    >>> f"{composed_epsilon([noise, noise], [], delta=2e-5):.2f}"
+    '2.84'
+
     Args:
         trainings: single training runs, each composed by what its noise does.
         guarantees: (epsilon, delta) of mechanisms of which no more is known.

@@ -45,6 +45,13 @@ class ConvergenceOptimum:
 class ConvergenceBound:
     """The bound for one training, with its measured constants.
 
+    >>> bound = ConvergenceBound(
+    ...     smoothness=2.0, initial_gap=3.0, gradient_deviation=0.7, noise_multiplier=1.5, dimension=16,
+    ...     batch_size=8, steps=50,
+    ... )
+    >>> f"{bound.optimum(0.01, 100.0).clipping_bound:.2f}"
+    '0.31'
+
     Attributes:
         smoothness: L of the mean loss.
         initial_gap: F0, the mean loss at the start minus the smallest, for example that of a training

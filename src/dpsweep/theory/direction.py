@@ -39,6 +39,9 @@ def alignment(
 ) -> Array:
     """Return R(C) at each of some bounds; at C = 0 its limit.
 
+    >>> alignment([[4.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10).round(3)
+    array([0.857, 0.926])
+
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
         clipping_bounds: C, of any shape; not negative.

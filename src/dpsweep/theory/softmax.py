@@ -85,6 +85,9 @@ def softmax_gradient_deviation(
 ) -> float:
     """Return v, the root of the mean squared distance of per-example gradients from their mean.
 
+    >>> f"{softmax_gradient_deviation([[1.0], [2.0]], labels=[0, 1], weights=np.zeros((2, 2))):.3f}"
+    '1.275'
+
     Arguments are those of `softmax_residuals`.
     """
     x, residuals = with_bias(features), softmax_residuals(features, labels, weights)
@@ -98,6 +101,9 @@ def smallest_softmax_loss(
     features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, iterations: int = 500
 ) -> float:
     """Return the mean loss after a training without privacy (L-BFGS on all examples, from zero).
+
+    >>> f"{smallest_softmax_loss([[0.0]] * 4, labels=[0, 0, 0, 1], classes=2):.3f}"  # their entropy
+    '0.562'
 
     It is the smallest one up to what further iterations would gain. Where a head separates the classes
     there is no minimum, and the loss goes to zero.
