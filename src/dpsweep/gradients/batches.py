@@ -1,4 +1,4 @@
-"""Inputs, labels, masks and outputs that no engine takes."""
+"""Check inputs, labels, masks and outputs before an engine computes with them."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from dpsweep.gradients.refusals import UnsupportedModelError
 
 
 class BatchError(UnsupportedModelError):
-    """A micro-batch that is none; the message says what was found and what is allowed."""
+    """Something that is no micro-batch; the message says what was found and what is allowed."""
 
 
 def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> None:
-    """Check the form of a micro-batch, which costs nothing and waits for nothing.
+    """Check the form of a micro-batch. It costs next to nothing, and does not wait for the device.
 
     Args:
         inputs: a tensor whose first dimension is the example.
@@ -22,7 +22,7 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
         device: where the network is.
 
     Raises:
-        BatchError: something is no tensor, of another type, shape or device.
+        BatchError: something is no tensor, or has another type, shape or device.
     """
     dense = isinstance(inputs, Tensor) and not inputs.is_nested and inputs.layout == torch.strided
     if not dense or inputs.dim() == 0:
@@ -52,10 +52,10 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
 
 
 def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
-    """Check that labels are numbers of classes; this waits for the device.
+    """Check that labels are numbers of classes. It waits for the device.
 
     Raises:
-        BatchError: one that counts is below 0, or beyond the network's outputs.
+        BatchError: the label of an example that counts is below 0, or no output of the network.
     """
     if bool((mask & ((labels < 0) | (labels >= classes))).any()):
         raise BatchError(
@@ -65,7 +65,7 @@ def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
 
 
 def check_outputs(outputs: Any, examples: int) -> Tensor:
-    """Return what a network gives, if it is logits.
+    """Check that a network returns logits, and return them.
 
     Raises:
         UnsupportedModelError: it is something else.
@@ -90,7 +90,7 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
 
 
 def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:
-    """Say that a network has no outputs for made-up examples like those of a micro-batch."""
+    """Make the error for a network that fails on made-up examples like those of a micro-batch."""
     first = next((each for each in model.parameters() if each.is_floating_point()), None)
     kind = "" if first is None else f" with weights in {str(first.dtype).removeprefix('torch.')}"
     return BatchError(

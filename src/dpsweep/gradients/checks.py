@@ -1,4 +1,4 @@
-"""The checks before every engine: of the network, its state and the engine, before the first step."""
+"""Check the network, what it keeps, and the engine, before the first step."""
 
 import logging
 import math
@@ -45,7 +45,7 @@ _LONGEST_REASON = 200
 class CheckedEngine(GradientEngine):
     """The first of some engines that gives the gradients of the loop, with this very model.
 
-    The first call looks at the model, on copies, with made-up examples like those of its batch:
+    The first call looks at copies of the model, with made-up examples like those of its batch:
 
     - A pass must leave nothing behind (`check_passes`). That is looked at again when a layer is another one,
       or changes between train and eval mode, and every later call watches what is written.
@@ -110,7 +110,7 @@ class CheckedEngine(GradientEngine):
         return torch.zeros(0, size, device=inputs.device), mask
 
     def choose(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
-        """Return the engine that is taken, and its name.
+        """Choose an engine; return its name and the engine.
 
         Raises:
             UnsupportedModelError: none can compute the model.

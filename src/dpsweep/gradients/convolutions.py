@@ -1,4 +1,4 @@
-"""Per-example gradients of the weights of convolutions, as factors."""
+"""Keep per-example gradients of the weights of convolutions as factors."""
 
 import itertools
 import math

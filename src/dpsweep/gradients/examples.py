@@ -1,4 +1,4 @@
-"""The made-up examples with which a network is tried before its first step, and whether it mixes them."""
+"""Make up examples to try a network with before its first step, and see whether it mixes them."""
 
 from collections.abc import Callable
 

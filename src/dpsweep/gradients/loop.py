@@ -1,4 +1,4 @@
-"""The slow engine that every other one is compared with."""
+"""Compute one example after the other: the engine that all others are compared with."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Opacus' ghost and fast gradient clipping as an engine, with our factors."""
+"""Use the ghost and fast gradient clipping of Opacus as an engine, with our factors."""
 
 import warnings
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _LEFT_ON_LAYERS = ("activations", "max_batch_len")
 
 @contextmanager
 def _no_warning() -> Iterator[None]:
-    """Hide what is true of the first trainable layer, whose inputs need no gradient."""
+    """Hide torch's warning about the first trainable layer, whose inputs need no gradient."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield

@@ -1,4 +1,4 @@
-"""Per-example gradients of parameters from which the model computes a weight before it uses it."""
+"""Find per-example gradients of parameters from which the model computes a weight before it uses it."""
 
 import math
 from collections.abc import Mapping

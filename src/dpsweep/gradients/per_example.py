@@ -1,4 +1,4 @@
-"""Per-example gradients as they are cheapest to keep: instantiated, or as the factors of products.
+"""Keep per-example gradients as is cheapest: instantiated, or as the factors of products.
 
 A rule returns one of these classes for the parameters of a layer (`dpsweep.gradients.rules`).
 It says how long the gradients of a micro-batch's examples are, and sums them with factors. Everything

@@ -1,4 +1,4 @@
-"""The number format of the passes of a training job.
+"""Choose the number format of forward and backward passes.
 
 Only what torch's autocast deems safe (matrix products, convolutions) leaves float32, and nothing is
 TF32. In every precision the sum over a batch and its noise are float64; parameters, per-example norms,

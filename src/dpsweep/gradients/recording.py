@@ -1,4 +1,4 @@
-"""A forward pass that records where gradients will pass, for the engine ``bookkeeping``."""
+"""Record in a forward pass where gradients will pass, for the engine ``bookkeeping``."""
 
 import math
 from collections import ChainMap

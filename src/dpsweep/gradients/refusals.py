@@ -1,4 +1,4 @@
-"""The models that every engine refuses, because their examples have no gradients of their own."""
+"""Refuse models whose examples have no gradients of their own, whatever the engine."""
 
 from collections.abc import Iterable
 

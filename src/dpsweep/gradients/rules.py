@@ -1,4 +1,4 @@
-"""The rules: how to compute a function of torch so that every example's gradient can be had.
+"""Compute functions of torch so that every example's gradient can be had: the rules.
 
 A rule has the arguments of its function, any of which may be a trainable parameter, and before them
 the uses of the parameters in this forward pass. It computes the function for a batch, and arranges for

@@ -1,4 +1,4 @@
-"""Parameters that know how they are used: how the engines see into any model without hooks.
+"""Track how a model uses its parameters, so that engines see into any model without hooks.
 
 During a forward pass every trainable parameter is replaced by a `TrackedParameter`. Whatever torch
 function the model hands it to, `Uses` looks up the rule of that function

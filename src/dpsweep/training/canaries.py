@@ -1,4 +1,4 @@
-"""Canaries inside the trainer: what one private training run really gives away.
+"""Train with canaries, to measure what one private training run really gives away.
 
 An audited trial is a trial: `train_trial` with the study's sampler, engine, clipping and optimizer.
 Only its training set continues with canaries, examples whose gradient is known: the same single

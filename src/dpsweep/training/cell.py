@@ -1,4 +1,4 @@
-"""One cell: tune the learning rate, repeat the best one, and leave the cell's outputs.
+"""Train a cell: tune the learning rate, repeat the best one, and write the cell's outputs.
 
 Trials come from the store where it has them, so a longer grid, a lost output or a killed job
 costs only the trials that are really missing.

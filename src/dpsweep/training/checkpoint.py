@@ -1,4 +1,4 @@
-"""The state of an unfinished trial: what a killed job needs to go on to the same result."""
+"""Save the state of an unfinished trial, so that a killed job goes on to the same result."""
 
 import logging
 import pickle

@@ -1,4 +1,4 @@
-"""Everything that the trials of a cell share: the data on the device, the backbone, the device itself."""
+"""Hold what the trials of a cell share: the data on the device, the backbone, the device itself."""
 
 import logging
 import warnings
@@ -164,7 +164,7 @@ class TrialContext:
         del held
 
     def drop_step(self) -> None:
-        """Called when what was computed of a step does not count, because it begins again."""
+        """Forget what was computed of a step that begins again, as the context of an audit has to."""
 
     def model(self, seed: int) -> nn.Module:
         """The model in its initial state for a seed, in eval mode (no dropout).

@@ -1,4 +1,4 @@
-"""The device of a training job: a GPU, or the CPU where it needs none."""
+"""Choose the device of a training job: a GPU, or the CPU where it needs none."""
 
 import logging
 import os

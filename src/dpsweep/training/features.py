@@ -1,4 +1,4 @@
-"""Features of frozen networks: computed once for a (dataset, backbone, layer), then read by every trial.
+"""Compute features of frozen networks once for a (dataset, backbone, layer); every trial reads them.
 
 They are a prepared dataset of kind ``features``: float32 (N, features) beside the labels, mapped into
 memory and compared with checksums whenever they are opened. What they were computed from is written
@@ -7,7 +7,6 @@ with them, so that those of another dataset, backbone or version are never read.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +77,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     backbone.check_reads(data)
     features = study.backbones[source.backbone].features or Features()
     device = default_device()
-    run = _network(data.metadata, backbone, features, device)
+    run = _Run(data.metadata, backbone, features, device)
     run.check(data.train_inputs)
     identity = _identity(data.metadata, backbone, features)
     known = data.metadata
@@ -195,39 +194,36 @@ def check_representation(network: Representation, inputs: Tensor, others: Tensor
         )
 
 
-@dataclass(frozen=True)
 class _Run:
     """From stored inputs to features on the CPU."""
 
-    network: Representation
-    preprocess: nn.Module
-    device: torch.device
+    def __init__(
+        self,
+        data: DatasetMetadata,
+        backbone: PreparedBackbone,
+        features: Features,
+        device: torch.device,
+    ) -> None:
+        # Whatever its head would be, the features come before it.
+        model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
+        self._network = Representation(model, features).to(device).eval()
+        reads = backbone.metadata
+        preprocess = make_preprocess(reads.mean, reads.std, data.resize, data.shape)
+        self._preprocess, self._device = preprocess.to(device), device
 
     @full_precision()
     def __call__(self, inputs: np.ndarray) -> Tensor:
-        return represent(self.network, self._read(inputs)).cpu()
+        return represent(self._network, self._read(inputs)).cpu()
 
     @full_precision()
     def check(self, inputs: np.ndarray) -> None:
         """See `check_representation`."""
         first, last = inputs[:_CHECKED], inputs[-_CHECKED:]
-        check_representation(self.network, self._read(first), self._read(last))
+        check_representation(self._network, self._read(first), self._read(last))
 
     def _read(self, inputs: np.ndarray) -> Tensor:
-        batch: Tensor = self.preprocess(torch.from_numpy(inputs.copy()).to(self.device))
+        batch: Tensor = self._preprocess(torch.from_numpy(inputs.copy()).to(self._device))
         return batch
-
-
-def _network(
-    data: DatasetMetadata, backbone: PreparedBackbone, features: Features, device: torch.device
-) -> _Run:
-    """The function from stored inputs to features."""
-    # Whatever its head would be, the features come before it.
-    model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
-    network = Representation(model, features).to(device).eval()
-    reads = backbone.metadata
-    preprocess = make_preprocess(reads.mean, reads.std, data.resize, data.shape).to(device)
-    return _Run(network, preprocess, device)
 
 
 def _append(

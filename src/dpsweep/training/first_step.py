@@ -1,4 +1,4 @@
-"""The first step of everything that a study trains, with random weights and inputs.
+"""Try the first step of everything that a study trains, with random weights and inputs.
 
 It shows in seconds, and without data, what would otherwise end the first job of a sweep: a network that
 does not exist or reads inputs of another size, a method that finds nothing to train in it, or

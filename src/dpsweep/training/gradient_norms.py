@@ -1,4 +1,4 @@
-"""Per-example gradient norms of a finished trial, after every epoch, over the training set."""
+"""Measure per-example gradient norms of a finished trial, after every epoch, over the training set."""
 
 import logging
 from typing import Any
@@ -116,7 +116,7 @@ def measure_gradient_norms(
 def training_set_norms(
     engine: GradientEngine, context: TrialContext, physical: PhysicalBatch
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Gradient norm of every training example, for all trainable parameters and for the head.
+    """Measure the gradient norm of every training example, over all trainable parameters and over the head.
 
     Returns:
         Two float arrays of shape (N,).

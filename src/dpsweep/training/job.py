@@ -1,4 +1,4 @@
-"""A training job as a process: it ends in an orderly way when told to, and reaches no other machine.
+"""End a training process in an orderly way when told to, and let it reach no other machine.
 
 While `watched` is active, SIGTERM and SIGUSR1 only leave a note. The running trial reads it at
 its next step, saves its state and raises `Interrupted`, which ends the process:

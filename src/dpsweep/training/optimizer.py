@@ -1,4 +1,4 @@
-"""The private update: any torch optimizer behind clipped, summed and noised gradients."""
+"""Take private steps: any torch optimizer behind clipped, summed and noised gradients."""
 
 import math
 from collections.abc import Iterable

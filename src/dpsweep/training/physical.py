@@ -1,4 +1,4 @@
-"""How many examples are on the device at once.
+"""Find how many examples fit on the device at once.
 
 Sums over a batch are float64, so how it is cut into physical batches changes an update by rounding
 only. Where memory runs out, half as many examples are taken from then on.
@@ -94,7 +94,7 @@ class PhysicalBatch:
 
 
 def usual_batch(batch_size: int, train_size: int) -> int:
-    """A size that one sampled batch in 44 exceeds, which then takes one physical batch more.
+    """Return a size that one sampled batch in 44 exceeds; such a batch takes one physical batch more.
 
     Args:
         batch_size: B, the expected size; the standard deviation is below the root of B.

@@ -1,4 +1,4 @@
-"""The randomness of a trial: named streams, Poisson sampling and Gaussian noise.
+"""Draw the randomness of a trial: named streams, Poisson sampling and Gaussian noise.
 
 Every use of randomness (sampling, noise, the coins of an audit) has a stream of its own, so that no
 stream can shift another: ``stream_key(trial_key, "noise")``. Equal names give equal streams on every

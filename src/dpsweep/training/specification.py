@@ -1,4 +1,4 @@
-"""The specification of a trial: everything that determines it, and how a cell of a study gives it."""
+"""Specify a trial: everything that determines it, from a cell of a study."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -111,7 +111,7 @@ def specify(
     learning_rate: float,
     seed: int,
 ) -> TrialSpec:
-    """The specification of one trial of a cell on a device.
+    """Specify one trial of a cell on a device.
 
     N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
 

@@ -1,4 +1,4 @@
-"""The trial store: finished trials under a key of everything that determined them.
+"""Store finished trials under a key of everything that determined them.
 
 One trial is one safetensors file: its record (a JSON object) and its per-step arrays, with a
 checksum over both. The parameters of a trial that a cell has chosen as its best lie beside it

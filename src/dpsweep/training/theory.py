@@ -1,4 +1,4 @@
-"""How the per-example gradients of a trial overlap, at the start and after every epoch.
+"""Measure how the per-example gradients of a trial overlap, at the start and after every epoch.
 
 This is what the paper's theory of clipping needs (`dpsweep.theory`). It reads raw gradients of training
 data, so its output is **not private**, whatever the epsilon of the trial.
@@ -29,7 +29,7 @@ _BLOCK = 16
 
 
 def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.Series[Any]"]:
-    """The first seeds of a cell at its best learning rate, as its file of trials has them.
+    """Return the rows of a cell's first seeds at its best learning rate, from its file of trials.
 
     Args:
         study: the study.

@@ -1,4 +1,4 @@
-"""The model of a finished trial at the start and after every epoch, for stages that look back.
+"""Replay the model of a finished trial at the start and after every epoch, for stages that look back.
 
 The store has the parameters of a cell's first seed at its best learning rate, unless they are large
 (`KEPT_PARAMETER_BYTES`). Other trials are trained a second time. That is one of the hundred trials whose

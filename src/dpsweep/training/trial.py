@@ -1,4 +1,4 @@
-"""One trial: train a model with one learning rate and one seed, and measure it on the test set.
+"""Train a model with one learning rate and one seed, and measure it on the test set: one trial.
 
 A trial is a function of its `TrialSpec` (on the CPU: bit for bit). It can be killed at any step
 and continued from its checkpoint with the same result.
