@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.gradients.tiny_models import CLASSES, HEAD, Net, TokensFirst
+from tests.gradients.tiny_models import CLASSES, HEAD, Layer, Net, TokensFirst, random
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
@@ -19,9 +19,7 @@ from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.engines import BookkeepingEngine
 
 WIDTH, TOKENS, EXAMPLES, VOCABULARY = 4, 3, 6, 50
-FAST = ("expanded", "bookkeeping", "vmap")
 WITH_RULES = ("expanded", "bookkeeping")
-ALL = (*FAST, "loop", "opacus", "auto")
 
 
 class Refused(NamedTuple):
@@ -32,27 +30,20 @@ class Refused(NamedTuple):
     engines: tuple[str, ...] = ("auto",)
 
 
-def on(layer: Callable[[], nn.Module], width: int = WIDTH) -> Callable[[], nn.Module]:
-    return lambda: Net(layer(), width)
-
-
-def evaluating(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    return lambda: build().eval()
+def on(
+    layer: Callable[[], nn.Module], width: int = WIDTH, *, train: bool = True
+) -> Callable[[], nn.Module]:
+    return lambda: Net(layer(), width).train(train)
 
 
 # -- networks whose examples have no gradient of their own ------------------------------------------
 
 
-class Function(nn.Module):
-    """A linear layer of what some function makes of a batch."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor], width: int = WIDTH) -> None:
-        super().__init__()
-        self.function, self.linear = function, nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.linear(self.function(x))
-        return y
+def linear_of(function: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
+    """Build a linear layer of what some function makes of a batch."""
+    return on(
+        lambda: Layer(lambda self, x: self.linear(function(x)), linear=nn.Linear(WIDTH, WIDTH))
+    )
 
 
 def quantised(x: Tensor) -> Tensor:
@@ -106,7 +97,7 @@ class HeadTwice(Net):
 MIXING = {
     **{
         f"{layer.func.__name__} in train mode": Refused(
-            on(layer), r"'layer'.*train mode.*mixes the examples", ALL
+            on(layer), r"'layer'.*train mode.*mixes the examples", ("auto", "loop", "opacus")
         )
         for layer in (
             partial(nn.BatchNorm1d, TOKENS),
@@ -115,19 +106,16 @@ MIXING = {
         )
     },
     "without running statistics": Refused(
-        evaluating(on(partial(nn.BatchNorm1d, TOKENS, track_running_stats=False))),
+        on(partial(nn.BatchNorm1d, TOKENS, track_running_stats=False), train=False),
         r"'layer'.*no running statistics.*mixes",
-        ALL,
     ),
     **{
-        f"examples {how}": Refused(
-            on(partial(Function, function)), "Net mixes the examples of a batch", ALL
+        name: Refused(
+            linear_of(function), "Net mixes the examples of a batch", ("auto", "loop", "opacus")
         )
-        for how, function in {
-            "centred": lambda x: x - x.mean(0, keepdim=True),
-            # As does a scale for the whole batch.
+        for name, function in {
             "a little of each other": lambda x: x + 1e-3 * x.mean(0, keepdim=True),
-            "quantised": quantised,
+            "a scale for the whole batch": quantised,
         }.items()
     },
     # Nothing in the shapes tells that an engine would mix examples; the comparison does.
@@ -139,13 +127,13 @@ MIXING = {
         )
         for width in (WIDTH, 40)
     },
-    "one memory": Refused(tied, r"'layer\.1\.weight' is tied to 'layer\.0", ALL),
+    "one memory": Refused(tied, r"'layer\.1\.weight' is tied to 'layer\.0"),
     "one memory, half of it frozen": Refused(
-        partial(tied, frozen=True), r"'layer\.1\.weight' is tied to 'layer\.0", ALL
+        partial(tied, frozen=True), r"'layer\.1\.weight' is tied to 'layer\.0"
     ),
-    "unused": Refused(with_unused, r"'?extra\.(bias|weight)'?", ALL),
+    "unused": Refused(with_unused, r"extra\.(bias|weight)", (*WITH_RULES, "vmap", "opacus")),
     "detached": Refused(
-        on(partial(Detached, WIDTH)), r"'layer\.weight' have no influence", (*FAST, "auto")
+        on(partial(Detached, WIDTH)), r"'layer\.weight' have no influence", (*WITH_RULES, "vmap")
     ),
     "nothing trains": Refused(
         lambda: Net(nn.Identity(), WIDTH).requires_grad_(False), "no trainable parameter"
@@ -165,8 +153,7 @@ UNKNOWN = {
     },
     "a convolution": Refused(
         lambda: nn.Sequential(nn.Unflatten(1, (1, TOKENS)), nn.Conv2d(1, 1, 2), nn.Flatten()),
-        r"'1\.weight' of a Conv2d .*'expanded'",
-        ("expanded",),
+        *(r"'1\.weight' of a Conv2d .*'expanded'", ("expanded",)),
     ),
     "twice as factors": Refused(
         on(partial(Twice, 40, 40), 40), r"'layer\.weight'.* more than once", ("bookkeeping",)
@@ -176,24 +163,19 @@ UNKNOWN = {
     ),
     "Sequential": Refused(
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(TOKENS * WIDTH, CLASSES)),
-        "found Sequential",
-        ("linear",),
+        *("found Sequential", ("linear",)),
     ),
     "without bias": Refused(
         lambda: nn.Linear(WIDTH, CLASSES, bias=False), "found Linear with weight that", ("linear",)
     ),
     **{
-        f"{layer.func.__name__} by Opacus": Refused(
-            on(layer), r"'layer'.*refused by Opacus", ("opacus",)
+        f"{layer.func.__name__} by Opacus": Refused(on(layer, train=False), said, ("opacus",))
+        for layer, said in (
+            (partial(nn.LSTM, WIDTH, WIDTH), r"'layer'.*refused by Opacus"),
+            # Its hooks would put them in train mode.
+            (partial(nn.BatchNorm1d, TOKENS), r"'layer'.*hooks of Opacus"),
+            (partial(BatchNormAct2d, TOKENS), r"'layer'.*hooks of Opacus"),
         )
-        for layer in (partial(nn.LSTM, WIDTH, WIDTH), partial(nn.MultiheadAttention, WIDTH, 2))
-    },
-    # Its hooks would put them in train mode.
-    **{
-        f"{layer.__name__} by Opacus": Refused(
-            evaluating(on(partial(layer, TOKENS))), r"'layer'.*hooks of Opacus", ("opacus",)
-        )
-        for layer in (nn.BatchNorm1d, BatchNormAct2d)
     },
     "one parameter under two names": Refused(
         partial(tied, parameter=True), r"'layer\.1\.weight' is tied to 'layer\.0", ("opacus",)
@@ -203,23 +185,14 @@ UNKNOWN = {
 
 # -- networks that keep something of the examples ---------------------------------------------------
 
+Keep = Callable[[Any, Tensor], object]
 
-class Keeping(nn.Module):
+
+class Keeping(Layer):
     """Does something with its inputs, and gives them on."""
 
-    def __init__(
-        self, keep: Callable[[Any, Tensor], object], *, persistent: bool = True, **state: Any
-    ) -> None:
-        super().__init__()
-        self.keep = keep
-        for name, value in state.items():
-            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-                self.register_buffer(name, value, persistent=persistent)
-            else:
-                setattr(self, name, value)
-
     def forward(self, x: Tensor) -> Tensor:
-        self.keep(self, x)
+        self.function(self, x)
         return x
 
 
@@ -253,10 +226,6 @@ def moved(self: Any, x: Tensor) -> Tensor:
     return mean
 
 
-def replace_mean(self: Any, x: Tensor) -> None:
-    self.mean = moved(self, x)
-
-
 def write(self: Any, x: Tensor) -> None:
     self.mean.copy_(moved(self, x))
 
@@ -264,25 +233,27 @@ def write(self: Any, x: Tensor) -> None:
 def initialise(self: Any, x: Tensor) -> None:
     """Note the mean of the first batch, for all later ones (ActNorm)."""
     if not self.done:
-        [*self.parameters(), *self.buffers(), *vars(self).get("kept", [])][0].data.copy_(
-            x.mean((0, 1))
-        )
+        kept = self.kept[0] if isinstance(self.kept, list) else self.kept
+        kept.data.copy_(x.mean((0, 1)))
         self.done = True
 
 
-def statistics(keep: Callable[[Any, Tensor], object] = write, **options: Any) -> nn.Module:
+def kept_in(keep: Keep, said: str, *engines: str, **state: Callable[[], Any]) -> Refused:
+    """Refuse a layer that keeps something in its state; each part is a function that makes it."""
+
+    def build() -> nn.Module:
+        return Net(Keeping(keep, **{name: make() for name, make in state.items()}), WIDTH)
+
+    return Refused(build, said, engines or ("auto",))
+
+
+def changing(first: Callable[[], Any], new: Callable[[Any, Tensor], Any], said: str) -> Refused:
+    """Refuse a layer that changes an attribute with every batch."""
+    return kept_in(lambda self, x: setattr(self, "kept", new(self.kept, x)), said, kept=first)
+
+
+def statistics(keep: Keep = write, **options: Any) -> nn.Module:
     return Net(Keeping(keep, mean=torch.zeros(WIDTH), **options), WIDTH)
-
-
-def keeping(
-    attribute: str, first: Any, new: Callable[[Any, Tensor], Any]
-) -> Callable[[], nn.Module]:
-    """Build a network one of whose layers changes an attribute with every batch."""
-
-    def keep(self: Any, x: Tensor) -> None:
-        setattr(self, attribute, new(getattr(self, attribute), x))
-
-    return lambda: Net(Keeping(keep, **{attribute: first}), WIDTH)
 
 
 def hooked(kind: str) -> nn.Module:
@@ -307,15 +278,6 @@ class Texts(nn.Module):
         return logits
 
 
-class LookUp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return F.embedding(tokens, self.weight, None, 1e6)
-
-
 def texts(layer: Callable[..., nn.Module], largest: float, *, frozen: bool = False) -> nn.Module:
     return Texts(layer(VOCABULARY, WIDTH, max_norm=largest).requires_grad_(not frozen))
 
@@ -328,7 +290,7 @@ KEEPING = {
         for how, keep in {
             "written": write,
             "written behind torch's back": lambda self, x: self.mean.data.copy_(moved(self, x)),
-            "replaced": replace_mean,
+            "replaced": lambda self, x: setattr(self, "mean", moved(self, x)),
         }.items()
         for kept in (True, False)
     },
@@ -336,64 +298,52 @@ KEEPING = {
         partial(statistics, lambda self, x: self.training and write(self, x)),
         r"layer\.mean.*eval\(\)",
     ),
-    "statistics in eval mode": Refused(
-        evaluating(partial(statistics, lambda self, x: self.training or write(self, x))),
-        r"layer\.mean",
+    **{
+        f"statistics {when}": Refused(lambda keep=keep: statistics(keep).eval(), r"layer\.mean")
+        for when, keep in {
+            "in eval mode": lambda self, x: self.training or write(self, x),
+            "without gradients": lambda self, x: torch.is_grad_enabled() or write(self, x),
+        }.items()
+    },
+    "counter": kept_in(
+        lambda self, _: self.count.add_(1),
+        *(r"layer\.count", "auto", "loop"),
+        count=lambda: torch.tensor(0),
     ),
-    "statistics without gradients": Refused(
-        evaluating(partial(statistics, lambda self, x: torch.is_grad_enabled() or write(self, x))),
-        r"layer\.mean",
-    ),
-    "counter": Refused(
-        on(lambda: Keeping(lambda self, _: self.count.add_(1), count=torch.tensor(0))),
+    "frozen counter": kept_in(
+        lambda self, _: self.count.add_(1),
         r"layer\.count",
-        ("auto", "loop"),
+        count=lambda: random().requires_grad_(False),
     ),
-    "frozen counter": Refused(
-        on(
-            lambda: Keeping(
-                lambda self, _: self.count.add_(1),
-                count=nn.Parameter(torch.zeros(()), requires_grad=False),
-            )
-        ),
-        r"layer\.count",
-    ),
-    "counter of Python": Refused(keeping("count", 0, lambda count, _: count + 1), r"layer\.count"),
+    "counter of Python": changing(lambda: 0, lambda count, _: count + 1, r"layer\.kept"),
     "extra state": Refused(on(Counting), r"layer\._extra_state"),
-    "bank": Refused(
-        keeping("bank", [], lambda bank, x: [*bank, x.detach()]),
-        r"layer\.bank\[0\]",
-        ("auto", "vmap"),
+    "bank": changing(list, lambda bank, x: [*bank, x.detach()], r"layer\.kept\[0\]"),
+    "last batch": changing(lambda: None, lambda _, x: x.detach(), r"layer\.kept"),
+    "last graph": changing(lambda: None, lambda _, x: [2 * x], r"layer\.kept\[0\]"),
+    "numpy": changing(lambda: np.zeros(1), lambda sum, x: sum + float(x.sum()), r"layer\.kept"),
+    "set": changing(set, lambda bank, x: bank | {float(x.sum())}, r"layer\.kept"),
+    "object": changing(
+        lambda: None,
+        lambda _, x: SimpleNamespace(items={"last": x.detach().sum()}),
+        r"layer\.kept\.items\['last'\]",
     ),
-    "last batch": Refused(keeping("last", None, lambda _, x: x.detach()), r"layer\.last"),
-    "last graph": Refused(keeping("last", None, lambda _, x: [2 * x]), r"layer\.last\[0\]"),
     "attribute of a class": Refused(
         on(lambda: Sharing(lambda self, x: self.seen.append(x.detach()))), r"Sharing\.seen"
     ),
-    "numpy": Refused(
-        keeping("sum", np.zeros(1), lambda sum, x: sum + float(x.sum())), r"layer\.sum"
-    ),
-    "number": Refused(keeping("last", 0.0, lambda _, x: float(x.sum())), r"layer\.last"),
-    "tokens": Refused(
-        keeping("bank", set(), lambda bank, x: bank | {float(x.sum())}), r"layer\.bank"
-    ),
-    "object": Refused(
-        keeping("bank", None, lambda _, x: SimpleNamespace(items={"last": x.detach().sum()})),
-        r"layer\.bank\.items\['last'\]",
-    ),
     **{
-        f"first batch in {place}": Refused(
-            on(lambda state=state: Keeping(initialise, done=False, **state())), r"layer\.kept"
+        f"first batch in {place}": kept_in(
+            initialise, r"layer\.kept", done=lambda: False, kept=make
         )
-        for place, state in {
-            "a parameter": lambda: {"kept": nn.Parameter(torch.zeros(WIDTH))},
-            "a buffer": lambda: {"kept": torch.zeros(WIDTH)},
-            "an attribute": lambda: {"kept": [torch.zeros(WIDTH)]},
+        for place, make in {
+            "a parameter": lambda: random(WIDTH),
+            "a buffer": lambda: torch.zeros(WIDTH),
+            "an attribute": lambda: [torch.zeros(WIDTH)],
         }.items()
     },
-    "layer in a list": Refused(
-        on(lambda: Keeping(lambda self, x: self.blocks[0](x), blocks=[statistics().layer])),
+    "layer in a list": kept_in(
+        lambda self, x: self.blocks[0](x),
         r"layer\.blocks\[0\]",
+        blocks=lambda: [statistics().layer],
     ),
     "backward hook": Refused(on(partial(hooked, "backward")), r"layer\.seen"),
     "hook that knows the layer": Refused(on(partial(hooked, "forward")), r"layer\.seen"),
@@ -407,14 +357,18 @@ KEEPING = {
     ),
     "frozen embedding": Refused(partial(texts, nn.Embedding, 1.0, frozen=True), r"table\.weight"),
     "bag": Refused(partial(texts, nn.EmbeddingBag, 1.0), r"table\.weight"),
-    "look-up": Refused(lambda: Texts(LookUp()), r"table\.weight.*max_norm"),
-    "inputs": Refused(
-        on(lambda: Keeping(lambda _, x: x.mul_(2))), r"changes its inputs in place.*clone"
+    "look-up": Refused(
+        lambda: Texts(
+            Layer(
+                lambda self, x: F.embedding(x, self.weight, None, 1e6),
+                weight=random(VOCABULARY, WIDTH),
+            )
+        ),
+        r"table\.weight.*max_norm",
     ),
+    "inputs": kept_in(lambda _, x: x.mul_(2), r"changes its inputs in place.*clone"),
     "nothing that can be seen": Refused(
-        on(partial(Function, elsewhere)),
-        "other outputs when it sees the same inputs",
-        ("loop",),
+        linear_of(elsewhere), "other outputs when it sees the same inputs", ("loop",)
     ),
 }
 
@@ -422,35 +376,29 @@ KEEPING = {
 # -- outputs that are no logits, and dropout --------------------------------------------------------
 
 
-class Outputs(nn.Module):
-    def __init__(self, change: Callable[[Tensor], Any], classes: int = CLASSES) -> None:
-        super().__init__()
-        self.head, self.change = nn.Linear(WIDTH, classes), change
-
-    def forward(self, x: Tensor) -> Any:
-        return self.change(self.head(x.mean(1)))
+def outputs(change: Callable[[Tensor], Any], classes: int = CLASSES) -> nn.Module:
+    return Layer(lambda self, x: change(self.head(x.mean(1))), head=nn.Linear(WIDTH, classes))
 
 
 OUTPUTS = {
-    name: Refused(partial(Outputs, change, classes), said, ("auto", "loop"))
-    for name, change, classes, said in (
-        ("one logit", lambda y: y, 1, "found 1 for each example.*two or more"),
-        ("no classes", lambda y: y[:, 0], CLASSES, r"outputs: found float32 of shape \(3,\)"),
-        ("another dimension", lambda y: y[..., None], CLASSES, r"\(3, 5, 1\) for 3 examples"),
-        ("pairs", lambda y: (y, y), CLASSES, "outputs: found a tuple"),
-        ("a dictionary", lambda y: {"logits": y}, CLASSES, "outputs: found a dict"),
+    said: Refused(partial(outputs, change, classes), said, ("auto", "loop"))
+    for change, classes, said in (
+        (lambda y: y, 1, "found 1 for each example.*two or more"),
+        (lambda y: y[:, 0], CLASSES, r"outputs: found float32 of shape \(3,\)"),
+        (lambda y: y[..., None], CLASSES, r"\(3, 5, 1\) for 3 examples"),
+        (lambda y: (y, y), CLASSES, "outputs: found a tuple"),
         (
-            *("an output of transformers", lambda y: SimpleNamespace(logits=y), CLASSES),
-            "outputs: found a SimpleNamespace.*return its logits",
+            lambda y: SimpleNamespace(logits=y),
+            *(CLASSES, "outputs: found a SimpleNamespace.*return its logits"),
         ),
-        ("classes", lambda y: y.argmax(1), CLASSES, "outputs: found int64"),
-        ("fewer rows", lambda y: y[:1], CLASSES, r"\(1, 5\) for 3 examples"),
+        (lambda y: y.argmax(1), CLASSES, "outputs: found int64"),
+        (lambda y: y[:1], CLASSES, r"\(1, 5\) for 3 examples"),
     )
 } | {
     "dropout": Refused(
         on(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5))),
         r"random numbers in 'layer\.1' \(Dropout\).*eval\(\)",
-        ("auto", "expanded", "vmap"),
+        ("auto", "vmap"),
     )
 }
 REFUSED = MIXING | UNKNOWN | KEEPING | OUTPUTS
@@ -524,20 +472,17 @@ def test_input_modified_in_place() -> None:
 # -- texts that say little ---------------------------------------------------------------------
 
 
-class FewTokens(nn.Module):
+def few_tokens(*, mixes: bool) -> nn.Module:
     """Mixes examples, or keeps the last batch."""
 
-    def __init__(self, *, mixes: bool) -> None:
-        super().__init__()
-        self.table, self.head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 3)
-        self.mixes, self.last = mixes, None
-
-    def forward(self, tokens: Tensor) -> Tensor:
+    def function(self: Any, tokens: Tensor) -> Tensor:
         rows = self.table(tokens).flatten(1)[:, -WIDTH:]
-        if not self.mixes:
+        if not mixes:
             self.last = tokens
-        logits: Tensor = self.head(rows - rows.mean(0, keepdim=True) if self.mixes else rows)
+        logits: Tensor = self.head(rows - rows.mean(0, keepdim=True) if mixes else rows)
         return logits
+
+    return Layer(function, table=nn.Embedding(20, WIDTH), head=nn.Linear(WIDTH, 3), last=None)
 
 
 @pytest.mark.parametrize(
@@ -553,6 +498,6 @@ def test_texts_that_are_the_same_in_another_order(tokens: list[Any], mixes: bool
     """Nothing would tell that they are mixed, or that what is kept of them is no cache of constants."""
     inputs = torch.tensor(tokens)
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    said = "FewTokens mixes the examples" if mixes else "'last'"
+    said = "Layer mixes the examples" if mixes else "'last'"
     with pytest.raises(UnsupportedModelError, match=said):
-        make_engine("auto", FewTokens(mixes=mixes)).norms(inputs, labels, labels == 0)
+        make_engine("auto", few_tokens(mixes=mixes)).norms(inputs, labels, labels == 0)

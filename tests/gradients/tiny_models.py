@@ -14,7 +14,6 @@ from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.build import head_parameter_names
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 
@@ -65,27 +64,14 @@ class ConvolutionalNet(nn.Module):
 
 
 def distilbert() -> nn.Module:
-    arguments = {
-        "vocab_size": VOCABULARY,
-        "max_position_embeddings": TOKENS,
-        "n_layers": 2,
-        "n_heads": 2,
-        "dim": 8,
-        "hidden_dim": 16,
-    }
+    arguments = {"vocab_size": VOCABULARY, "max_position_embeddings": TOKENS}
+    arguments |= {"n_layers": 2, "n_heads": 2, "dim": 8, "hidden_dim": 16}
     return SequenceClassifier.create("distilbert", arguments, CLASSES)
 
 
 def vit() -> nn.Module:
-    model: nn.Module = timm.create_model(
-        "vit_tiny_patch16_224",
-        img_size=16,
-        patch_size=8,
-        embed_dim=16,
-        depth=2,
-        num_heads=2,
-        num_classes=CLASSES,
-    )
+    size = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    model: nn.Module = timm.create_model("vit_tiny_patch16_224", **size, num_classes=CLASSES)
     return model
 
 
@@ -115,53 +101,23 @@ def set_statistics(model: nn.Module) -> None:
             module.running_var = 0.5 + torch.rand_like(module.running_var)
 
 
-def train_only(model: nn.Module, *parts: str) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(any(part in name for part in parts))
-
-
-def add_lora(model: nn.Module, targets: list[str]) -> None:
-    inject_adapter_in_model(LoraConfig(r=3, lora_alpha=3, target_modules=targets), model)
-
-
-def _vit_lora() -> nn.Module:
-    model = vit()
-    add_lora(model, ["qkv"])
-    train_only(model, "lora_", "head")
-    return model
-
-
-def _text_lora() -> nn.Module:
-    model = distilbert()
-    add_lora(model, ["q_lin", "k_lin"])
-    train_only(model, "lora_", "classifier")
-    return model
-
-
-def _selected(build: Callable[[], nn.Module], *parts: str) -> nn.Module:
-    model = build()
-    train_only(model, *parts)
-    return model
-
-
-_BUILDERS: dict[str, Callable[[], nn.Module]] = {
-    "linear-head": partial(nn.Linear, FEATURES, CLASSES),
-    "vit-film": partial(_selected, vit, "norm", "head"),
-    "vit-lora": _vit_lora,
-    "vit-head": partial(_selected, vit, "head"),
-    "vit-all": vit,
-    "bit-film": partial(_selected, bit, "norm", "head"),
-    "bit-all": bit,
-    "resnet-film": partial(_selected, resnet, "bn", "fc"),
-    "resnet-all": resnet,
-    "convolutions-all": ConvolutionalNet,
-    "wide_resnet-all": partial(WideResNet, CLASSES, depth=10, width=1),
-    "distilbert-lora": _text_lora,
-    "distilbert-film": partial(_selected, distilbert, "norm", "Norm", "classifier"),
-    "distilbert-head": partial(_selected, distilbert, "classifier"),
-    "distilbert-all": distilbert,
+# A network, what trains of it (all where nothing is named), and which layers get adapters.
+_NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], list[str]]] = {
+    "linear-head": (partial(nn.Linear, FEATURES, CLASSES), (), []),
+    "vit-film": (vit, ("norm", "head"), []),
+    "vit-lora": (vit, ("lora_", "head"), ["qkv"]),
+    "vit-all": (vit, (), []),
+    "bit-film": (bit, ("norm", "head"), []),
+    "bit-all": (bit, (), []),
+    "resnet-film": (resnet, ("bn", "fc"), []),
+    "resnet-all": (resnet, (), []),
+    "convolutions-all": (ConvolutionalNet, (), []),
+    "wide_resnet-all": (partial(WideResNet, CLASSES, depth=10, width=1), (), []),
+    "distilbert-lora": (distilbert, ("lora_", "classifier"), ["q_lin", "k_lin"]),
+    "distilbert-film": (distilbert, ("norm", "Norm", "classifier"), []),
+    "distilbert-all": (distilbert, (), []),
 }
-CASES = tuple(_BUILDERS)
+CASES = tuple(_NETWORKS)
 # One case for each way in which an engine handles gradients.
 ENGINES_ON_IMAGES = [
     ("loop", "vit-film"),
@@ -179,11 +135,22 @@ ENGINES_ON_IMAGES = [
 EACH_ENGINE = [*ENGINES_ON_IMAGES, ("bookkeeping", "distilbert-all")]
 
 
+def build(name: str) -> nn.Module:
+    """Build one of the networks, of which some parameters train."""
+    network, parts, adapted = _NETWORKS[name]
+    model = network()
+    if adapted:
+        inject_adapter_in_model(LoraConfig(r=3, lora_alpha=3, target_modules=adapted), model)
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad_(not parts or any(part in key for part in parts))
+    return model
+
+
 def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Case:
     """Build a case; its last example is masked."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = _BUILDERS[name]().to(dtype).eval()
+        model = build(name).to(dtype).eval()
         for parameter in model.parameters():
             # No zeros (LoRA, heads) and ones (normalisation) that would hide an error.
             parameter.data += 0.2 * torch.randn_like(parameter)
@@ -195,20 +162,14 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
             # The first text has the full length, the others end earlier.
             lengths = torch.tensor([TOKENS, 5, 2, 6, 4, 3]).repeat(examples // 6 + 1)[:examples]
             inputs[torch.arange(TOKENS) >= lengths[:, None]] = PADDING
-        elif name == "linear-head":
-            inputs = torch.randn(examples, FEATURES, dtype=dtype)
         else:
-            inputs = torch.randn(examples, 3, 16, 16, dtype=dtype)
+            shape = [FEATURES] if name == "linear-head" else [3, 16, 16]
+            inputs = torch.randn(examples, *shape, dtype=dtype)
         labels = torch.randint(CLASSES, (examples,))
-    head = (
-        head_parameter_names(model)
-        if name.startswith("distilbert")
-        else frozenset(
-            key
-            for key, value in model.named_parameters()
-            if value.requires_grad and (key.startswith(("head", "fc")) or name == "linear-head")
-        )
-    )
+    # Other networks have no parameters of that name at their top.
+    places = ("head", "fc", "network.pre_classifier", "network.classifier", "weight", "bias")
+    trained = [key for key, value in model.named_parameters() if value.requires_grad]
+    head = frozenset(key for key in trained if key.startswith(places))
     return Case(model, head, inputs, labels, torch.arange(examples) < examples - 1)
 
 
@@ -231,60 +192,72 @@ class Net(nn.Module):
         return logits
 
 
-class Scale(nn.Module):
+class Layer(nn.Module):
+    """A layer that a function computes of itself and its inputs.
+
+    Args:
+        function: how.
+        persistent: whether buffers are part of the layer's state.
+        state: parameters, layers, tensors that become buffers, and other attributes.
+    """
+
+    def __init__(
+        self, function: Callable[[Any, Tensor], Any], *, persistent: bool = True, **state: Any
+    ) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in state.items():
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                self.register_buffer(name, value, persistent=persistent)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def random(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape))
+
+
+def scales() -> nn.Module:
     """All ways to write a scale and a bias."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("plain", "in_place", "swapped", "affine", "one", "shaped", "shift"):
-            setattr(self, name, nn.Parameter(torch.ones(1 if name == "one" else WIDTH)))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def function(self: Any, x: Tensor) -> Tensor:
         x = x * self.plain + self.shift
         x = (1 * x).mul_(self.in_place)
         x = torch.addcmul(self.affine, self.swapped, x)
         x = self.one * x.square() - self.one
         return x / self.shaped.view(1, 1, -1)
 
+    names = "plain", "in_place", "swapped", "affine", "one", "shaped", "shift"
+    return Layer(
+        function,
+        **{name: nn.Parameter(torch.ones(1 if name == "one" else WIDTH)) for name in names},
+    )
 
-class Positions(nn.Module):
+
+def positions() -> nn.Module:
     """A class token, positions and a register, broadcast in different ways."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.randn(1, 1, WIDTH))
-        self.register = nn.Parameter(torch.randn(1, 1, WIDTH))
-        self.positions = nn.Parameter(torch.randn(1, FEW_TOKENS + 2, WIDTH))
-        self.first = nn.Parameter(torch.randn(1, FEW_TOKENS + 2, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def function(self: Any, x: Tensor) -> Tensor:
         tokens = [self.token.expand(len(x), -1, -1), self.register.repeat(len(x), 1, 1), x]
         x = torch.cat(tokens, dim=1)
         x = x + self.positions
         x += self.first[:, :1]
         return x.tanh()
 
+    one, all_of_them = (1, 1, WIDTH), (1, FEW_TOKENS + 2, WIDTH)
+    places = {"positions": random(*all_of_them), "first": random(*all_of_them)}
+    return Layer(function, token=random(*one), register=random(*one), **places)
 
-class Windows(nn.Module):
+
+def windows() -> nn.Module:
     """Attention in two windows, with a table of relative positions and biases in parts."""
 
-    bias_values: Tensor
-    places: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.q_bias = nn.Parameter(torch.randn(WIDTH))
-        self.v_bias = nn.Parameter(torch.randn(WIDTH))
-        self.table = nn.Parameter(torch.randn(3, 2))
-        self.scale = nn.Parameter(torch.randn(2, 1, 1))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.register_buffer("bias_values", torch.zeros(WIDTH))
-        self.register_buffer("places", torch.tensor([[0, 1], [2, 0]]))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def function(self: Any, x: Tensor) -> Tensor:
         windows = self.norm(x.reshape(-1, 2, WIDTH))
-        bias = torch.cat([self.q_bias, self.bias_values, self.v_bias])
+        bias = torch.cat([self.q_bias, self.k_bias, self.v_bias])
         qkv = F.linear(windows, self.qkv.weight, bias)
         q, k, v = qkv.view(len(windows), 2, 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
         table = self.table[self.places.view(-1)].view(2, 2, 2).permute(2, 0, 1).unsqueeze(0)
@@ -292,35 +265,37 @@ class Windows(nn.Module):
         y = scores.softmax(-1) @ v + F.scaled_dot_product_attention(q, k, v, attn_mask=table)
         return y.transpose(1, 2).reshape_as(x)
 
+    return Layer(
+        function,
+        qkv=nn.Linear(WIDTH, 3 * WIDTH, bias=False),
+        q_bias=random(WIDTH),
+        k_bias=torch.zeros(WIDTH),
+        v_bias=random(WIDTH),
+        table=random(3, 2),
+        scale=random(2, 1, 1),
+        norm=nn.LayerNorm(WIDTH),
+        places=torch.tensor([[0, 1], [2, 0]]),
+    )
 
-class Networked(nn.Module):
+
+def networked() -> nn.Module:
     """A bias that a small network makes of constants (Swin V2)."""
-
-    coordinates: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, WIDTH))
-        self.register_buffer("coordinates", torch.randn(1, FEW_TOKENS, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        positions: Tensor = self.net(self.coordinates)
-        return (x + positions).tanh()
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, WIDTH))
+    places = torch.randn(1, FEW_TOKENS, 2)
+    return Layer(lambda self, x: (x + self.net(self.places)).tanh(), net=net, places=places)
 
 
-class Twice(nn.Module):
+def twice(width: int, *, layer: bool) -> nn.Module:
     """On a part of every token, one layer at two places, or one weight in two layers."""
 
-    def __init__(self, width: int, *, layer: bool) -> None:
-        super().__init__()
-        self.one = nn.Linear(width, width)
-        two = self.one if layer else nn.Linear(width, width)
-        two.weight = self.one.weight
-        self.two = nn.Sequential(two, nn.Tanh())
-
-    def forward(self, x: Tensor) -> Tensor:
-        part, rest = x.tensor_split([self.one.in_features], dim=2)
+    def function(self: Any, x: Tensor) -> Tensor:
+        part, rest = x.tensor_split([width], dim=2)
         return torch.cat([self.one(self.two(part)), rest], dim=2)
+
+    one = nn.Linear(width, width)
+    two = one if layer else nn.Linear(width, width)
+    two.weight = one.weight
+    return Layer(function, one=one, two=nn.Sequential(two, nn.Tanh()))
 
 
 class Flattened(nn.Linear):
@@ -363,36 +338,24 @@ class Scaled(torch.autograd.Function):
         return gradient * scale, (gradient * x).sum((0, 1))
 
 
-class OfAutograd(nn.Module):
-    """A function with a backward pass of its own, which only autograd sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = Scaled.apply(x, self.scale)
-        return y
-
-
 # Each with the engine that `auto` takes for few parameters, and for many where that is another one.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
-    "scales": (Scale, "bookkeeping", ""),
+    "scales": (scales, "bookkeeping", ""),
     "LayerScale": (partial(LayerScale, WIDTH), "expanded", "bookkeeping"),
     "LayerScale in place": (
         lambda: nn.Sequential(nn.Tanh(), LayerScale(WIDTH, inplace=True)),
         *("expanded", "bookkeeping"),
     ),
     "RMSNorm": (partial(nn.RMSNorm, WIDTH), "expanded", "bookkeeping"),
-    "positions": (Positions, "bookkeeping", ""),
-    "windows": (Windows, "bookkeeping", ""),
-    "network of constants": (Networked, "bookkeeping", ""),
+    "positions": (positions, "bookkeeping", ""),
+    "windows": (windows, "bookkeeping", ""),
+    "network of constants": (networked, "bookkeeping", ""),
     "rows of tokens": (partial(Flattened, WIDTH, WIDTH), "expanded", "bookkeeping"),
-    "two names": (partial(Twice, 4, layer=False), "expanded", "bookkeeping"),
-    "a layer at two places": (partial(Twice, 4, layer=True), "expanded", "bookkeeping"),
+    "two names": (partial(twice, 4, layer=False), "expanded", "bookkeeping"),
+    "a layer at two places": (partial(twice, 4, layer=True), "expanded", "bookkeeping"),
     # The norm of a sum is not known from the factors of its terms.
-    "two names, factors": (partial(Twice, WIDTH, layer=False), "expanded", "vmap"),
-    "a layer at two places, factors": (partial(Twice, WIDTH, layer=True), "expanded", "vmap"),
+    "two names, factors": (partial(twice, WIDTH, layer=False), "expanded", "vmap"),
+    "a layer at two places, factors": (partial(twice, WIDTH, layer=True), "expanded", "vmap"),
     "tokens first": (partial(TokensFirst, WIDTH, WIDTH), "vmap", ""),
     "Conv1d": (partial(nn.Conv1d, FEW_TOKENS, FEW_TOKENS, 1), "vmap", ""),
     "PReLU": (partial(nn.PReLU, FEW_TOKENS), "vmap", ""),
@@ -402,7 +365,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     ),
     "LSTM": (partial(Recurrent, WIDTH, WIDTH, batch_first=True), "loop", ""),
     "looks at values": (partial(Asking, WIDTH, WIDTH), "loop", ""),
-    "function of autograd": (OfAutograd, "loop", ""),
+    # It has a backward pass of its own, which only autograd sees.
+    "function of autograd": (
+        lambda: Layer(lambda self, x: Scaled.apply(x, self.scale), scale=random(WIDTH)),
+        *("loop", ""),
+    ),
 }
 
 
