@@ -1,7 +1,6 @@
 """A cell trains with the noise that its study says, repeats its best learning rate, and tells its cost."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +88,22 @@ def test_noise_for_another_guarantee_trains_nothing(
     assert not paths.trials.exists()
 
 
-def hill(rate: float, seed: int) -> float:
-    return {0.001: 0.2, 0.003: 0.5, 0.01: 0.6, 0.03: 0.1}[rate] - 0.01 * seed
+HILL = dict(zip(RATES, (0.2, 0.5, 0.6, 0.1), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("selection", "score", "trials", "best"),
+    ("selection", "scores", "trials", "best"),
     [
-        ("repeat-best", hill, 4 + 2, 0.01),
-        ("exhaustive", hill, 12, 0.01),
-        ("bracket", hill, 3 + 2, 0.01),
+        ("repeat-best", HILL, 4 + 2, 0.01),
+        ("exhaustive", HILL, 12, 0.01),
+        ("bracket", HILL, 3 + 2, 0.01),
         # The smallest rate wins a tie.
-        ("repeat-best", lambda *_: 0.5, 4 + 2, 0.001),
+        ("repeat-best", dict.fromkeys(RATES, 0.5), 4 + 2, 0.001),
     ],
 )
 def test_the_best_rate_of_the_first_seed_is_repeated(
     selection: str,
-    score: Callable[[float, int], float],
+    scores: dict[float, float],
     trials: int,
     best: float,
     paths: Paths,
@@ -116,7 +114,7 @@ def test_the_best_rate_of_the_first_seed_is_repeated(
     def train(spec: TrialSpec, context: Any, *others: Any) -> tuple[StoredTrial, Any]:
         if not template:
             template.append(train_trial(spec, context, *others)[0])
-        chosen = score(spec.learning_rate, spec.seed)
+        chosen = scores[spec.learning_rate] - 0.01 * spec.seed
         # What is chosen by is not what is reported.
         record = template[0].record | {"selection_accuracy": chosen, "macro_accuracy": 1 - chosen}
         return StoredTrial(record, template[0].steps), {"epoch1/weight": np.zeros(1)}

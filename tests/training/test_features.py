@@ -34,7 +34,7 @@ PROBLEM = "digits_vit_method"
 SOURCE = FeatureSource("digits", "vit")
 
 
-def feature_study(features: dict[str, Any]) -> Study:
+def feature_study(**features: Any) -> Study:
     sections = tiny_sections(
         {}, {"kind": "head"}, epochs=[2], batch_size=[64, "full"], epsilon=[2.0]
     )
@@ -57,48 +57,46 @@ def with_weights(folder: Path, scale: float = 1.0) -> PreparedBackbone:
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("template")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A network with weights, a dataset and its features."""
+    folder = tmp_path_factory.mktemp("features")
     sections = tiny_sections({}, {"kind": "film"})
     sections["backbones"]["vit"]["arguments"]["depth"] = 2
-    prepare(Study.model_validate(sections), folder)
-    with_weights(folder / "backbones" / "vit")
-    return folder
+    made = prepare(Study.model_validate(sections), folder)
+    backbone = with_weights(folder / "backbones" / "vit")
+    study = feature_study()
+    compute_features(study, made.paths, SOURCE)
+    data = PreparedDataset.open(str(made.paths.dataset("digits")))  # as a notebook may write it
+    return Prepared(study, made.paths, data, backbone)
 
 
-def prepared(template: Path, folder: Path, features: dict[str, Any] | None = None) -> Prepared:
-    shutil.copytree(template, folder, dirs_exist_ok=True)
-    paths = Paths(folder)
-    return Prepared(
-        feature_study(features or {}),
-        paths,
-        PreparedDataset.open(str(paths.dataset("digits"))),  # as a notebook may write it
-        PreparedBackbone.open(str(paths.backbone("vit"))),
-    )
+@pytest.fixture
+def copied(computed: Prepared, tmp_path: Path) -> Prepared:
+    """The same, to be changed."""
+    shutil.copytree(computed.paths.results, tmp_path, dirs_exist_ok=True)
+    paths = Paths(tmp_path)
+    return computed._replace(paths=paths, backbone=PreparedBackbone.open(paths.backbone("vit")))
 
 
 @pytest.mark.parametrize("batch_size", [64, "full"])
 @pytest.mark.parametrize("bound", [1e-3, 4.0])
 def test_a_trial_on_features_is_the_trial_with_the_network(
-    template: Path, tmp_path: Path, batch_size: Any, bound: float
+    computed: Prepared, batch_size: Any, bound: float
 ) -> None:
-    made = prepared(template, tmp_path)
-    study, paths = made.study, made.paths
-    compute_features(study, paths, SOURCE)
+    study = computed.study
     cell = Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
-    on_features = made._replace(data=open_inputs(study, paths, PROBLEM))
+    on_features = computed._replace(data=open_inputs(study, computed.paths, PROBLEM))
     (spec,) = on_features.specs(study.steps("digits", 2, batch_size), cell).values()
     # One specification names the same streams of sampling and noise.
     spec = replace(spec, clipping=FlatClipping(bound))
     outcomes = []
-    for each in (made, on_features):
+    for each in (computed, on_features):
         context = each.context()
         trial, parameters = train_trial(spec, context, None, 1e9)
-        model = context.model(spec.seed)
-        norms, _ = training_set_norms(context.engine("auto", model), context, PhysicalBatch(100))
-        outcomes.append(
-            (trial, {key.replace("head.", ""): each for key, each in parameters.items()}, norms)
-        )
+        engine = context.engine("auto", context.model(spec.seed))
+        norms, _ = training_set_norms(engine, context, PhysicalBatch(100))
+        weights = {key.replace("head.", ""): value for key, value in parameters.items()}
+        outcomes.append((trial, weights, norms))
     (in_loop, weights, norms), (cached, cached_weights, cached_norms) = outcomes
     for name, values in weights.items():
         np.testing.assert_allclose(cached_weights[name], values, rtol=1e-3, atol=1e-5)
@@ -113,27 +111,26 @@ def test_a_trial_on_features_is_the_trial_with_the_network(
     assert cached.record["trainable_parameters"] == in_loop.record["trainable_parameters"]
 
 
-def test_a_layer_names_whose_outputs_are_read_and_transformed(
-    template: Path, tmp_path: Path
-) -> None:
-    study, paths, data, backbone = prepared(template, tmp_path, {"layer": "blocks.0"})
-    found = compute_features(study, paths, SOURCE)
+def test_a_layer_names_whose_outputs_are_read_and_transformed(copied: Prepared) -> None:
+    _, paths, data, backbone = copied
     network = build_model(backbone.folder, HeadOnly(kind="head"), 2, 0).eval()
     images = make_preprocess(backbone.metadata.mean, backbone.metadata.std)(
         torch.from_numpy(data.train_inputs[:50].copy())
     )
     with torch.no_grad():
-        tokens = network._pos_embed(network.patch_embed(images))
-        wanted = network.blocks[0](tokens)
-    np.testing.assert_allclose(found.train_inputs[:50], wanted[:, 0], rtol=1e-4, atol=1e-5)
+        wanted = network.blocks[0](network._pos_embed(network.patch_embed(images)))
     # The mean leaves the class token out.
-    study = feature_study({"layer": "blocks.0", "pooling": "mean", "transformation": "unit-norm"})
-    found = compute_features(study, paths, SOURCE)
     mean = wanted[:, 1:].mean(dim=1)
-    np.testing.assert_allclose(
-        found.train_inputs[:50], mean / mean.norm(dim=1, keepdim=True), rtol=1e-4, atol=1e-5
-    )
-    found = compute_features(feature_study({"transformation": "layer-norm"}), paths, SOURCE)
+    for features, expected in (
+        ({"layer": "blocks.0"}, wanted[:, 0]),
+        (
+            {"layer": "blocks.0", "pooling": "mean", "transformation": "unit-norm"},
+            mean / mean.norm(dim=1, keepdim=True),
+        ),
+    ):
+        found = compute_features(feature_study(**features), paths, SOURCE).train_inputs
+        np.testing.assert_allclose(found[:50], expected, rtol=1e-4, atol=1e-5)
+    found = compute_features(feature_study(transformation="layer-norm"), paths, SOURCE)
     assert found.train_inputs.dtype == np.float32
     np.testing.assert_allclose(found.train_inputs.mean(axis=1), 0, atol=1e-5)
     np.testing.assert_allclose(found.train_inputs.var(axis=1), 1, atol=1e-2)
@@ -142,13 +139,11 @@ def test_a_layer_names_whose_outputs_are_read_and_transformed(
 
 
 def test_a_killed_job_goes_on_where_it_was(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "_BATCH", 16)
-    monkeypatch.setattr(stage, "_BLOCK", 2)
-    study, paths, *_ = prepared(template, tmp_path / "whole")
+    study, paths, *_ = copied
     whole = compute_features(study, paths, SOURCE).metadata.checksum
-    study, paths, *_ = prepared(template, tmp_path / "killed")
     represent, calls = stage.represent, []
 
     def killed(network: Any, inputs: Any) -> Any:
@@ -172,15 +167,13 @@ def test_a_killed_job_goes_on_where_it_was(
 
 @pytest.mark.parametrize("what", ["features", "backbone", "dataset", "version"])
 def test_features_of_something_else_are_not_read(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    copied: Prepared, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    study, paths, *_ = prepared(template, tmp_path)
-    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
-        open_features(study, paths, SOURCE)
-    features = compute_features(study, paths, SOURCE)
+    study, paths, *_ = copied
+    features = open_features(study, paths, SOURCE)
     match what:
         case "features":
-            study = feature_study({"layer": "blocks.0"})
+            study = feature_study(layer="blocks.0")
         case "backbone":
             other = with_weights(paths.backbone("vit"), scale=1.5)
             with pytest.raises(BackboneError, match="found features of backbone"):
@@ -197,24 +190,17 @@ def test_features_of_something_else_are_not_read(
     assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
 
 
-def test_a_damaged_cache_is_not_read(template: Path, tmp_path: Path) -> None:
-    study, paths, *_ = prepared(template, tmp_path)
-    file = compute_features(study, paths, SOURCE).folder / "train_inputs.npy"
+def test_missing_and_damaged_features_are_not_read(copied: Prepared) -> None:
+    study, paths, *_ = copied
+    file = paths.features(*SOURCE) / "train_inputs.npy"
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=r"train_inputs\.npy has the checksum"):
         open_inputs(study, paths, PROBLEM)
-
-
-def test_a_full_disk_is_named_before_anything_is_computed(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, paths, *_ = prepared(template, tmp_path)
-    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DatasetError, match="are needed for the features"):
-        compute_features(study, paths, SOURCE)
+    shutil.rmtree(file.parent)
+    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
+        open_inputs(study, paths, PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -225,16 +211,22 @@ def test_a_full_disk_is_named_before_anything_is_computed(
         {"layer": "head_drop", "pooling": "mean"},
     ],
 )
-def test_layers(template: Path, tmp_path: Path, features: dict[str, Any]) -> None:
-    study, paths, *_ = prepared(template, tmp_path, features)
-    assert compute_features(study, paths, SOURCE).train_inputs.ndim == 2
+def test_layers(copied: Prepared, features: dict[str, Any]) -> None:
+    found = compute_features(feature_study(**features), copied.paths, SOURCE)
+    assert found.train_inputs.ndim == 2
 
 
-def test_layers_and_numbers_that_are_refused(template: Path, tmp_path: Path) -> None:
-    study, paths, _, backbone = prepared(template, tmp_path)
-    unknown = feature_study({"layer": "blocks.9"})
+def test_what_is_refused_before_anything_is_written(
+    copied: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, paths, _, backbone = copied
+    usage = shutil.disk_usage(paths.results)._replace(free=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(DatasetError, match="are needed for the features"):
+            compute_features(study, paths, SOURCE)
     with pytest.raises(BackboneError, match=r'found "blocks\.9".* allowed: blocks'):
-        compute_features(unknown, paths, SOURCE)
+        compute_features(feature_study(layer="blocks.9"), paths, SOURCE)
     state = {name: value * float("nan") for name, value in backbone.state().items()}
     metadata = backbone.metadata.model_dump(exclude={"checksum"})
     write_backbone(backbone.folder, state, **metadata)
@@ -243,10 +235,9 @@ def test_layers_and_numbers_that_are_refused(template: Path, tmp_path: Path) -> 
 
 
 def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
-    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    computed: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout and stochastic depth are off in every module, and stored images are resized first."""
-    _, _, data, backbone = prepared(template, tmp_path)
     seen: list[tuple[bool, tuple[int, ...]]] = []
 
     def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -255,10 +246,8 @@ def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
 
     monkeypatch.setattr(stage, "represent", look)
     resize = Resize(size=16, interpolation="bicubic")
-    for known, size in (
-        (data.metadata, 8),
-        (data.metadata.model_copy(update={"resize": resize}), 16),
-    ):
-        run = stage._network(known, backbone, Features(), CPU)
-        run(data.train_inputs[:2])
+    for update, size in (({}, 8), ({"resize": resize}, 16)):
+        known = computed.data.metadata.model_copy(update=update)
+        run = stage._Run(known, computed.backbone, Features(), CPU)
+        run(computed.data.train_inputs[:2])
         assert seen.pop() == (False, (1, size, size))

@@ -4,7 +4,6 @@ import logging
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -13,86 +12,67 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
-from tests.training.tiny_study import tiny_sections
-from tests.waiting import PATIENCE
+from tests.training.tiny_study import N, Prepared, calibrate
+from tests.waiting import wait_for
 
-from dpsweep.cli import stages
-from dpsweep.study import Cell, load_study
-from dpsweep.study.paths import Paths
+from dpsweep.cli.options import training
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
-
-PROBLEM, CELL = "digits_vit_method", "eps8_epochs30_B32_C1"
-SECTIONS = tiny_sections({}, {"kind": "film"}, epochs=[30], batch_size=[32])
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study whose one cell trains for seconds, with everything but the cell."""
-    file = tmp_path_factory.mktemp("prepared") / "study.yaml"
-    write_study(file)
-    stages.prepare_dataset("digits", file)
-    stages.prepare_backbone("vit", file)
-    stages.calibrate("digits", 8.0, 30, "32", file)
-    return file
-
-
-def write_study(file: Path) -> None:
-    file.write_text(yaml.safe_dump(SECTIONS | {"results": str(file.parent / "results")}))
-
-
-def copied(prepared: Path, folder: Path) -> Path:
-    shutil.copytree(prepared.parent, folder)
-    write_study(folder / "study.yaml")
-    return folder / "study.yaml"
 
 
 @pytest.fixture
-def file(prepared: Path, tmp_path: Path) -> Path:
-    return copied(prepared, tmp_path / "copy")
+def made(tiny: Prepared, tmp_path: Path) -> Prepared:
+    """A study whose one cell trains for seconds."""
+    return tiny.of({}, {"kind": "film"}, epochs=[30], batch_size=[32]).copied(tmp_path)
 
 
-def train(file: Path, log: Path) -> ForkProcess:
+def train(made: Prepared, log: Path) -> ForkProcess:
     """Train the cell in a process of its own, as its job does; see that it has begun."""
+    study, paths, *_ = made
+    (cell,) = study.all_cells()
+    steps = study.steps("digits", 30, 32)
+    write_calibration(paths.noise(study, "digits", 8.0, 30, 32), calibrate(8.0, 1e-5, N, 32, steps))
 
     def job() -> None:
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
-        stages.train(PROBLEM, CELL, file)
+        with training():
+            run_cell(OpenCell.open(study, paths, cell), paths, study)
 
     process = multiprocessing.get_context("fork").Process(target=job)
     process.start()
-    deadline = time.monotonic() + PATIENCE
-    while not (log.exists() and f"{PROBLEM}/{CELL} on" in log.read_text()):
-        assert process.is_alive() and time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(
+        lambda: (log.exists() and f"{cell.name} on" in log.read_text()) or not process.is_alive(),
+        "beginning",
+        every=0.01,
+    )
     return process
 
 
 def ended(process: ForkProcess) -> int | None:
-    process.join(PATIENCE)
+    process.join()
     return process.exitcode
 
 
-def measured(file: Path) -> pd.DataFrame:
-    study = load_study(file)
-    cell = Cell.parse(PROBLEM, CELL)
-    rows = pd.read_parquet(Paths(Path(study.results)).cell_trials(study, cell))
+def measured(made: Prepared) -> pd.DataFrame:
+    (cell,) = made.study.all_cells()
+    rows = pd.read_parquet(made.paths.cell_trials(made.study, cell))
     return rows[[column for column in rows if "second" not in column]]
 
 
-def stored(file: Path) -> list[Path]:
-    found = Path(load_study(file).results).glob("trials/*/*.safetensors")
+def stored(made: Prepared) -> list[Path]:
+    found = made.paths.trials.glob("*/*.safetensors")
     return [each for each in found if ".parameters." not in each.name]
 
 
-def test_stopped_trial_goes_on_and_ends_the_same(
-    prepared: Path, file: Path, tmp_path: Path
+def test_a_stopped_trial_goes_on_and_ends_the_same(
+    tiny: Prepared, made: Prepared, tmp_path: Path
 ) -> None:
     """First its time is over, then it is to end for good, then it is called once more."""
     step = None
     for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
-        log = file.with_name(number.name)
-        process = train(file, log)
+        log = tmp_path / number.name
+        process = train(made, log)
         time.sleep(0.3)
         assert process.pid is not None
         os.kill(process.pid, number)
@@ -103,20 +83,20 @@ def test_stopped_trial_goes_on_and_ends_the_same(
         assert saved, said
         step = saved[1]
         assert "Traceback" not in said
-        assert not stored(file)
-    log = file.with_name("last")
-    assert ended(train(file, log)) == 0
-    assert f"continuing from step {step}" in log.read_text()
-    whole = copied(prepared, tmp_path / "whole")
+        assert not stored(made)
+    assert ended(train(made, tmp_path / "last")) == 0
+    assert f"continuing from step {step}" in (tmp_path / "last").read_text()
+    (tmp_path / "whole").mkdir()
+    whole = tiny.copied(tmp_path / "whole")._replace(study=made.study)
     assert ended(train(whole, tmp_path / "log")) == 0
-    pd.testing.assert_frame_equal(measured(file), measured(whole))
+    pd.testing.assert_frame_equal(measured(made), measured(whole))
 
 
-def test_two_jobs_of_one_cell_do_no_harm(file: Path) -> None:
-    jobs = [train(file, file.with_name(name)) for name in ("one", "other")]
+def test_two_jobs_of_one_cell_do_no_harm(made: Prepared, tmp_path: Path) -> None:
+    jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
-    assert len(stored(file)) == len(measured(file)) == 1
-    left = list(file.parent.rglob("*"))
+    assert len(stored(made)) == len(measured(made)) == 1
+    left = list(tmp_path.rglob("*"))
     assert not [each for each in left if ".partial" in each.name or each.suffix == ".checkpoint"]
 
 

@@ -3,17 +3,14 @@
 import gc
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import CPU, Prepared, assert_equal, stopped_after
+from tests.training.tiny_study import Prepared, assert_equal, stopped_after
 
-from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.training.context import TrialContext
@@ -26,7 +23,7 @@ STEPS, B = 9, 60
 
 
 class Memory:
-    """A device on which so many examples fit at once, from one call on."""
+    """A device on which so many examples fit at once, fewer from one call on."""
 
     def __init__(self) -> None:
         self.examples = 10**9
@@ -42,17 +39,21 @@ class Memory:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
-    memory = Memory()
-    for name in ("clipped_sum", "norms"):
-        original = getattr(ExpandedEngine, name)
+def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collect no garbage where memory runs out: in a process of many tests that takes seconds."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
 
-        def limited(engine: Any, inputs: Any, *rest: Any, original: Any = original) -> Any:
-            found = original(engine, inputs, *rest)
-            memory.use(len(inputs))
-            return found
 
-        monkeypatch.setattr(ExpandedEngine, name, limited)
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch, no_collection: None) -> Memory:
+    memory, clipped_sum = Memory(), ExpandedEngine.clipped_sum
+
+    def limited(engine: Any, inputs: Any, *rest: Any) -> Any:
+        found = clipped_sum(engine, inputs, *rest)
+        memory.use(len(inputs))
+        return found
+
+    monkeypatch.setattr(ExpandedEngine, "clipped_sum", limited)
     return memory
 
 
@@ -108,27 +109,6 @@ def test_a_resumed_trial_goes_on_with_what_has_fitted(
         train_trial(spec, context, None, 1e9)
 
 
-def test_the_largest_that_fits_is_found_at_the_start(
-    trial: tuple[TrialContext, TrialSpec], memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, spec = trial
-    engine = context.engine(spec.engine, context.model(1))
-    memory.examples = 30
-
-    original = TrialContext._try
-
-    def on_the_cpu(context: TrialContext, *arguments: Any) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(context, "device", CPU)
-            original(context, *arguments)
-
-    monkeypatch.setattr(TrialContext, "_try", on_the_cpu)
-    monkeypatch.setattr(context, "device", SimpleNamespace(type="cuda"))
-    assert usual_batch(B, len(context.train.labels)) == B + 16
-    assert context.physical_batch("auto", engine, B).size == 19
-    assert context.physical_batch(7, engine, B).size == 7
-
-
 @pytest.mark.parametrize("size", [30, 256, 4096])
 @pytest.mark.parametrize("at_once", [64, 256, 10**6])
 def test_little_is_padding(size: int, at_once: int) -> None:
@@ -155,42 +135,37 @@ def test_what_is_tried_is_a_step_with_all_that_it_holds(
     """The sum in float64, the last gradient and Adam's averages, beside the pass."""
     context, spec = trial
     engine = context.engine(spec.engine, context.model(1))
-    engine.norms(*(rows := context.batch(context.train, torch.arange(5))), rows[1] >= 0)
-    live: list[int] = []
-    original = ExpandedEngine.clipped_sum
 
-    def measured(*arguments: Any) -> Any:
+    def live(*_: Any) -> int:
         found = [each for each in gc.get_objects() if type(each) is torch.Tensor]
-        live.append(sum({each.data_ptr(): each.nbytes for each in found}.values()))
-        return original(*arguments)
+        return sum({each.data_ptr(): each.nbytes for each in found}.values())
 
-    monkeypatch.setattr(ExpandedEngine, "clipped_sum", measured)
-    for run in (
-        lambda: engine.clipped_sum(*rows, rows[1] >= 0, NoClipping()),
-        lambda: context._try(engine, 5),
-    ):
-        gc.collect()
-        run()
-    alone, tried = live
+    during: list[int] = []
+    monkeypatch.setattr(engine, "clipped_sum", lambda *_: during.append(live()))
+    gc.collect()
+    before = live()
+    context._try(engine, 1)
     size = sum(each.numel() for each in engine.parameters.values())
-    assert tried - alone >= (8 + 4 + 2 * 4) * size
+    assert during[0] - before >= (8 + 4 + 2 * 4) * size
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
-        (RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
-        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
         (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"), False),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (ValueError("out of memory"), False),
-        (
-            RuntimeError("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory. So"),
-            True,
+        *(
+            (RuntimeError(said), expected)
+            for said, expected in (
+                ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", True),
+                ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
+                ("GET was unable to find an engine to execute this computation", True),
+                ("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory. So", True),
+                ("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED", False),
+                ("CUDA error: an illegal memory access was encountered", False),
+            )
         ),
     ],
 )
@@ -223,20 +198,16 @@ def test_code_is_compiled_for_the_size_that_fits(monkeypatch: pytest.MonkeyPatch
         return module.forward
 
     compiled = torch.compile(lambda x: x * 2, backend=backend)
-
-    ran_out = False
+    no_gpu = torch.cuda.is_available
 
     def compute(size: int) -> int:
-        nonlocal ran_out
-        ran_out = False
+        monkeypatch.setattr(torch.cuda, "is_available", no_gpu)  # for the compiler
         compiled(torch.ones(size, 3))
-        ran_out = size > 4
-        if ran_out:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        if size > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return size
 
-    # There is a GPU while memory is set free, and none for the compiler.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: ran_out)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     torch.compiler.reset()
     assert PhysicalBatch(16).fit(compute) == 4

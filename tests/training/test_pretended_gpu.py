@@ -1,5 +1,6 @@
 """Trials on a pretended GPU: nothing mixes devices, and steps wait for nothing."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,9 @@ CLIPPINGS = (FlatClipping(1.0), AutomaticClipping(), NoClipping())
 ROUNDING = {"rtol": 1e-4, "atol": 1e-6}
 
 
-# Engines expanded and bookkeeping.
-@pytest.fixture(scope="module", params=["film", "all"])
-def made(request: Any, tiny: Prepared) -> Prepared:
-    return tiny.of({"physical_batch": AT_ONCE}, {"kind": request.param}, batch_size=[B])
+@pytest.fixture(scope="module")
+def made(tiny: Prepared) -> Prepared:
+    return tiny.of({"physical_batch": AT_ONCE}, {"kind": "film"}, batch_size=[B])
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialS
     ("engine", "name"),
     [
         *(("auto", name) for name in CASES),
-        *(("loop", "vit-film"), ("vmap", "vit-lora"), ("vmap", "convolutions-all")),
+        *(("loop", "vit-film"), ("vmap", "convolutions-all")),
     ],
 )
 def test_engines(engine: str, name: str) -> None:
@@ -148,11 +148,8 @@ def test_engines(engine: str, name: str) -> None:
         assert {each.device for each in (*found, rows)} == {CUDA}
 
 
-def test_the_largest_physical_batch_is_tried(
-    gpu: PretendedGpu,
-    made: Prepared,
-    spec: TrialSpec,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_largest_physical_batch_that_fits_is_found(
+    gpu: PretendedGpu, made: Prepared, spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
     with gpu.pretended():
@@ -162,17 +159,19 @@ def test_the_largest_physical_batch_is_tried(
 
         def clipped_sum(inputs: Tensor, *rest: Any) -> Any:
             tried.append(len(inputs))
+            if len(inputs) == B + 11:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
             return original(inputs, *rest)
 
         monkeypatch.setattr(engine, "clipped_sum", clipped_sum)
-        assert context.physical_batch("auto", engine, B).size == B + 11
+        assert context.physical_batch("auto", engine, B).size == 21
         # Not what another B has found.
         assert context.physical_batch("auto", engine, 100).size == 120
-        assert tried == [B + 11, 120]
+        assert tried == [B + 11, 21, 120]
         # No more than a batch has, and nothing is tried.
         assert context.physical_batch(256, engine, B).size == B + 11
         assert context.physical_batch(7, engine, B).size == 7
-        assert len(tried) == 2
+        assert len(tried) == 3
 
 
 def test_gradient_norms_and_audits(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
@@ -194,32 +193,31 @@ def test_mistakes_are_seen() -> None:
     with gpu.pretended():
         there, here = torch.arange(6.0, device=CUDA), torch.arange(6)
         assert there.device == (there.double() + 1).device == CUDA != here.device
-        for mistake in (
-            lambda: there + here,
-            lambda: torch.stack([there, here]),
-            lambda: torch.stack([there[0], here[0]]),
-            lambda: here[there.long()],
-            there.numpy,
-        ):
-            with pytest.raises(MixedDevicesError):
-                mistake()
         moved = torch.randn(6, requires_grad=True).to(CUDA)
         (gradient,) = torch.autograd.grad((moved * there).sum(), moved)
         assert gradient.device == CUDA
         gpu.may_wait = False
         assert here.pin_memory().to(CUDA, non_blocking=True).device == CUDA
-        for mistake in (
-            lambda: here.to(CUDA),
-            lambda: here.to(CUDA, non_blocking=True),
-            there.cpu,
-            there.tolist,
-            lambda: float(there[0]),
-            lambda: there[there > 2],
-            lambda: there[here],
-            lambda: bool(there.any()),
-            there.nonzero,
-            lambda: there.masked_select(there > 2),
-            there.unique,
-        ):
-            with pytest.raises(WaitedError):
-                mistake()
+        mistakes: dict[type[Exception], tuple[Callable[[], object], ...]] = {
+            MixedDevicesError: (
+                lambda: there + here,
+                lambda: torch.stack([there, here]),
+                lambda: torch.stack([there[0], here[0]]),
+                lambda: here[there.long()],
+                there.numpy,
+            ),
+            WaitedError: (
+                lambda: here.to(CUDA),
+                lambda: here.to(CUDA, non_blocking=True),
+                lambda: float(there[0]),
+                lambda: there[there > 2],
+                lambda: there[here],
+                lambda: bool(there.any()),
+                lambda: there.masked_select(there > 2),
+                *(there.cpu, there.tolist, there.nonzero, there.unique),
+            ),
+        }
+        for error, several in mistakes.items():
+            for mistake in several:
+                with pytest.raises(error):
+                    mistake()

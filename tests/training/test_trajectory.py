@@ -9,21 +9,20 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from tests.synthetic import make_study, write_cells
-from tests.training.tiny_study import N, tiny_sections, tiny_study
+from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections, tiny_study
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.base.files import read_json, write_json
-from dpsweep.cli import stages
-from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.privacy import CalibrationError
-from dpsweep.study import Cell, load_study
+from dpsweep.privacy.stored import write_calibration
+from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms, theory, trajectory
+from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
@@ -32,39 +31,40 @@ from dpsweep.training.trajectory import Trajectory, TrajectoryError
 
 PROBLEM, EPOCHS = "digits_vit_method", 2
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
-SECTIONS = tiny_sections(
-    {},
-    {"kind": "film"},
-    epochs=[EPOCHS],
-    batch_size=[30],
-    learning_rate=[0.05],
-    physical_batch=32,
-    seeds=2,
-) | {"theory": {"draws": 2, "largest_batch": 20}}
+SWEEP = {"epochs": [EPOCHS], "batch_size": [30], "learning_rate": [0.05], "seeds": 2}
+THEORY = {"draws": 2, "largest_batch": 20}
 # Each with the function that is called once for a measurement, and how often after an epoch.
 STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
 
 
+def study(physical_batch: int = 32, **section: int) -> Study:
+    sections = tiny_sections({}, {"kind": "film"}, **SWEEP, physical_batch=physical_batch)
+    return Study.model_validate(sections | {"theory": THEORY | section})
+
+
 @pytest.fixture(scope="module")
-def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A study whose one cell is trained."""
-    folder = tmp_path_factory.mktemp("trajectory")
-    file = folder / "study.yaml"
-    file.write_text(yaml.safe_dump(SECTIONS | {"results": str(folder / "results")}))
-    stages.prepare_dataset("digits", file)
-    stages.prepare_backbone("vit", file)
-    stages.calibrate("digits", 8.0, EPOCHS, "30", file)
-    stages.train(PROBLEM, CELL.name, file)
-    return file
+    made = tiny._replace(study=study()).copied(tmp_path_factory.mktemp("trajectory"))
+    steps = made.study.steps("digits", EPOCHS, 30)
+    noise = calibrate(8.0, 1e-5, N, 30, steps)
+    write_calibration(made.paths.noise(made.study, "digits", 8.0, EPOCHS, 30), noise)
+    run_cell(OpenCell.open(made.study, made.paths, CELL), made.paths, made.study)
+    return made
 
 
-def results(file: Path) -> Paths:
-    return Paths(Path(load_study(file).results))
+def edited(trained: Prepared, **changes: int) -> Prepared:
+    """The same results for another study, whose trials it finds under its own name for them."""
+    made = trained._replace(study=study(**changes))
+    trials, others = (each.paths.cell_trials(each.study, CELL) for each in (trained, made))
+    if trials != others:
+        shutil.copy(trials, others)
+    return made
 
 
-def measure(file: Path, stage: str) -> pd.DataFrame:
+def measure(made: Prepared, stage: str) -> pd.DataFrame:
     """Measure, see that nothing unfinished is left, and take the output away."""
-    study, paths = load_study(file), results(file)
+    study, paths = made.study, made.paths
     if stage == "norms":
         gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
         output = paths.gradient_norms(study, PROBLEM, 8.0, EPOCHS, 1.0)
@@ -78,15 +78,7 @@ def measure(file: Path, stage: str) -> pd.DataFrame:
     return found
 
 
-def edited(file: Path, name: str, section: str, **values: Any) -> Path:
-    """Write a study that differs in a section, beside its original."""
-    sections, other = yaml.safe_load(file.read_text()), file.with_name(name)
-    sections[section] |= values
-    other.write_text(yaml.safe_dump(sections))
-    return other
-
-
-def measure_until_told(file: Path, stage: str, patch: pytest.MonkeyPatch) -> None:
+def measure_until_told(made: Prepared, stage: str, patch: pytest.MonkeyPatch) -> None:
     """Measure, and be told to stop as soon as something is saved."""
 
     def told(*, saved: bool) -> Interrupted | None:
@@ -95,7 +87,7 @@ def measure_until_told(file: Path, stage: str, patch: pytest.MonkeyPatch) -> Non
     with patch.context() as here:
         here.setattr(trajectory, "interruption", told)
         with pytest.raises(Interrupted):
-            measure(file, stage)
+            measure(made, stage)
 
 
 # -- which trial is measured -------------------------------------------------------------------
@@ -125,16 +117,15 @@ def test_theory_is_of_the_first_seeds_at_the_best_learning_rate(
 ) -> None:
     study, paths = tiny_study({}, {"kind": "film"}), Paths(tmp_path)
     (cell,) = study.all_cells()
-    tried = ((0.1, 1), (0.01, 3), (0.01, 1), (0.001, 1), (0.01, 2))  # in no order
-    rows = [
-        {"learning_rate": rate, "seed": seed, "best": rate == 0.01, "trial_key": f"{rate}-{seed}"}
-        for rate, seed in tried
-        if seed in seeds or rate != 0.01
-    ]
+    others = [(0.1, 1, False), (0.001, 1, False)]
+    rows = [*others, *((0.01, seed, True) for seed in reversed(seeds))]
     paths.cell(cell).mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(paths.cell_trials(study, cell))
+    table = pd.DataFrame(rows, columns=["learning_rate", "seed", "best"])
+    table.to_parquet(paths.cell_trials(study, cell))
     found = theory.best_trials(study, paths, cell, measured)
-    assert [row["trial_key"] for row in found] == [f"0.01-{seed}" for seed in first]
+    assert [(row["learning_rate"], row["seed"]) for row in found] == [
+        (0.01, each) for each in first
+    ]
 
 
 @pytest.mark.parametrize(
@@ -145,20 +136,16 @@ def test_theory_is_of_the_first_seeds_at_the_best_learning_rate(
     ],
 )
 def test_a_trial_of_something_else_is_refused(
-    study_file: Path, edit: str, error: type[Exception], message: str
+    trained: Prepared, edit: str, error: type[Exception], message: str
 ) -> None:
-    sections, file = yaml.safe_load(study_file.read_text()), study_file.with_name("edited.yaml")
-    sections["sweeps"]["digits"]["physical_batch"] = 16 if edit == "study" else 32
-    file.write_text(yaml.safe_dump(sections))
-    study, edited, paths = load_study(study_file), load_study(file), results(file)
-    if edit == "study":  # a file that got the name of other settings
-        shutil.copy(paths.cell_trials(study, CELL), paths.cell_trials(edited, CELL))
-    noise = paths.noise(study, "digits", 8.0, EPOCHS, 30)
+    noise = trained.paths.noise(trained.study, "digits", 8.0, EPOCHS, 30)
     honest = read_json(noise)
-    if edit == "calibration":
-        write_json(noise, honest | {"noise_multiplier": honest["noise_multiplier"] / 2})
+    # A calibration that is wrong, or a file that got the name of other settings.
+    made = edited(trained, physical_batch=16) if edit == "study" else trained
+    half = 0.5 if edit == "calibration" else 1
+    write_json(noise, honest | {"noise_multiplier": half * honest["noise_multiplier"]})
     with pytest.raises(error, match=message) as raised:
-        measure(file, "norms")
+        measure(made, "norms")
     write_json(noise, honest)
     if isinstance(raised.value, TrajectoryError):
         (trials,) = raised.value.remake
@@ -170,10 +157,10 @@ def test_a_trial_of_something_else_is_refused(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_numbers_are_those_of_the_loop_after_every_epoch(
-    study_file: Path, tmp_path: Path, stage: str
+    trained: Prepared, tmp_path: Path, stage: str
 ) -> None:
-    found = measure(study_file, stage)
-    study, paths = load_study(study_file), results(study_file)
+    found = measure(trained, stage)
+    study, paths = trained.study, trained.paths
     (row,) = theory.best_trials(study, paths, CELL, 1)
     replayed = Trajectory.open(study, paths, CELL, row, tmp_path)
     context, model = replayed.context, replayed.model
@@ -220,22 +207,22 @@ def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -
 
 
 def test_the_theory_is_of_several_trainings(
-    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store has the parameters of the first seed only. What is trained again is trained once."""
-    study, paths = load_study(study_file), results(study_file)
-    first = measure(study_file, "theory")
-    file = edited(study_file, "seeds.yaml", "theory", seeds=2)
-    measure_until_told(file, "theory", monkeypatch)
-    trained = []
+    study, paths = trained.study, trained.paths
+    first = measure(trained, "theory")
+    both = edited(trained, seeds=2)
+    measure_until_told(both, "theory", monkeypatch)
+    again = []
     train = trajectory.train_trial
     monkeypatch.setattr(
         trajectory,
         "train_trial",
-        lambda spec, *rest: trained.append(spec.seed) or train(spec, *rest),
+        lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
     )
-    found = measure(file, "theory")
-    assert trained == [2]
+    found = measure(both, "theory")
+    assert again == [2]
     pd.testing.assert_frame_equal(found[found["seed"] == 1], first)
     replayed = Trajectory.open(
         study, paths, CELL, theory.best_trials(study, paths, CELL, 2)[1], tmp_path
@@ -248,15 +235,11 @@ def test_the_theory_is_of_several_trainings(
     assert others["norm"].sum() != first["norm"].sum()
 
 
-def test_batches_of_the_theory(study_file: Path) -> None:
+def test_batches_of_the_theory(trained: Prepared) -> None:
     """They are of the trial's size, or the largest allowed, and all examples are drawn once."""
-    study, paths = load_study(study_file), results(study_file)
     for largest, size in ((20, 20), (100, 30)):
-        section = study.theory.model_copy(update={"largest_batch": largest})
-        edited = study.model_copy(update={"theory": section})
-        theory.measure_overlap(edited, paths, CELL)
-        assert pd.read_parquet(paths.theory(edited, CELL))["examples"].unique().tolist() == [size]
-        paths.theory(edited, CELL).unlink()
+        made = edited(trained, largest_batch=largest)
+        assert measure(made, "theory")["examples"].unique().tolist() == [size]
     assert {draw: len(batch) for draw, batch in theory.draw_batches(5, 5, 3).items()} == {1: 5}
     several = theory.draw_batches(50, 5, 3)
     assert [len(set(batch)) for batch in several.values()] == [5, 5, 5]
@@ -264,30 +247,28 @@ def test_batches_of_the_theory(study_file: Path) -> None:
 
 
 def test_gradients_that_do_not_fit_in_memory_are_computed_twice(
-    study_file: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = measure(study_file, "theory")
+    whole = measure(trained, "theory")
     monkeypatch.setattr(theory, "_KEPT_BYTES", 0)
     monkeypatch.setattr(theory, "_AT_ONCE", 7 * int(whole["trainable_parameters"].iloc[0]))
-    again = measure(study_file, "theory")
+    again = measure(trained, "theory")
     scale = float(whole["norm"].max()) ** 2 * 20
     np.testing.assert_allclose(again["norm"], whole["norm"], rtol=1e-4)
     np.testing.assert_allclose(again["dot_larger"], whole["dot_larger"], atol=1e-5 * scale)
 
 
 def test_gradients_that_are_not_finite_are_left_out_and_counted(
-    study_file: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(
-        engine: GradientEngine, inputs: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def broken(engine: Any, inputs: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
         rows = torch.ones(len(labels), sum(each.numel() for each in engine.parameters.values()))
         rows[0] = 0
         return rows, torch.arange(len(labels)) == 0
 
     monkeypatch.setattr("dpsweep.gradients.checks.CheckedEngine.gradients", broken)
     monkeypatch.setattr(theory, "_BLOCK", 20)  # so that it is asked for all of them at once
-    found = measure(study_file, "theory")
+    found = measure(trained, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
     assert found["nonfinite_examples"].unique().tolist() == [1]
 
@@ -298,9 +279,9 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("how", ["killed", "told"])
 def test_finished_epochs_are_kept(
-    study_file: Path, monkeypatch: pytest.MonkeyPatch, how: str, stage: str
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch, how: str, stage: str
 ) -> None:
-    whole, (module, function, per_epoch) = measure(study_file, stage), STAGES[stage]
+    whole, (module, function, per_epoch) = measure(trained, stage), STAGES[stage]
     original, calls = getattr(module, function), []
     last = (whole["epoch"].nunique() - 1) * per_epoch
 
@@ -317,19 +298,18 @@ def test_finished_epochs_are_kept(
     monkeypatch.setattr(module, function, counted)
     monkeypatch.setattr(trajectory, "interruption", told)
     with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
-        measure(study_file, stage)
-    if isinstance(stop.value, Interrupted):
-        assert stop.value.code == EXIT_AGAIN
+        measure(trained, stage)
+    assert getattr(stop.value, "code", EXIT_AGAIN) == EXIT_AGAIN
     # The last epoch is all that is left to measure.
     how = "goes on"
     calls.clear()
-    pd.testing.assert_frame_equal(measure(study_file, stage), whole)
+    pd.testing.assert_frame_equal(measure(trained, stage), whole)
     assert len(calls) == per_epoch
 
 
 def test_epochs_that_were_measured_with_other_settings_do_not_count(
-    study_file: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure_until_told(study_file, "theory", monkeypatch)
-    found = measure(edited(study_file, "draws.yaml", "theory", draws=3), "theory")
+    measure_until_told(trained, "theory", monkeypatch)
+    found = measure(edited(trained, draws=3), "theory")
     assert found.groupby("epoch")["draw"].nunique().tolist() == (EPOCHS + 1) * [3]
