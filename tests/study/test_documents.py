@@ -7,11 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from benchmarks.catalogue import catalogue
 from tests.config.small import DELETE, Edits, edited
 from tests.described import described
 from tests.tracked import tracked
 
-from dpsweep.figures.catalogue import catalogue
 from dpsweep.study import Study, load_study
 from dpsweep.study.schema import schema_text, study_schema
 
@@ -72,7 +72,7 @@ def test_the_schema_refuses_mistakes(edits: Edits) -> None:
 
 def test_the_page_is_current(paper: Study) -> None:
     assert (ROOT / "docs" / "figures.md").read_text(encoding="utf-8") == catalogue(paper), (
-        "run: python -m dpsweep.figures.catalogue > docs/figures.md"
+        "run: python -m benchmarks.catalogue > docs/figures.md"
     )
 
 

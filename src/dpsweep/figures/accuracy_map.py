@@ -1,6 +1,7 @@
 """Accuracy over two axes of the grid; the squares that are as good as the best are framed."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,8 @@ COLUMNS = [
 
 # Inches. A square of the smallest width holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
-_WIDTH_OF_A_POINT = (
-    2.65 / 72
-)  # four characters in type of one point, and the frame of the best cell
+# Four characters in type of one point, and the frame of the best cell.
+_WIDTH_OF_A_POINT = 2.65 / 72
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
 # Labels and title of the rows; space between panels.
 _ROW_LABELS, _GAP = 0.7, 0.15
@@ -82,13 +82,8 @@ def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     shared = figure.colour_scale == "shared"
     margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
     square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
-    drawing = Figure(
-        figsize=(
-            max(margins + square * sum(widths), 2.4),
-            rows * (size + (0.75 if shared else 1.1)),
-        ),
-        layout="constrained",
-    )
+    width, height = margins + square * sum(widths), size + (0.75 if shared else 1.1)
+    drawing = Figure(figsize=(max(width, 2.4), rows * height), layout="constrained")
     grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
     for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
@@ -176,18 +171,10 @@ def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
         ):
             if not around[row + 1 + step[0], column + 1 + step[1]]:
                 sides.append(side)
-    for colour, line in (("white", 2.6), (style.BEST, 1.4)):
-        axes.add_collection(
-            LineCollection(
-                sides,
-                colors=colour,
-                linewidths=line,
-                capstyle="projecting",
-                clip_on=False,
-                zorder=5,
-            ),
-            autolim=False,
-        )
+    look: dict[str, Any] = {"capstyle": "projecting", "clip_on": False, "zorder": 5}
+    for colour, width in (("white", 2.6), (style.BEST, 1.4)):
+        outline = LineCollection(sides, colors=colour, linewidths=width, **look)
+        axes.add_collection(outline, autolim=False)
 
 
 def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from dpsweep.analysis.frames import load_trials, stack, stack_panels
+from dpsweep.base.units import count
 from dpsweep.figures import style
 from dpsweep.privacy.trade_off import mechanism_trade_off
 from dpsweep.study import Study
@@ -90,12 +91,10 @@ def plot_attacker_curves(figure: AttackerCurves, numbers: pd.DataFrame) -> Figur
     drawing.legend(handles=entries, title="ε", loc="outside upper center", ncols=8)
     if len(dashes) > 1:
         lines: list[Artist] = [
-            Line2D([], [], color="black", linestyle=look, linewidth=1, label=_people(records))
+            Line2D(
+                [], [], color="black", linestyle=look, linewidth=1, label=count(records, "record")
+            )
             for records, look in dashes.items()
         ]
         drawing.axes[0].legend(handles=lines, loc="lower right")
     return drawing
-
-
-def _people(records: int) -> str:
-    return "1 record" if records == 1 else f"{records} records"

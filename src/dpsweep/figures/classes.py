@@ -178,10 +178,8 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
     # With few classes points have markers.
     markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
-    look: dict[str, Any] = {}
-    if named:
-        look = {"style": "clipping_bound", "markers": markers, "dashes": False}
-        look["markeredgewidth"] = 0
+    points = {"style": "clipping_bound", "markers": markers, "dashes": False, "markeredgewidth": 0}
+    look: dict[str, Any] = points if named else {}
     names = max(map(len, _short_names(numbers))) if named else 0
     rows = len(figure.rows)
     height = 1.4 * rows + 0.75 + 0.14 * len(colours) + 0.05 * names
@@ -260,12 +258,8 @@ def _class_axis(axes: Axes, numbers: pd.DataFrame, named: bool) -> None:
         classes = numbers.drop_duplicates("class_rank")
         names = _short_names(classes)
         long = max(map(len, names)) > 2
-        axes.set_xticks(
-            classes["class_rank"],
-            names,
-            rotation=90 if long else 0,
-            fontsize=style.look().points(6.5),
-        )
+        look: dict[str, Any] = {"rotation": 90 if long else 0, "fontsize": style.look().points(6.5)}
+        axes.set_xticks(classes["class_rank"], names, **look)
         axes.set_xlabel("Class, easy to hard")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))

@@ -337,11 +337,7 @@ def plot_privacy_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figu
 # -- predicted beside measured bounds --------------------------------------------------------
 
 
-def compute_predicted_clipping(
-    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """The numbers of `dpsweep.analysis.predictions.predicted_bounds`."""
-    return predicted_bounds(study, paths, figure, missing)
+compute_predicted_clipping = predicted_bounds
 
 
 def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:

@@ -142,13 +142,8 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
         # With equal areas, one narrow distribution would make slivers of all others.
         half = 0.44 * density["value"] / density["value"].max()
         axes.fill_betweenx(
-            density["norm"],
-            epoch - half,
-            epoch + half,
-            color=style.look().easy,
-            alpha=0.45,
-            linewidth=0,
-        )
+            density["norm"], epoch - half, epoch + half, color=style.look().easy, alpha=0.45, linewidth=0,
+        )  # fmt: skip
     quartiles = numbers[numbers["quantity"] == "quantile"].pivot(
         index="epoch", columns="value", values="norm"
     )

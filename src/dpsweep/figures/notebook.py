@@ -31,12 +31,15 @@ Absent = Mapping[str, Any | Callable[[pd.DataFrame], Any]]
 
 
 def _drawn(
-    figure: families.Figure,
+    family: type[families.Figure],
     frame: pd.DataFrame,
     needed: Sequence[str],
     absent: Absent,
     look: Style | None,
+    **options: Any,
 ) -> matplotlib.figure.Figure:
+    """Draw a frame as a family does; ``absent`` has what columns that are not there hold."""
+    figure = family.model_construct(**options)
     lacking = [column for column in needed if column not in frame]
     if lacking:
         raise ValueError(
@@ -82,9 +85,9 @@ def heatmap(
     Raises:
         ValueError: a column is absent.
     """
-    figure = families.Heatmap.model_construct(x=x, y=y, colour_scale=colour_scale)
-    needed = [x, y, "macro_accuracy"] + ["batch_size"] * ("batch_size" not in (x, y))
-    return _drawn(figure, frame, needed, _CHOSEN | {"as_good": False}, look)
+    needed = list(dict.fromkeys([x, y, "macro_accuracy", "batch_size"]))
+    absent, options = _CHOSEN | {"as_good": False}, {"x": x, "y": y, "colour_scale": colour_scale}
+    return _drawn(families.Heatmap, frame, needed, absent, look, **options)
 
 
 def clipping_curve(
@@ -106,8 +109,8 @@ def clipping_curve(
     Raises:
         ValueError: a column is absent.
     """
-    figure = families.ClippingCurve.model_construct(quantity=quantity)
-    return _drawn(figure, frame, ["clipping_bound", "centre"], _lines("centre"), look)
+    needed, absent = ["clipping_bound", "centre"], _lines("centre")
+    return _drawn(families.ClippingCurve, frame, needed, absent, look, quantity=quantity)
 
 
 def method_comparison(
@@ -124,9 +127,8 @@ def method_comparison(
     Raises:
         ValueError: a column is absent.
     """
-    figure = families.MethodComparison.model_construct()
     needed = ["epsilon", "label", "centre"]
-    return _drawn(figure, frame, needed, _lines("centre"), look)
+    return _drawn(families.MethodComparison, frame, needed, _lines("centre"), look)
 
 
 def optimal_batch_size(
@@ -143,10 +145,9 @@ def optimal_batch_size(
     Raises:
         ValueError: a column is absent.
     """
-    figure = families.OptimalBatchSize.model_construct()
     needed = ["epsilon", "epochs", "mean_batch_size", "train_size"]
     absent = _lines("mean_batch_size") | {"as_good_smallest": np.nan, "as_good_largest": np.nan}
-    return _drawn(figure, frame, needed, absent, look)
+    return _drawn(families.OptimalBatchSize, frame, needed, absent, look)
 
 
 def gradient_norm_distribution(
@@ -163,8 +164,7 @@ def gradient_norm_distribution(
         ValueError: a column is absent.
     """
     needed = ["epoch", "quantity", "norm", "value", "clipping_bound"]
-    figure = families.GradientNormDistribution.model_construct()
-    return _drawn(figure, frame, needed, _CHOSEN, look)
+    return _drawn(families.GradientNormDistribution, frame, needed, _CHOSEN, look)
 
 
 def gradient_norm_histogram(
@@ -181,7 +181,7 @@ def gradient_norm_histogram(
         ValueError: a column is absent.
     """
     needed = ["lower", "upper", "share", "share_above_bound", "clipping_bound"]
-    return _drawn(families.GradientNormHistogram.model_construct(), frame, needed, _CHOSEN, look)
+    return _drawn(families.GradientNormHistogram, frame, needed, _CHOSEN, look)
 
 
 def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -201,7 +201,7 @@ def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.
         "running_mean_over": 1,
     }
     needed = ["epsilon", "step", "mean_gradient_norm"]
-    return _drawn(families.NormTrace.model_construct(), frame, needed, absent, look)
+    return _drawn(families.NormTrace, frame, needed, absent, look)
 
 
 def per_class(
@@ -237,11 +237,9 @@ def per_class(
         **{f"{each}_smooth": (lambda frame, each=each: frame[each]) for each in shown},
         **{"running_mean_over": 1, "relative_retained_weight": np.nan},
     }
-    figure = families.PerClass.model_construct(
-        baseline=baseline, rows=list(rows), retained_weight_of="trainable"
-    )
     needed = ["class", "class_name", "class_rank", "clipping_bound", *shown]
-    return _drawn(figure, frame, needed, absent, look)
+    options = {"baseline": baseline, "rows": list(rows), "retained_weight_of": "trainable"}
+    return _drawn(families.PerClass, frame, needed, absent, look, **options)
 
 
 def noise_curve(
@@ -259,9 +257,9 @@ def noise_curve(
     Raises:
         ValueError: a column is absent.
     """
-    figure = families.NoiseCurve.model_construct(axes=list(axes), minimum_steps={})
     needed = ["axes", "epsilon", "epochs", "batch_size", "steps", "noise", "accuracy_difference"]
-    return _drawn(figure, frame, needed, _CHOSEN, look)
+    options = {"axes": list(axes), "minimum_steps": {}}
+    return _drawn(families.NoiseCurve, frame, needed, _CHOSEN, look, **options)
 
 
 def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -276,9 +274,8 @@ def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         ValueError: a column is absent.
     """
     records = sorted(frame["records"].unique()) if "records" in frame else [1]
-    figure = families.AttackerCurves.model_construct(records=records)
     needed = ["epsilon", "false_positive_rate", "true_positive_rate"]
-    return _drawn(figure, frame, needed, {"records": 1}, look)
+    return _drawn(families.AttackerCurves, frame, needed, {"records": 1}, look, records=records)
 
 
 def error_decomposition(
@@ -296,13 +293,7 @@ def error_decomposition(
         ValueError: a column is absent.
     """
     needed = ["epoch", "clipping_bound", "bias", "noise", "error", "best_bound"]
-    return _drawn(
-        families.ErrorDecomposition.model_construct(),
-        frame,
-        needed,
-        _CHOSEN | _range("error"),
-        look,
-    )
+    return _drawn(families.ErrorDecomposition, frame, needed, _CHOSEN | _range("error"), look)
 
 
 def optimal_clipping_trace(
@@ -319,9 +310,7 @@ def optimal_clipping_trace(
         ValueError: a column is absent.
     """
     needed = ["epsilon", "epoch", "best_bound", "median_norm"]
-    return _drawn(
-        families.OptimalClippingTrace.model_construct(), frame, needed, _range("best_bound"), look
-    )
+    return _drawn(families.OptimalClippingTrace, frame, needed, _range("best_bound"), look)
 
 
 def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -337,9 +326,7 @@ def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         ValueError: a column is absent.
     """
     needed = ["rule", "effect", "epsilon", "best_bound"]
-    return _drawn(
-        families.PrivacyEffectsFigure.model_construct(), frame, needed, _range("best_bound"), look
-    )
+    return _drawn(families.PrivacyEffectsFigure, frame, needed, _range("best_bound"), look)
 
 
 def predicted_clipping(
@@ -358,7 +345,7 @@ def predicted_clipping(
     needed = ["rule", "epsilon", "predicted", "measured", "mean_lost", "settings"]
     names = ("", "_lower", "_upper")
     absent = {f"rank_correlation{name}": np.nan for name in names} | {"mean_lost_upper": np.nan}
-    return _drawn(families.PredictedClipping.model_construct(), frame, needed, absent, look)
+    return _drawn(families.PredictedClipping, frame, needed, absent, look)
 
 
 def _range(value: str) -> dict[str, Any]:

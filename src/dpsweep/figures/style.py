@@ -468,7 +468,14 @@ def title(axes: Axes, text: str, *lines: str) -> None:
 
 
 def legend_above(axes: Axes, text: str, handles: Sequence[Artist], columns: int = 3) -> None:
-    """A panel's title, and its legend between the title and the panel: never on what is drawn."""
+    """Write a panel's title, and its legend between the title and the panel: never on what is drawn.
+
+    Args:
+        axes: the panel.
+        text: the title.
+        handles: the entries of the legend.
+        columns: number of columns of the legend, at most.
+    """
     columns = min(len(handles), columns)
     rows = -(-len(handles) // columns) if handles else 0
     axes.set_title(text, pad=4 + 10 * rows)

@@ -1,6 +1,6 @@
 """Every figure and table of a study on one page: what it shows, what it needs, how to make it.
 
-``python -m dpsweep.figures.catalogue > docs/figures.md`` writes the page of the paper's study anew.
+``python -m benchmarks.catalogue > docs/figures.md`` writes the page of the paper's study anew.
 """
 
 import re
@@ -16,7 +16,7 @@ from dpsweep.study.targets import Figure
 _HEADER = """\
 # Figures and tables
 
-Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m dpsweep.figures.catalogue >
+Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m benchmarks.catalogue >
 docs/figures.md`; do not edit.
 
 Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist
