@@ -828,7 +828,7 @@ class TestInABrowser:
 
     def test_a_click_opens_the_numbers_of_a_figure(self, paths: Paths) -> None:
         write_targets(paths, width=1650)
-        many = pd.DataFrame({"x": np.arange(30_000) / 7, "words": 'a, "b"', "trial_key": "k"})
+        many = pd.DataFrame({"x": np.arange(3_000) / 7, "words": 'a, "b"', "trial_key": "k"})
         paths.figure("curve", "csv").write_text("x,y,title\n1,2.34567891,a\n3,,a\n")
         many.to_csv(paths.figure("noise", "csv"), index=False)
         written(STUDY, paths)
@@ -844,7 +844,7 @@ class TestInABrowser:
             page.locator(".gallery a[href='#target-noise']").click()
             noise.get_by_text("The numbers").click()
             noise.locator("table.values").wait_for()
-            assert noise.locator("table.values td").count() == 30_000
+            assert noise.locator("table.values td").count() == 3_000
             assert noise.locator("table.values td").nth(1).inner_text() == "0.14286"
             assert noise.get_by_text('In every row: words a, "b".').is_visible()
             # Letters are legible: 5.5 points at 300 dpi are 9 pixels or more. A click enlarges it further.
