@@ -20,13 +20,16 @@ def test_grid_values_are_written_briefly(value: float, text: str) -> None:
     assert style.write_value(value) == text
 
 
-def test_batch_sizes_and_bounds_have_names() -> None:
+def test_batch_sizes_bounds_and_shares_have_names() -> None:
     assert style.write_batch_size(87002, full_batch=True) == "Full"
     assert style.write_batch_size(4096, full_batch=False) == "4096"
     assert style.write_batch_size(4096, full_batch=False, power=True) == "$2^{12}$"
     assert style.write_batch_size(1000, full_batch=False, power=True) == "1000"
     assert style.write_clipping(math.nan, "automatic") == "AUTO-S"
     assert style.write_clipping(0.1, "flat") == "0.1"
+    # Only none and all are 0 and 100 per cent.
+    written = [style.write_percentage(share) for share in (0.0, 0.001, 0.12, 0.999, 1.0)]
+    assert written == ["0 %", "< 1 %", "12 %", "> 99 %", "100 %"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 10])
@@ -52,24 +55,20 @@ def test_the_batch_size_axis_names_full_and_thins_the_powers() -> None:
     assert len(labels) + len(axes.get_xticks(minor=True)) == 10
 
 
-def test_only_none_and_all_are_0_and_100_per_cent() -> None:
-    shares = [0.0, 0.001, 0.12, 0.999, 1.0]
-    written = [style.write_percentage(share) for share in shares]
-    assert written == ["0 %", "< 1 %", "12 %", "> 99 %", "100 %"]
-
-
-def test_a_crowded_value_axis_labels_its_ends_and_powers_of_ten() -> None:
+@pytest.mark.parametrize(
+    ("values", "labelled", "short"),
+    [
+        ([0.1, 1, 10, 12, 14, 18, 26, 42, 42], ["0.1", "1", "10", "26", "42"], {12.0, 14.0}),
+        ([1.0], ["1"], set()),
+    ],
+)
+def test_a_value_axis_labels_its_ends_and_powers_of_ten(
+    values: list[float], labelled: list[str], short: set[float]
+) -> None:
     axes = Figure().subplots()
-    style.value_axis(axes, "x", [0.1, 1, 10, 12, 14, 18, 26, 42, 42], base=10)
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == ["0.1", "1", "10", "26", "42"]
-    assert {12.0, 14.0} <= set(axes.get_xticks(minor=True))
-
-
-def test_a_single_value_makes_an_axis() -> None:
-    axes = Figure().subplots()
-    style.value_axis(axes, "x", [1.0], base=10)
-    assert axes.get_xticks().tolist() == [1.0]
+    style.value_axis(axes, "x", values, base=10)
+    assert [label.get_text() for label in axes.get_xticklabels()] == labelled
+    assert short <= set(axes.get_xticks(minor=True))
 
 
 def test_the_style_does_not_leak() -> None:

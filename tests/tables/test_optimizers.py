@@ -142,27 +142,13 @@ def test_over_problems_the_interval_is_that_of_their_means() -> None:
 
     gains = [0.01, 0.03, 0.08]
     rows = [
-        {
-            **{
-                "dataset": f"d{place}",
-                "backbone": "b",
-                "method": "m",
-                "clipping": "flat",
-                "epsilon": 1.0,
-                "epochs": 1,
-            },
-            **{
-                "optimizer": "sgd",
-                "seed": seed,
-                "accuracy": 0.5,
-                "gain": gain,
-                "over_last": np.nan,
-            },
-        }
+        {"dataset": f"d{place}", "seed": seed, "gain": gain}
         for place, gain in enumerate(gains)
         for seed in (2, 3)
     ]
-    (row,) = optimizers_table(pd.DataFrame(rows), "adam").to_dict("records")
+    known = {"backbone": "b", "method": "m", "clipping": "flat", "epsilon": 1.0, "epochs": 1}
+    frame = pd.DataFrame(rows).assign(optimizer="sgd", accuracy=0.5, over_last=np.nan, **known)
+    (row,) = optimizers_table(frame, "adam").to_dict("records")
     wanted = t_interval(100 * np.array(gains))
     assert [row["gain"], row["lower_elsewhere"], row["upper_elsewhere"]] == pytest.approx(wanted)
     assert (row["lower"], row["upper"]) == pytest.approx((4.0, 4.0))
@@ -192,17 +178,15 @@ def test_a_seed_measures_what_other_seeds_chose() -> None:
 
     lucky = {64: [0.5, 0.9, 0.5], 256: [0.6, 0.5, 0.6]}
     rows = [
-        {
-            **{"dataset": "d", "backbone": "b", "method": "m", "clipping": "flat", "epsilon": 1.0},
-            **{"epochs": 1, "optimizer": optimizer, "seed": seed, "batch_size": size},
-            **{"clipping_bound": 1.0, "problem": optimizer, "cell": f"B{size}", "best": True},
-            **{"trial_key": f"{optimizer}{size}{seed}", "macro_accuracy": accuracy},
-            "selection_accuracy": accuracy,
-        }
+        {"optimizer": optimizer, "problem": optimizer, "seed": seed, "batch_size": size}
+        | {"cell": f"B{size}", "trial_key": f"{optimizer}{size}{seed}"}
+        | {"macro_accuracy": accuracy, "selection_accuracy": accuracy}
         for optimizer, cells in (("adam", {64: [0.5] * 3}), ("sgd", lucky))
         for size, accuracies in cells.items()
         for seed, accuracy in enumerate(accuracies, start=1)
     ]
-    gains = paired_gains(pd.DataFrame(rows), "adam").set_index(["optimizer", "seed"])["gain"]
+    known = {"dataset": "d", "backbone": "b", "method": "m", "clipping": "flat", "epsilon": 1.0}
+    trials = pd.DataFrame(rows).assign(epochs=1, clipping_bound=1.0, best=True, **known)
+    gains = paired_gains(trials, "adam").set_index(["optimizer", "seed"])["gain"]
     # Without seed 2, B = 256 is best, which it measures as 0.5; without seed 3, B = 64.
     assert gains["sgd"].to_dict() == {2: 0.0, 3: 0.0}

@@ -59,7 +59,7 @@ _SAID = {
     "noise alone": "noise of this ε, gradients of the largest",
     "gradients alone": "gradients of this ε, noise of the largest",
 }
-"""What each effect is, for a legend."""
+"""Words of a legend for each effect."""
 
 
 def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
