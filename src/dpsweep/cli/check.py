@@ -14,8 +14,6 @@ from dpsweep.config import (
     HubSource,
     HubTokenizer,
     HubWeights,
-    Pretraining,
-    TrainedTokenizer,
 )
 from dpsweep.config.cells import number
 from dpsweep.config.messages import merged, shorten, told_once
@@ -149,7 +147,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
 def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
     """Ask the hub for weights and tokenizers that are still to be fetched; say what it could not tell."""
     wrong, unknown = [], []
-    for name in _used_backbones(study):
+    for name in study.swept_backbones:
         backbone = study.backbones[name]
         for key, source, file, prepared in (
             (
@@ -197,17 +195,12 @@ def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
 
 def _used_datasets(study: Study) -> list[str]:
     """The datasets that a sweep trains on, or that a network or a tokenizer of one is made from."""
-    names = dict.fromkeys(study.swept_datasets)
-    for backbone in _used_backbones(study):
-        for part in (study.backbones[backbone].weights, study.backbones[backbone].reads_with):
-            if isinstance(part, Pretraining | TrainedTokenizer):
-                names[part.dataset] = None
-    return list(names)
-
-
-def _used_backbones(study: Study) -> list[str]:
-    """The backbones that a sweep trains."""
-    return list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
+    made_from = (
+        dataset
+        for name in study.swept_backbones
+        for dataset in study.backbones[name].made_from.values()
+    )
+    return list(dict.fromkeys([*study.swept_datasets, *made_from]))
 
 
 def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
@@ -217,7 +210,7 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
             kind = "folder" if is_folder else "file"
             state = f"no {kind}" if path.exists() else "not there"
             yield f"{key}: found {path}, which is {state}; allowed: a {kind}"
-    for name in _used_backbones(study):
+    for name in study.swept_backbones:
         weights = study.backbones[name].weights
         if isinstance(weights, FileWeights) and not weights.path.endswith(".safetensors"):
             yield (
@@ -307,7 +300,7 @@ def _local_files(study: Study, paths: Paths) -> Iterator[tuple[str, Path, bool]]
         if (paths.dataset(name) / "metadata.json").exists():
             continue
         yield from _named_by(f"datasets.{name}.source", study.datasets[name].source)
-    for name in _used_backbones(study):
+    for name in study.swept_backbones:
         backbone = study.backbones[name]
         if not (paths.backbone(name) / "metadata.json").exists():
             yield from _named_by(f"backbones.{name}.weights", backbone.weights)

@@ -20,7 +20,6 @@ from dpsweep.cli.options import (
     pick_cell,
     training,
 )
-from dpsweep.config import Pretraining
 from dpsweep.config.cells import number
 from dpsweep.config.messages import pick, shorten
 from dpsweep.planning.outputs import Outputs
@@ -73,8 +72,8 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     backbone = pick("backbone", name, study.backbones)
     if backbone.reads_with is not None:
         check_settings(study, paths, "tokenizer", name)
-    if isinstance(backbone.weights, Pretraining):
-        check_settings(study, paths, "dataset", backbone.weights.dataset)
+    if public := backbone.made_from.get("weights"):
+        check_settings(study, paths, "dataset", public)
     prepare(name, backbone, paths)
     note_settings(study, paths, "backbone", name)
 

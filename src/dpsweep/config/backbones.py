@@ -183,6 +183,16 @@ class Backbone(Section):
         return kind_read_by(self.library, self.architecture)
 
     @property
+    def made_from(self) -> dict[str, str]:
+        """The datasets of the study that its tokenizer and its weights are trained on, by key."""
+        parts = {"tokenizer": self.reads_with, "weights": self.weights}
+        return {
+            key: part.dataset
+            for key, part in parts.items()
+            if isinstance(part, TrainedTokenizer | Pretraining)
+        }
+
+    @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of the inputs, per channel; empty where they are no images."""
         if self.reads != "image":

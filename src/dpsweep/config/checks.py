@@ -107,9 +107,8 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
         yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
         if weights.dataset in study.datasets:
             yield from _unreadable(study, f"{where}.weights.dataset", backbone, weights.dataset)
-    for part, section in (("tokenizer", tokenizer), ("weights", weights)):
-        if isinstance(section, TrainedTokenizer | Pretraining):
-            yield from _private_mistakes(study, f"{where}.{part}.dataset", section.dataset)
+    for part, dataset in backbone.made_from.items():
+        yield from _private_mistakes(study, f"{where}.{part}.dataset", dataset)
 
 
 def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[str]:
@@ -217,11 +216,7 @@ def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
     """Refuse weights that were pretrained on the private data."""
     if sweep.epsilon == [math.inf]:
         return
-    backbone = study.backbones[sweep.backbone]
-    for part, section in (("tokenizer", backbone.reads_with), ("weights", backbone.weights)):
-        if not isinstance(section, TrainedTokenizer | Pretraining):
-            continue
-        public = section.dataset
+    for part, public in study.backbones[sweep.backbone].made_from.items():
         if {public, sweep.dataset} <= study.datasets.keys() and shares_examples(
             study.datasets[public].source, study.datasets[sweep.dataset].source
         ):

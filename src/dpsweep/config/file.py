@@ -148,6 +148,11 @@ class StudyFile(Section):
         used = {sweep.dataset for sweep in self.sweeps.values()}
         return [name for name in self.datasets if name in used]
 
+    @property
+    def swept_backbones(self) -> list[str]:
+        """The backbones that a sweep trains, in the order of the sweeps."""
+        return list(dict.fromkeys(sweep.backbone for sweep in self.sweeps.values()))
+
     def kinds(self) -> list[tuple[str, int]]:
         """Every (problem, epochs) of the study: its cells cost the same."""
         return list(dict.fromkeys((cell.problem, cell.epochs) for cell in self.all_cells()))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import Pretraining
 from dpsweep.config.cells import BatchSize, Cell, FeatureSource
 from dpsweep.config.clipping import ClippingBound
 from dpsweep.config.selections import Selection
@@ -204,8 +203,8 @@ class Outputs:
         inputs = []
         if section.reads_with is not None:
             inputs.append(self._paths.tokenizer(name))
-        if isinstance(section.weights, Pretraining):
-            inputs.append(self._metadata(section.weights.dataset))
+        if public := section.made_from.get("weights"):
+            inputs.append(self._metadata(public))
         return Output(
             f"backbones/{name}",
             (folder / "metadata.json", folder / "model.safetensors"),
@@ -338,10 +337,9 @@ class Outputs:
     def _prepared(self) -> Iterator[Output]:
         """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
         study = self._study
-        names = list(dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()))
-        backbones = [study.backbones[name] for name in names]
-        pretrained = [each.weights for each in backbones if isinstance(each.weights, Pretraining)]
-        datasets = [*study.swept_datasets, *(each.dataset for each in pretrained)]
+        names = study.swept_backbones
+        public = (study.backbones[name].made_from.get("weights") for name in names)
+        datasets = [*study.swept_datasets, *filter(None, public)]
         tokenizers = [
             *(name for name in names if study.backbones[name].reads_with is not None),
             *(study.datasets[name].tokenizer for name in datasets),

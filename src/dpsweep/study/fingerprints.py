@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.files import checksum, fingerprint
 from dpsweep.base.litter import walk
-from dpsweep.config import (
-    Backbone,
-    Dataset,
-    FolderSource,
-    HubSource,
-    Pretraining,
-    TrainedTokenizer,
-)
+from dpsweep.config import Backbone, Dataset, FolderSource, HubSource
 from dpsweep.config.cells import Cell
 from dpsweep.config.clipping import ClippingBound
 from dpsweep.config.section import Section
@@ -28,10 +21,11 @@ if TYPE_CHECKING:
 
 def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
     """Hash of what the tokenizer of a backbone is made from."""
-    tokenizer = study.backbones[backbone].reads_with
+    section = study.backbones[backbone]
+    tokenizer = section.reads_with
     parts: list[Any] = [tokenizer and _plain(tokenizer), _local_state(tokenizer)]
-    if isinstance(tokenizer, TrainedTokenizer):
-        source = study.datasets[tokenizer.dataset].source
+    if public := section.made_from.get("tokenizer"):
+        source = study.datasets[public].source
         parts += [_plain(source), _local_state(source)]
     return fingerprint(parts)
 
@@ -127,19 +121,13 @@ def _network(study: "Study", backbone: Backbone) -> Any:
     """Return what a prepared backbone is made from: section, tokenizer, data of its pretraining."""
     # Features are made from a backbone, and are an output of their own.
     plain = backbone.model_dump(mode="json", exclude={"title", "features"})
-    weights = backbone.weights
-    pretrained = _data(study, weights.dataset) if isinstance(weights, Pretraining) else None
-    return [plain, _tokenizer(study, backbone), pretrained]
+    public = backbone.made_from.get("weights")
+    return [plain, _tokenizer(study, backbone), public and _data(study, public)]
 
 
 def _tokenizer(study: "Study", backbone: Backbone) -> Any:
-    tokenizer = backbone.reads_with
-    texts = (
-        _plain(study.datasets[tokenizer.dataset].source)
-        if isinstance(tokenizer, TrainedTokenizer)
-        else None
-    )
-    return tokenizer and [_plain(tokenizer), texts]
+    tokenizer, public = backbone.reads_with, backbone.made_from.get("tokenizer")
+    return tokenizer and [_plain(tokenizer), public and _plain(study.datasets[public].source)]
 
 
 def _encoded(dataset: Dataset) -> bool:

@@ -72,7 +72,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     architectures: dict[str, Architecture] = {}
     wrong: defaultdict[str, list[str]] = defaultdict(list)
     unusual: defaultdict[str, list[str]] = defaultdict(list)
-    for name in dict.fromkeys(sweep.backbone for sweep in study.sweeps.values()):
+    for name in study.swept_backbones:
         where = f"backbones.{name}.architecture"
         try:
             architectures[name] = described_architecture(study.backbones[name])
