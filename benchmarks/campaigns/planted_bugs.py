@@ -145,7 +145,7 @@ class _Planter(MetaPathFinder):
         return spec
 
 
-@dataclass
+@dataclass(eq=False)  # pytest puts its plugins into sets
 class Outcome:
     """Verdict of the tests on a bug: a plugin of pytest.
 

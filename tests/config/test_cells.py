@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.config.cells import Cell, optimizer_steps
+from dpsweep.config.cells import Cell, Problem, optimizer_steps
 from dpsweep.study.paths import Paths
 
 POSITIVE = st.floats(min_value=1e-12, max_value=1e12, exclude_min=True)
@@ -53,6 +53,11 @@ def test_a_name_is_one_folder(cell: Cell) -> None:
 )
 def test_names_are_readable(cell: tuple[Any, ...], name: str) -> None:
     assert Cell("digits_vit_film", *cell).name == name
+
+
+def test_another_optimizer_than_adam_is_another_problem() -> None:
+    names = [Problem("digits", "vit", "film", each).name for each in ("adam", "sgd")]
+    assert names == ["digits_vit_film", "digits_vit_film_sgd"]
 
 
 @pytest.mark.parametrize(
