@@ -1,50 +1,47 @@
 """Accuracies and loss of a model on some examples, against plain arithmetic."""
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.context import Examples
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trial import evaluate
 
-CLASSES = 4
+CLASSES, NAN, INF = 4, float("nan"), float("inf")
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 3])
 
 
 class Fixed(nn.Module):
-    """Returns the logits that it is given as inputs."""
+    """Returns the logits that it is given as inputs, and notes with which precision a GPU would multiply."""
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
+        self.weight = nn.Parameter(torch.tensor(weight))
 
     def forward(self, logits: Tensor) -> Tensor:
         self.precision = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
         return logits * self.weight
 
 
-class Context:
-    device = torch.device("cpu")
-    classes = CLASSES
-
-    def __init__(self, at_once: int) -> None:
-        self.evaluated_at_once = PhysicalBatch(at_once)
-
-    def batch(self, examples: Examples, rows: Tensor) -> tuple[Tensor, Tensor]:
+def measured(logits: Tensor, weight: float = 1.0, at_once: int = 512) -> dict[str, Any]:
+    def batch(examples: Examples, rows: Tensor) -> tuple[Tensor, Tensor]:
         return examples.inputs[examples.rows[rows]], examples.labels[rows]
 
-
-def measured(
-    logits: Tensor, labels: Tensor = LABELS, weight: float = 1.0, at_once: int = 512
-) -> dict[str, Any]:
-    model = Fixed()
-    nn.init.constant_(model.weight, weight)
-    examples = Examples(logits, labels, torch.arange(len(labels)))
-    return evaluate(model, cast(TrialContext, Context(at_once)), examples)
+    context: Any = SimpleNamespace(
+        device=torch.device("cpu"),
+        classes=CLASSES,
+        evaluated_at_once=PhysicalBatch(at_once),
+        batch=batch,
+    )
+    model = Fixed(weight)
+    found = evaluate(model, context, Examples(logits, LABELS, torch.arange(len(LABELS))))
+    assert model.precision == "ieee"
+    return found
 
 
 def saying(*classes: int) -> Tensor:
@@ -65,33 +62,32 @@ def test_accuracies() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_every_example_counts_whatever_the_batch(size: int) -> None:
     logits = torch.randn(7, CLASSES, generator=torch.Generator().manual_seed(0))
-    whole = measured(logits)
-    found = measured(logits, at_once=size)
+    whole, found = measured(logits), measured(logits, at_once=size)
     assert found["accuracy"] == whole["accuracy"]
     assert found["loss"] == pytest.approx(whole["loss"], rel=1e-6)
 
 
 def test_a_gpu_evaluates_in_float32() -> None:
-    model, settings = Fixed(), torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = settings.fp32_precision
-    settings.fp32_precision = "tf32"
+    settings = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before, settings.fp32_precision = settings.fp32_precision, "tf32"
     try:
-        examples = Examples(saying(*LABELS.tolist()), LABELS, torch.arange(len(LABELS)))
-        evaluate(model, cast(TrialContext, Context(512)), examples)
-        assert model.precision == "ieee"
+        measured(saying(*LABELS.tolist()))
         assert settings.fp32_precision == "tf32"
     finally:
         settings.fp32_precision = before
 
 
-def test_outputs_that_are_not_finite_are_wrong() -> None:
-    logits = saying(0, 0, 0, 0, 1, 1, 3)
-    logits[0, 2] = torch.nan
-    logits[4, 1] = torch.inf
-    found = measured(logits)
-    assert found["accuracy"] == pytest.approx(5 / 7)
+@pytest.mark.parametrize(
+    ("places", "weight", "accuracy"),
+    [({(0, 2): NAN, (4, 1): INF}, 1.0, 5 / 7), ({}, NAN, 0.0)],
+    ids=["outputs", "parameters"],
+)
+def test_what_is_not_finite_is_wrong_and_divergence(
+    places: dict[tuple[int, int], float], weight: float, accuracy: float
+) -> None:
+    logits = saying(*LABELS.tolist())
+    for place, value in places.items():
+        logits[place] = value
+    found = measured(logits, weight)
+    assert found["accuracy"] == pytest.approx(accuracy)
     assert found["diverged"]
-
-
-def test_parameters_that_are_not_finite_are_divergence() -> None:
-    assert measured(saying(0, 0, 0, 0, 1, 1, 3), weight=float("nan"))["diverged"]
