@@ -3,8 +3,8 @@
 - `dpsweep.data.prepared`: the files of a prepared dataset, memory-mapped;
 - `dpsweep.data.prepare`: one configured dataset to such files;
 - `dpsweep.data.sources`: the sources, each in a module of its own: `dpsweep.data.folder`,
-  `dpsweep.data.hub`, `dpsweep.data.texts`, `dpsweep.data.embeddings`, `dpsweep.data.idx`, and what
-  only the demo needs, `dpsweep.data.demo_digits`, `dpsweep.data.demo_glyphs`, `dpsweep.data.demo_docstrings`;
+  `dpsweep.data.hub`, `dpsweep.data.texts`, `dpsweep.data.embeddings`, `dpsweep.data.idx`; those of the
+  demo are in `dpsweep.demo`;
 - `dpsweep.data.examples`: labelled examples as sources give them;
 - `dpsweep.data.images`: encoded images to pixels;
 - `dpsweep.data.tokenizer`: texts to tokens.

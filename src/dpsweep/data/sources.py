@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.config import (
     ArraysSource,
     Dataset,
@@ -14,24 +15,25 @@ from dpsweep.config import (
     HubSource,
     IdxSource,
 )
-from dpsweep.data.demo_digits import load_digits
-from dpsweep.data.demo_docstrings import load_docstrings
-from dpsweep.data.demo_glyphs import load_glyphs
 from dpsweep.data.embeddings import load_embeddings
-from dpsweep.data.examples import LabelledData
+from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub
 from dpsweep.data.idx import load_idx
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.texts import load_files
+from dpsweep.demo import Generated
+from dpsweep.demo.digits import load_digits
+from dpsweep.demo.docstrings import load_docstrings
+from dpsweep.demo.glyphs import load_glyphs
 
 
 def load(dataset: Dataset) -> LabelledData:
     """Read the classes and labels of a dataset; its inputs are read when they are needed.
 
     Raises:
-        DatasetError: the source cannot be read, or does not hold what the dataset should.
+        DpsweepError: the source cannot be read, or does not hold what the dataset should.
     """
     source = dataset.source
     if dataset.kind not in source.holds:
@@ -41,13 +43,13 @@ def load(dataset: Dataset) -> LabelledData:
         )
     match source:
         case DigitsSource():
-            data = load_digits(source, image_size(dataset))
+            data = _labelled(load_digits(source, image_size(dataset)))
         case GlyphsSource():
-            data = load_glyphs(source, image_size(dataset))
+            data = _labelled(load_glyphs(source, image_size(dataset)))
+        case DocstringsSource():
+            data = _labelled(load_docstrings(source))
         case IdxSource():
             data = load_idx(source, image_size(dataset))
-        case DocstringsSource():
-            data = load_docstrings(source)
         case FilesSource():
             data = load_files(source)
         case ArraysSource():
@@ -59,16 +61,21 @@ def load(dataset: Dataset) -> LabelledData:
     return data
 
 
+def _labelled(made: Generated) -> LabelledData:
+    train, test = Split(*made.train), Split(*made.test)
+    return LabelledData(train, test, made.classes, made.origin, made.revision)
+
+
 @contextmanager
 def named(name: str) -> Iterator[None]:
     """Begin the messages of a source with the dataset that it belongs to.
 
     Raises:
-        DatasetError: likewise in the place of an OSError.
+        DatasetError: in the place of any DpsweepError or OSError.
     """
     try:
         yield
-    except DatasetError as error:
+    except DpsweepError as error:
         begins_with_key = str(error).partition(":")[0].partition(".")[0] in Dataset.model_fields
         dot = "." if begins_with_key else ": "
         raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error

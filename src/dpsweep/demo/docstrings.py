@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.config import DocstringsSource
-from dpsweep.data.examples import LabelledData, Labels, Split
-from dpsweep.data.prepared import DatasetError
+from dpsweep.demo import Generated, Labels, Part
 
 # What a package is called beside its own name.
 _ALIASES = {
@@ -38,21 +38,21 @@ _distributions = cache(packages_distributions)
 _DOCTEST = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
 
 
-def load_docstrings(source: DocstringsSource) -> LabelledData:
+def load_docstrings(source: DocstringsSource) -> Generated:
     """Return texts in random order, a class for each module of the source.
 
-    They are read when they are iterated for the first time. That raises DatasetError where a module
+    They are read when they are iterated for the first time. That raises DpsweepError where a module
     is not installed as source code, or has too few docstrings.
     """
     read = cache(partial(_read, source))
     random = np.random.default_rng([source.seed, len(source.modules)])
 
-    def mixed(part: slice, per_class: int) -> Split:
+    def mixed(part: slice, per_class: int) -> Part:
         labels = np.repeat(np.arange(len(source.modules)), per_class)
         order = random.permutation(len(labels))
-        return Split(_Texts(read, part, order), labels[order], str)
+        return _Texts(read, part, order), labels[order]
 
-    return LabelledData(
+    return Generated(
         train=mixed(slice(source.train_per_class), source.train_per_class),
         test=mixed(slice(source.train_per_class, None), source.test_per_class),
         classes=list(source.modules),
@@ -80,7 +80,7 @@ def _read(source: DocstringsSource) -> list[list[str]]:
     """Return the texts of each class in random order.
 
     Raises:
-        DatasetError: a module is not installed as source code, or has too few docstrings.
+        DpsweepError: a module is not installed as source code, or has too few docstrings.
     """
     needed = source.train_per_class + source.test_per_class
     names = _package_names(source.modules)
@@ -97,7 +97,7 @@ def _read(source: DocstringsSource) -> list[list[str]]:
             if len(found) == needed:
                 break
         else:
-            raise DatasetError(
+            raise DpsweepError(
                 f"docstrings: {module} has {len(found)} that can be used; {needed} are needed "
                 "(train_per_class + test_per_class): ask for fewer, or leave it out"
             )
@@ -136,7 +136,7 @@ def _files(module: str) -> list[Path]:
         return [path.with_suffix(".py")]
     if not inner and spec is not None and spec.origin and spec.origin.endswith(".py"):
         return [Path(spec.origin)]
-    raise DatasetError(
+    raise DpsweepError(
         f"docstrings: no Python source of {module} is installed; install the package, or take it "
         "out of source.modules"
     )

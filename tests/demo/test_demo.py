@@ -12,26 +12,29 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits as original_digits
 
-from dpsweep.config import DigitsSource, DocstringsSource, GlyphsSource
-from dpsweep.data import DatasetError, Split
-from dpsweep.data import demo_glyphs as glyphs
-from dpsweep.data.demo_digits import load_digits
-from dpsweep.data.demo_docstrings import _package_names, load_docstrings
-from dpsweep.data.demo_glyphs import load_glyphs
+from dpsweep.base.errors import DpsweepError
+from dpsweep.config import Dataset
+from dpsweep.data import Split
 from dpsweep.data.examples import LabelledData
-
-# -- digits --------------------------------------------------------------------------------------
+from dpsweep.data.sources import load
+from dpsweep.demo import glyphs
+from dpsweep.demo.docstrings import _package_names
 
 INK = {round(255 * ink / 16) for ink in range(17)}
 
 
-def digits(size: int = 8, **keys: Any) -> tuple[Split, Split]:
-    made = load_digits(DigitsSource(kind="sklearn-digits", **keys), size)
-    return made.train, made.test
+def made(kind: str, size: int | None = 8, **source: Any) -> LabelledData:
+    sizes = {"classes": 2, "train_size": 1, "test_size": 1, "image_size": size}
+    section = {"title": "Demo", "source": {"kind": kind} | source}
+    return load(Dataset.model_validate(section | sizes))
+
+
+# -- digits --------------------------------------------------------------------------------------
 
 
 def test_digits_are_partitioned_by_the_seed_alone() -> None:
-    train, test = digits()
+    data = made("sklearn-digits")
+    train, test = data.train, data.test
     assert (len(train.labels), len(test.labels)) == (1347, 450)
     inputs = np.concatenate([train.inputs, test.inputs])
     labels = np.concatenate([train.labels, test.labels])
@@ -46,64 +49,54 @@ def test_digits_are_partitioned_by_the_seed_alone() -> None:
     assert found == wanted
     assert np.all(np.abs(np.bincount(test.labels) / np.bincount(labels) - 0.25) < 0.01)
     np.random.seed(123)
-    again, other = digits()[0], digits(seed=1)[0]
-    np.testing.assert_array_equal(train.inputs, again.inputs)
-    assert not np.array_equal(train.inputs, other.inputs)
-    with pytest.raises(DatasetError, match="image_size: found 16, allowed: 8, the size of"):
-        digits(16)
+    again, other = (made("sklearn-digits", seed=seed).train.inputs for seed in (0, 1))
+    np.testing.assert_array_equal(train.inputs, again)
+    assert not np.array_equal(train.inputs, other)
 
 
 def test_a_long_tail_of_some_digits() -> None:
-    whole, every = digits()
-    train, test = digits(digits=[3, 5, 9], train_share=0.5, imbalance=16)
-    sizes = np.bincount(whole.labels)[[3, 5, 9]]
-    shares = np.bincount(train.labels) / sizes
+    whole = made("sklearn-digits")
+    some = made("sklearn-digits", digits=[3, 5, 9], train_share=0.5, imbalance=16)
+    sizes, tested = (np.bincount(each.labels)[[3, 5, 9]] for each in (whole.train, whole.test))
+    shares = np.bincount(some.train.labels) / sizes
     np.testing.assert_allclose(shares, [0.5, 0.5 / 4, 0.5 / 16], atol=0.5 / sizes.min())
     # The images of a label are those of its digit; the test set is not thinned out.
-    digits_of = dict(zip((image.tobytes() for image in whole.inputs), whole.labels, strict=True))
-    for image, label in zip(train.inputs, train.labels, strict=True):
-        assert digits_of[image.tobytes()] == [3, 5, 9][label]
-    assert np.bincount(test.labels).tolist() == np.bincount(every.labels)[[3, 5, 9]].tolist()
+    digit = {
+        image.tobytes(): label
+        for image, label in zip(whole.train.inputs, whole.train.labels, strict=True)
+    }
+    found = [digit[image.tobytes()] for image in some.train.inputs]
+    assert found == np.take([3, 5, 9], some.train.labels).tolist()
+    assert np.bincount(some.test.labels).tolist() == tested.tolist()
 
 
 # -- glyphs --------------------------------------------------------------------------------------
 
 
-def drawn(characters: str, train: int, test: int = 1, seed: int = 0) -> tuple[Split, Split]:
+def drawn(characters: str, train: int, test: int = 1, seed: int = 0) -> list[Split]:
     """Draw images of 8 x 8 pixels, so many of each class."""
     counts = {"train_per_class": train, "test_per_class": test}
-    made = load_glyphs(GlyphsSource(kind="glyphs", characters=characters, seed=seed, **counts), 8)
-    first, second = (
-        Split(np.concatenate(list(each.inputs)), each.labels) for each in (made.train, made.test)
-    )
-    return first, second
+    data = made("glyphs", characters=characters, seed=seed, **counts)
+    return [
+        Split(np.concatenate(list(each.inputs)), each.labels) for each in (data.train, data.test)
+    ]
 
 
-def images(split: Split) -> "np.typing.NDArray[np.float64]":
-    return split.inputs[..., 0].astype(float) / 255
-
-
-def test_glyphs_have_the_declared_shape_and_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_glyphs_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("sklearn.datasets.load_digits")  # no private image is read
-    train, test = drawn("07aQ", 30, 5)
-    assert train.inputs.shape == (120, 8, 8, 1)
-    assert train.inputs.dtype == np.uint8
+    train, test = drawn("07aQ", 30, 30, seed=3)
+    assert train.inputs.shape == (120, 8, 8, 1) and train.inputs.dtype == np.uint8
     assert np.bincount(train.labels).tolist() == [30] * 4
-    assert np.bincount(test.labels).tolist() == [5] * 4
     assert set(np.unique(train.inputs)) == INK  # pixels count ink in blocks of 4 x 4
-
-
-def test_rendering_is_a_function_of_the_seed() -> None:
-    first, first_test = drawn("38", 40, 40, seed=3)
     np.random.seed(99)
-    again, other = drawn("38", 40, 40, seed=3)[0], drawn("38", 40, 40, seed=4)[0]
-    np.testing.assert_array_equal(images(first), images(again))
-    assert not np.array_equal(images(first), images(other))
-    assert not np.array_equal(images(first), images(first_test))
+    again, other = drawn("07aQ", 30, 30, seed=3)[0], drawn("07aQ", 30, 5, seed=4)[0]
+    np.testing.assert_array_equal(train.inputs, again.inputs)
+    for each in (other, test):
+        assert not np.array_equal(train.inputs, each.inputs)
 
 
 def test_glyphs_fill_the_height_stand_in_the_middle_and_vary() -> None:
-    ink = images(drawn("2468", 200)[0])
+    ink = drawn("2468", 100)[0].inputs[..., 0] / 255
     rows, columns = ink.max(axis=2) > 0, ink.sum(axis=1)
     # The top and bottom rows of nearly all images have ink, as in the digits.
     assert rows[:, [0, 7]].mean() > 0.8
@@ -111,8 +104,8 @@ def test_glyphs_fill_the_height_stand_in_the_middle_and_vary() -> None:
     assert abs(centre.mean() - 3.5) < 0.3
     # At most three quarters of the width, apart from the bends.
     assert columns[:, [0, 7]].mean() < 0.3 * columns[:, 3:5].mean()
-    ones = images(drawn("1", 300)[0])
-    amount = ones.mean(axis=(1, 2))
+    ones = drawn("1", 300)[0].inputs / 255
+    amount = ones.mean(axis=(1, 2, 3))
     assert np.quantile(amount, 0.9) > 1.5 * np.quantile(amount, 0.1)
     assert len(np.unique(ones, axis=0)) > 295
 
@@ -123,14 +116,8 @@ def test_all_fonts_have_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
         charmap = mpl.ft2font.FT2Font(str(folder / font)).get_charmap()
         assert all(ord(character) in charmap for character in string.digits + string.ascii_letters)
     monkeypatch.setattr(glyphs, "FONTS", ("DejaVuSans.ttf", "Nowhere.ttf"))
-    with pytest.raises(DatasetError, match=r"lacks Nowhere\.ttf.*matplotlib"):
+    with pytest.raises(DpsweepError, match=r"lacks Nowhere\.ttf.*matplotlib"):
         drawn("0", 1)
-
-
-@pytest.mark.parametrize("characters", ["01é", "0 1", "00"])
-def test_other_characters_are_refused(characters: str) -> None:
-    with pytest.raises(DatasetError, match="allowed: ASCII letters and digits, each once"):
-        drawn(characters, 1)
 
 
 # -- docstrings ----------------------------------------------------------------------------------
@@ -162,31 +149,27 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def texts(*modules: str, **changes: Any) -> LabelledData:
-    settings = {"train_per_class": 20, "test_per_class": 5} | changes
-    made = load_docstrings(DocstringsSource(kind="docstrings", modules=list(modules), **settings))
-    list(made.train.inputs)  # they are read when they are asked for
-    return made
+def texts(*modules: str, train: int = 20, test: int = 5, seed: int = 0) -> LabelledData:
+    keys = {"train_per_class": train, "test_per_class": test, "seed": seed}
+    data = made("docstrings", None, modules=list(modules), **keys)
+    list(data.train.inputs)  # they are read when they are asked for
+    return data
 
 
 def test_texts_are_labelled_by_their_module(packages: Path) -> None:
-    made = texts("planets", "recipes", train_per_class=40, test_per_class=15)
-    assert made.classes == ["planets", "recipes"]
-    for split, per_class in ((made.train, 40), (made.test, 15)):
+    data = texts("planets", "recipes", train=40, test=15)
+    assert data.classes == ["planets", "recipes"]
+    for split, per_class in ((data.train, 40), (data.test, 15)):
         assert np.bincount(split.labels).tolist() == [per_class, per_class]
         assert ["soup" in text for text in split.inputs] == (split.labels == 1).tolist()
         assert all(("orbits" in text) != ("soup" in text) for text in split.inputs)
         assert split.labels.tolist() != sorted(split.labels)  # in random order
-    together = [*made.train.inputs, *made.test.inputs]
+    together = [*data.train.inputs, *data.test.inputs]
     assert len(set(together)) == 110, "training and testing share no text"
+    unwanted = ("planets", "recipes", ">>>", "\n", "\0", "of the tests")
     for text in together:
-        # Without names of the packages, code, NUL characters and texts of tests.
-        found = [
-            each
-            for each in ("planets", "recipes", ">>>", "\n", "\0", "of the tests")
-            if each in text.lower()
-        ]
-        assert not found and "is about" in text and text.count("is told at length") == 3
+        assert not [each for each in unwanted if each in text.lower()]
+        assert "is about" in text and text.count("is told at length") == 3
     assert not {"planets", "recipes"} & set(sys.modules), "nothing is imported for it"
 
 
@@ -198,22 +181,24 @@ def test_short_names_are_taken_out_as_words_only() -> None:
 
 
 def test_modules_inside_packages(packages: Path) -> None:
-    made = texts("planets.inner", "recipes.part0", train_per_class=6, test_per_class=2)
+    data = texts("planets.inner", "recipes.part0", train=6, test=2)
     numbers: list[list[int]] = [[], []]
-    for text, label in zip(made.train.inputs, made.train.labels, strict=True):
+    for text, label in zip(data.train.inputs, data.train.labels, strict=True):
         numbers[label].append(int(text.split()[0][1:]))
     assert min(numbers[0]) >= 30 and max(numbers[1]) < 10
+    revision = texts("asyncio", "numpy.lib", train=5, test=1).revision
+    assert revision == f"Python {sys.version.split()[0]}, numpy {np.__version__}"
 
 
 def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
     first, other = (texts("planets", "recipes", seed=seed) for seed in (0, 1))
     assert list(first.train.inputs) != list(other.train.inputs)
     code = (
-        "from dpsweep.data.demo_docstrings import load_docstrings as load\n"
+        "from dpsweep.demo.docstrings import load_docstrings as load\n"
         "from dpsweep.config import DocstringsSource as Source\n"
         "keys = {'modules': ['planets', 'recipes'], 'train_per_class': 20, 'test_per_class': 5}\n"
-        "made = load(Source(kind='docstrings', **keys))\n"
-        "print(*made.train.inputs, *made.test.inputs, *made.train.labels, sep='\\n')"
+        "(texts, labels), (tested, _), *_ = load(Source(kind='docstrings', **keys))\n"
+        "print(*texts, *tested, *labels, sep='\\n')"
     )
     path = os.pathsep.join([str(packages), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "7"}
@@ -222,21 +207,32 @@ def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
     assert again.splitlines() == [*first.train.inputs, *first.test.inputs, *labels]
 
 
-def test_what_is_not_installed_or_too_small(packages: Path) -> None:
-    with pytest.raises(DatasetError, match=r"no Python source of planetz is installed"):
-        texts("planetz", "recipes")
-    with pytest.raises(DatasetError, match=r"no Python source of planets\.outer is installed"):
-        texts("planets.outer", "recipes")
-    with pytest.raises(DatasetError, match=r"planets has 60 that can be used; 70 are needed"):
-        texts("planets", "recipes", train_per_class=60, test_per_class=10)
-    # The 60 texts under another name: copies count once, so what one class takes is gone.
+# -- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"kind": "sklearn-digits", "size": 16}, "image_size: found 16, allowed: 8, the size of"),
+        ({"kind": "sklearn-digits", "size": None}, "image_size: missing; images need a size"),
+        ({"characters": "01é"}, "allowed: ASCII letters and digits, each once"),
+        ({"characters": "0 1"}, "allowed: ASCII letters and digits, each once"),
+        ({"characters": "00"}, "allowed: ASCII letters and digits, each once"),
+        ({"modules": ["planetz", "recipes"]}, "no Python source of planetz is installed"),
+        ({"modules": ["planets.outer", "recipes"]}, r"no Python source of planets\.outer is installed"),
+        ({"modules": ["planets", "recipes"], "train_per_class": 60, "test_per_class": 10},
+         "planets has 60 that can be used; 70 are needed"),
+        # The 60 texts under another name: copies count once, so what one class takes is gone.
+        ({"modules": ["recipes", "recipes2"], "train_per_class": 40}, "recipes2 has 15 .*; 45 are needed"),
+    ],
+)  # fmt: skip
+def test_what_is_not_installed_or_too_small(
+    packages: Path, source: dict[str, Any], said: str
+) -> None:
     (packages / "recipes2").mkdir()
     for path in (packages / "recipes").rglob("part*.py"):
         (packages / "recipes2" / f"{path.parent.name}{path.name}").write_text(path.read_text())
-    with pytest.raises(DatasetError, match="recipes2 has 15 that can be used; 45 are needed"):
-        texts("recipes", "recipes2", train_per_class=40, test_per_class=5)
-
-
-def test_revision_is_the_versions() -> None:
-    made = texts("asyncio", "numpy.lib", train_per_class=5, test_per_class=1)
-    assert made.revision == f"Python {sys.version.split()[0]}, numpy {np.__version__}"
+    kind = "glyphs" if "characters" in source else "docstrings"
+    counts = {} if "kind" in source else {"train_per_class": 20, "test_per_class": 5}
+    with pytest.raises(DpsweepError, match=said):
+        list(made(**{"kind": kind} | counts | source).train.inputs)

@@ -7,11 +7,10 @@ and Kaynak 1998). Each pixel counts the ink of a 4 x 4 block of a 32 x 32 bitmap
 from importlib.metadata import version
 
 import numpy as np
-import numpy.typing as npt
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.config import DigitsSource
-from dpsweep.data.examples import LabelledData, Split
-from dpsweep.data.prepared import DatasetError
+from dpsweep.demo import Generated
 
 _SIZE = 8
 """Height and width, pixels."""
@@ -19,7 +18,7 @@ INK_LEVELS = 16
 """The largest block count; it becomes 255."""
 
 
-def load_digits(source: DigitsSource, size: int = _SIZE) -> LabelledData:
+def load_digits(source: DigitsSource, size: int = _SIZE) -> Generated:
     """Return the stratified split of the digits, or of some of them.
 
     Inputs are uint8 (examples, 8, 8, 1): ``round(255 * count / 16)``. The split depends on ``seed``
@@ -34,14 +33,14 @@ def load_digits(source: DigitsSource, size: int = _SIZE) -> LabelledData:
         size: height and width that the study says, pixels.
 
     Raises:
-        DatasetError: the size is another one.
+        DpsweepError: the size is another one.
     """
     # scikit-learn takes a second to import and only the preparation of this dataset needs it.
     from sklearn import datasets  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
     if size != _SIZE:
-        raise DatasetError(
+        raise DpsweepError(
             f"image_size: found {size}, allowed: {_SIZE}, the size of the images of {source.kind}"
         )
     images = datasets.load_digits()
@@ -60,13 +59,10 @@ def load_digits(source: DigitsSource, size: int = _SIZE) -> LabelledData:
         kept.append(members[: max(1, round(share * len(members)))])
     train = np.sort(np.concatenate(kept))
     test = np.flatnonzero(np.isin(test_digits, source.digits))
-
-    def labels(digits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.searchsorted(source.digits, digits)  # they are ascending
-
-    return LabelledData(
-        train=Split(train_inputs[train], labels(train_digits[train])),
-        test=Split(test_inputs[test], labels(test_digits[test])),
+    # The digits of the source are ascending.
+    return Generated(
+        train=(train_inputs[train], np.searchsorted(source.digits, train_digits[train])),
+        test=(test_inputs[test], np.searchsorted(source.digits, test_digits[test])),
         classes=list(map(str, source.digits)),
         origin="scikit-learn, load_digits",
         revision=version("scikit-learn"),

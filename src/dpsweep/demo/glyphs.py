@@ -3,7 +3,7 @@
 Glyphs of the fonts that ship with matplotlib are slanted, rotated, stretched, bent and drawn with
 strokes of varying width, and then go the way that the handwritten digits went: a bitmap of four
 times the size, scaled to its full height, whose ink is counted in 4 x 4 blocks. No private example
-is involved; only the format of `dpsweep.data.demo_digits` is shared.
+is involved; only the format of `dpsweep.demo.digits` is shared.
 
 Stroke width is varied on a signed distance field: thresholding the distance to the outline at
 another level draws the same glyph bolder or lighter.
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.config import GlyphsSource
-from dpsweep.data.demo_digits import INK_LEVELS
-from dpsweep.data.examples import LabelledData, Split
-from dpsweep.data.prepared import DatasetError
+from dpsweep.demo import Generated, Part
+from dpsweep.demo.digits import INK_LEVELS
 
 # Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
 # hold symbols under the codes of letters, or old-style figures.
@@ -68,7 +68,7 @@ class _Masters:
     """of the glyph's widest stroke, pixels"""
 
 
-def load_glyphs(source: GlyphsSource, size: int) -> LabelledData:
+def load_glyphs(source: GlyphsSource, size: int) -> Generated:
     """Return rendered glyphs, one class a character, drawn when they are iterated.
 
     Inputs are blocks of uint8 (examples, size, size, 1), in random order. Equal arguments give equal
@@ -79,24 +79,24 @@ def load_glyphs(source: GlyphsSource, size: int) -> LabelledData:
         size: height and width of an image, pixels.
 
     Raises:
-        DatasetError: a font is missing, or a character is not an ASCII letter or digit.
+        DpsweepError: a font is missing, or a character is not an ASCII letter or digit.
     """
     classes = list(source.characters)
     if not set(classes) <= set(_CHARACTERS) or len(set(classes)) != len(classes):
-        raise DatasetError(
+        raise DpsweepError(
             f"glyphs: found characters {source.characters!r}; allowed: ASCII letters and digits, each "
             "once"
         )
     fonts = _font_paths()
 
-    def drawn(per_class: int, seed: np.random.SeedSequence) -> Split:
+    def drawn(per_class: int, seed: np.random.SeedSequence) -> Part:
         random = np.random.default_rng(seed)
         labels = random.permutation(np.repeat(np.arange(len(classes)), per_class))
         chosen = labels * len(fonts) + random.integers(len(fonts), size=len(labels))
-        return Split(_render(source.characters, fonts, chosen, size, random), labels)
+        return _render(source.characters, fonts, chosen, size, random), labels
 
     train_seed, test_seed = np.random.SeedSequence(source.seed).spawn(2)
-    return LabelledData(
+    return Generated(
         train=drawn(source.train_per_class, train_seed),
         test=drawn(source.test_per_class, test_seed),
         classes=classes,
@@ -169,7 +169,7 @@ def _transform(
 
 
 def _bends(count: int, pixels: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Smooth random displacements (count, 2, pixels, pixels), shares of the image."""
+    """Draw smooth random displacements (count, 2, pixels, pixels), shares of the image."""
     knots = random.normal(0, _BEND, (count, 2, _BEND_GRID, _BEND_GRID))
     position = np.linspace(0, _BEND_GRID - 1, pixels)[:, None] - np.arange(_BEND_GRID)
     weight = np.exp(-(position**2))
@@ -217,7 +217,7 @@ def _font_paths() -> tuple[Path, ...]:
     folder = Path(get_data_path()) / "fonts" / "ttf"
     missing = [font for font in FONTS if not (folder / font).is_file()]
     if missing:
-        raise DatasetError(
+        raise DpsweepError(
             f"glyphs: {folder} lacks {', '.join(missing)}. These fonts ship with matplotlib: install "
             "it from its wheel (pip install --force-reinstall matplotlib), or put the files there"
         )
