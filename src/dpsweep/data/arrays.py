@@ -4,16 +4,21 @@ No file is unpickled, so none can run code. What is in memory at once is a block
 is; only an array in Fortran order inside of an .npz is read whole.
 """
 
+import string
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+from safetensors import safe_open
 
 from dpsweep.base.files import require_content
 from dpsweep.config.messages import brief
@@ -36,8 +41,6 @@ class Array:
     shape: tuple[int, ...]
     _read: Callable[[int], Iterator[Block]]
     """blocks of so many rows"""
-    _values: Callable[[], list[Any]] | None = None
-    """of a column that is no array"""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of an array of numbers in order, in blocks of about 16 MB.
@@ -46,7 +49,7 @@ class Array:
             DatasetError: the file is damaged.
         """
         row = max(1, np.dtype(self.dtype).itemsize * int(np.prod(self.shape[1:])))
-        with _reading(self.path):
+        with reading(self.path):
             yield from self._read(max(1, _BLOCK_BYTES // row))
 
     def values(self) -> list[Any]:
@@ -55,9 +58,7 @@ class Array:
         Raises:
             DatasetError: the file is damaged.
         """
-        with _reading(self.path):
-            if self._values is not None:
-                return self._values()
+        with reading(self.path):
             return [value for block in self._read(_FEW_ROWS) for value in block.tolist()]
 
     def __str__(self) -> str:
@@ -77,7 +78,7 @@ def open_arrays(path: Path) -> dict[str, Array]:
             f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}. Other formats may "
             "run code when they are opened, or are not read in blocks of rows"
         )
-    with _reading(path):
+    with reading(path):
         require_content(path)
         found = _FORMATS[suffix](path)
     if not found:
@@ -86,18 +87,25 @@ def open_arrays(path: Path) -> dict[str, Array]:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Name the file in what goes wrong inside."""
+def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
+    """Name the file in what goes wrong inside.
+
+    Args:
+        path: of the file.
+        missing: what to say where there is none.
+
+    Raises:
+        DatasetError: in the place of what is raised inside.
+    """
     try:
         yield
     except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file") from None
+        raise DatasetError(f"{path}: {missing}") from None
     except (DatasetError, MemoryError):
         raise
-    except OSError as error:
-        what = error.strerror or brief(error)
-        raise DatasetError(f"{path}: cannot be read: {what}") from error
     except Exception as error:  # readers meet broken files with all kinds of exceptions
+        if isinstance(error, OSError) and error.strerror:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
         raise DatasetError(f"{path}: cannot be read as {path.suffix} ({brief(error)})") from error
 
 
@@ -114,87 +122,59 @@ def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     raise ValueError(f"version {version[0]}.{version[1]} of .npy, which has names of fields")
 
 
-def _numpy_array(path: Path, name: str, opened: Callable[[], Any], mapped: bool = False) -> Array:
-    """Describe an array of NumPy's format.
-
-    Args:
-        path: of the file.
-        name: of the array.
-        opened: opens a stream in which it stands.
-        mapped: whether the stream is the file itself, which can be mapped.
-    """
-    with opened() as stream:
-        shape, fortran, dtype = _header(stream)
-        offset = stream.tell()
-
-    def read(rows: int) -> Iterator[Block]:
-        if 0 in shape:
-            return
-        whole: Block | None = None
-        if mapped:
-            whole = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
-        elif fortran:
-            with opened() as stream:
-                whole = np.lib.format.read_array(stream, allow_pickle=False)
-        if whole is not None:
-            yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
-        else:
-            with opened() as stream:
-                yield from _streamed(stream, rows)
-
-    return Array(path, name, _plain(dtype), shape, read)
-
-
-def _streamed(stream: BinaryIO, rows: int) -> Iterator[Block]:
-    (length, *rest), _, dtype = _header(stream)
-    row = dtype.itemsize * int(np.prod(rest))
-    for start in range(0, length, rows):
-        taken = min(rows, length - start)
-        content = stream.read(taken * row)
-        yield np.frombuffer(content, dtype).reshape(taken, *rest)
-
-
 def _plain(dtype: np.dtype[Any]) -> str:
-    """The name of a type, whichever end of its numbers comes first and however long its texts are."""
+    """Name a type, whichever end of its numbers comes first and however long its texts are."""
     if dtype.kind in "SU":
         return "bytes" if dtype.kind == "S" else "text"
     return dtype.newbyteorder("=").name if dtype.kind in "biufc" else str(dtype)
 
 
 def _npy(path: Path) -> dict[str, Array]:
-    return {"": _numpy_array(path, "", partial(path.open, "rb"), mapped=True)}
+    with path.open("rb") as stream:
+        shape, _, dtype = _header(stream)
+    return {"": Array(path, "", _plain(dtype), shape, partial(_mapped, path))}
+
+
+def _mapped(path: Path, rows: int) -> Iterator[Block]:
+    return _slices(np.load(path, mmap_mode="r"), rows)
 
 
 def _npz(path: Path) -> dict[str, Array]:
+    found = {}
     with zipfile.ZipFile(path) as archive:
-        members = [name for name in archive.namelist() if name.endswith(".npy")]
+        for member in archive.namelist():
+            if member.endswith(".npy"):
+                with archive.open(member) as stream:
+                    shape, _, dtype = _header(stream)
+                name, read = member.removesuffix(".npy"), partial(_member, path, member)
+                found[name] = Array(path, name, _plain(dtype), shape, read)
+    return found
 
-    @contextmanager
-    def opened(member: str) -> Iterator[Any]:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-            yield stream
 
-    return {
-        (name := member.removesuffix(".npy")): _numpy_array(path, name, partial(opened, member))
-        for member in members
-    }
+def _member(path: Path, member: str, rows: int) -> Iterator[Block]:
+    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        (length, *rest), fortran, dtype = _header(stream)
+        if fortran:
+            with archive.open(member) as again:
+                yield from _slices(np.lib.format.read_array(again, allow_pickle=False), rows)
+            return
+        for start in range(0, length, rows):
+            taken = min(rows, length - start)
+            content = stream.read(taken * dtype.itemsize * int(np.prod(rest)))
+            yield np.frombuffer(content, dtype).reshape(taken, *rest)
+
+
+def _slices(whole: Block, rows: int) -> Iterator[Block]:
+    return (whole[start : start + rows] for start in range(0, len(whole), rows))
 
 
 # -- safetensors -----------------------------------------------------------------------------
 
-_TENSOR_TYPES = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
-    **{
-        f"{sign}{bits}": f"{word}{bits}"
-        for sign, word in (("I", "int"), ("U", "uint"))
-        for bits in (8, 16, 32, 64)
-    },
-}
+# What NumPy calls the types of the format, without the number of bits.
+_TENSOR_TYPES = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
 
 
 def _safetensors(path: Path) -> dict[str, Array]:
-    from safetensors import safe_open  # noqa: PLC0415
-
     def read(name: str, rows: int) -> Iterator[Block]:
         with safe_open(path, framework="numpy") as file:
             tensor = file.get_slice(name)
@@ -202,27 +182,20 @@ def _safetensors(path: Path) -> dict[str, Array]:
             for start in range(0, length, rows):
                 yield tensor[start : min(start + rows, length)]
 
+    found = {}
     with safe_open(path, framework="numpy") as file:
-        tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        return {
-            name: Array(
-                path,
-                name,
-                _TENSOR_TYPES.get(tensor.get_dtype(), tensor.get_dtype()),
-                tuple(tensor.get_shape()),
-                partial(read, name),
-            )
-            for name, tensor in tensors.items()
-        }
+        for name in file.keys():  # noqa: SIM118
+            tensor = file.get_slice(name)
+            letters = tensor.get_dtype().rstrip(string.digits)
+            dtype = tensor.get_dtype().replace(letters, _TENSOR_TYPES.get(letters, letters))
+            found[name] = Array(path, name, dtype, tuple(tensor.get_shape()), partial(read, name))
+    return found
 
 
 # -- parquet ---------------------------------------------------------------------------------
 
 
 def _parquet(path: Path) -> dict[str, Array]:
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
-
     table = parquet.ParquetFile(path)
     rows, found = table.metadata.num_rows, {}
     for column in table.schema_arrow:
@@ -230,11 +203,7 @@ def _parquet(path: Path) -> dict[str, Array]:
         if column.name.startswith("__index_level_"):
             continue
         kind, shape = column.type, [rows]
-        while (
-            pa.types.is_list(kind)
-            or pa.types.is_large_list(kind)
-            or pa.types.is_fixed_size_list(kind)
-        ):
+        while isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
             kind = kind.value_type
             shape.append(0)
         if len(shape) > 1:
@@ -244,14 +213,13 @@ def _parquet(path: Path) -> dict[str, Array]:
             column.name,
             _column_type(kind),
             tuple(shape),
-            partial(_lists, path, column.name, shape[-1]),
-            partial(_column, path, column.name),
+            partial(_column, path, column.name, shape[1] if len(shape) > 1 else None),
         )
     return found
 
 
 def _first_length(table: Any, name: str) -> int:
-    """The length of the first list of a column that is there."""
+    """Return the length of the first list of a column that is there."""
     for batch in table.iter_batches(batch_size=_FEW, columns=[name]):
         for value in batch.column(0):
             if value.is_valid:
@@ -260,32 +228,23 @@ def _first_length(table: Any, name: str) -> int:
 
 
 def _column_type(kind: Any) -> str:
-    import pyarrow as pa  # noqa: PLC0415
-
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return str(np.dtype(kind.to_pandas_dtype()))
     return str(kind)
 
 
-def _column(path: Path, name: str) -> list[Any]:
-    from pyarrow import parquet  # noqa: PLC0415
-
-    values: list[Any] = parquet.ParquetFile(path).read(columns=[name]).column(0).to_pylist()
-    return values
-
-
-def _lists(path: Path, name: str, width: int, rows: int) -> Iterator[Block]:
-    """Yield a column of lists of one length.
+def _column(path: Path, name: str, width: int | None, rows: int) -> Iterator[Block]:
+    """Yield a column of lists of one length; without a length, of Python's own values.
 
     Raises:
         DatasetError: a list has another length, or is missing.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
-
     done = 0
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=rows, columns=[name]):
         column = batch.column(0)
+        if width is None:
+            yield np.array(column.to_pylist(), dtype=object)
+            continue
         lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
         if len(wrong := np.flatnonzero(lengths != width)):
             length = int(lengths[wrong[0]])

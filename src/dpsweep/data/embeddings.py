@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -105,22 +104,22 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
     skipped: list[str] = []
     found = []
     for array, encoded in zip(arrays, labels, strict=False):
-        look = _look(array)
-        if len(look.wrong) == array.shape[0]:
+        wrong, hashes, constant = _look(array)
+        if len(wrong) == array.shape[0]:
             raise DatasetError(
-                f"{_place(array)}: found no example whose numbers are all finite (row 0: {look.wrong[0]}); "
+                f"{_place(array)}: found no example whose numbers are all finite (row 0: {wrong[0]}); "
                 "allowed: finite numbers"
             )
-        if look.constant and array is train:
+        if constant and array is train:
             log.warning(
                 "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",
-                train.path, len(look.constant), train.shape[1], shorten(look.constant),
+                train.path, len(constant), train.shape[1], shorten(constant),
             )  # fmt: skip
         rows = np.arange(array.shape[0])
-        inputs = Embeddings(array, rows >= 0, look.hashes)
+        inputs = Embeddings(array, rows >= 0, hashes)
         split = Split(inputs, encoded, f"row {{}} of {array.path}".format)
-        skipped += [f"{split.where(place)}: {what}" for place, what in look.wrong.items()]
-        found.append(_only(split, np.delete(rows, list(look.wrong))))
+        skipped += [f"{split.where(place)}: {what}" for place, what in wrong.items()]
+        found.append(_only(split, np.delete(rows, list(wrong))))
     if source.test_from_train is not None:
         (whole,) = found
         # Equal embeddings are on the same side.
@@ -136,18 +135,13 @@ def _only(split: Split, places: Sequence[int] | Labels) -> Split:
     return split.only(places, split.inputs.only(places))
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Facts about all rows of an array."""
+def _look(array: Array) -> tuple[dict[int, str], Hashes, list[int]]:
+    """Look at all rows of an array.
 
-    wrong: dict[int, str]
-    """rows that are not finite, with what is in them"""
-    hashes: Hashes
-    constant: list[int]
-    """columns that are the same in all other rows"""
-
-
-def _look(array: Array) -> _Look:
+    Returns:
+        Rows that are not finite, with what is in them; a hash of each row; columns that are the same in
+        all other rows.
+    """
     wrong: dict[int, str] = {}
     hashes: list[Hashes] = []
     first: Block | None = None
@@ -169,7 +163,7 @@ def _look(array: Array) -> _Look:
         done += len(block)
     # One row says nothing of what others would have.
     constant = same.tolist() if done - len(wrong) > 1 else []
-    return _Look(wrong, np.concatenate(hashes), constant)
+    return wrong, np.concatenate(hashes), constant
 
 
 # -- what is what in a file ------------------------------------------------------------------
@@ -202,8 +196,7 @@ def _named(array: Array) -> str:
 
 
 def _place(array: Array) -> str:
-    name = _named(array)
-    return f"{array.path}, {name}" if name else str(array.path)
+    return ", ".join(filter(None, (str(array.path), _named(array))))
 
 
 def _choose(
@@ -233,14 +226,8 @@ def _choose(
     chosen = next((called[word] for word in words if word in called), None)
     if chosen is None and len(alike) == 1:
         (chosen,) = alike.values()
-    return chosen or _refuse_unclear(path, found, key)
-
-
-def _plain(name: str) -> str:
-    return name.strip().casefold()
-
-
-def _refuse_unclear(path: Path, found: dict[str, Array], key: str) -> NoReturn:
+    if chosen is not None:
+        return chosen
     arrays = shorten(found.values())
     if len(set(split_uses(found).values())) > 1:
         raise DatasetError(
@@ -251,6 +238,10 @@ def _refuse_unclear(path: Path, found: dict[str, Array], key: str) -> NoReturn:
     raise DatasetError(
         f"{path}: it is not clear which array holds the {what}, of {arrays}; say source.{key}"
     )
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold()
 
 
 def _check_embeddings(array: Array) -> None:

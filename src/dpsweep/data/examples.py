@@ -119,7 +119,7 @@ class LabelColumn:
 
     @property
     def named(self) -> str:
-        """The name behind a place, for messages."""
+        """Return the name behind a place, for messages."""
         return f", {self.name}" if self.name else ""
 
 

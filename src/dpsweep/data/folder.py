@@ -14,7 +14,7 @@ from dpsweep.base.litter import is_litter
 from dpsweep.config import FolderSource
 from dpsweep.config.messages import shorten
 from dpsweep.data.examples import LabelledData, Split, cut_test_set, stratified_share
-from dpsweep.data.images import Content, EncodedImages
+from dpsweep.data.images import EncodedImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import (
     images_and_masks,
@@ -71,8 +71,7 @@ def load_folder(source: FolderSource) -> LabelledData:
             [train[place] for place in places]
             for places in cut_test_set(names, source.test_from_train, source.seed)
         )
-    ignored = sorted(folder.ignored)
-    if ignored:
+    if ignored := sorted(folder.ignored):
         log.warning(
             "%s: ignored %d files that are no images, or in no class: %s",
             root, len(ignored), shorten(ignored),
@@ -149,7 +148,7 @@ class _Folder:
         return found
 
     def _unwrapped(self, folder: Path) -> Path:
-        """An archive that was unpacked into a folder of its own name is one folder inside the other."""
+        """Step into an archive that was unpacked into a folder of its own name."""
         names, more = folders_in(folder)
         return folder / folder.name if names == [folder.name] and not more else folder
 
@@ -241,7 +240,7 @@ def folders_in(folder: Path) -> tuple[list[str], bool]:
 
 
 def _folders_inside(folder: Path) -> list[str]:
-    """The names of the folders in a folder; one that holds nothing but another stands for that one."""
+    """Return the names of the folders in a folder; one that holds only another stands for that one."""
     names, more = folders_in(folder)
     if len(names) == 1 and not more:
         names = _folders_inside(folder / names[0]) or names
@@ -250,12 +249,9 @@ def _folders_inside(folder: Path) -> list[str]:
 
 def _split(images: Sequence[_Image]) -> Split:
     states = [(image.name, image.path.stat()) for image in images]
-
-    def read(start: int) -> Iterator[tuple[str, Content]]:
-        yield from ((image.name, image.path) for image in images[start:])
-
-    return Split(
-        EncodedImages(read, [(name, each.st_size, each.st_mtime_ns) for name, each in states]),
-        np.array([image.label for image in images], dtype=np.int64),
-        lambda place: images[place].name,
+    encoded = EncodedImages(
+        lambda start: ((each.name, each.path) for each in images[start:]),
+        [(name, each.st_size, each.st_mtime_ns) for name, each in states],
     )
+    labels = np.array([image.label for image in images], dtype=np.int64)
+    return Split(encoded, labels, lambda place: images[place].name)

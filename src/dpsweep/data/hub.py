@@ -5,6 +5,7 @@ Nothing that is downloaded is run: `datasets` has no loading scripts since versi
 decoded from the bytes in the files.
 """
 
+import itertools
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyarrow import parquet
 
 from dpsweep.base.files import fingerprint, found_pointer
 from dpsweep.base.litter import is_litter, walk
@@ -38,7 +40,6 @@ from dpsweep.data.tables import column_names, read_table
 
 log = logging.getLogger(__name__)
 
-_LARGEST_POINTER = 1024  # bytes
 # A file of a split that is in several: train-00000-of-00002.parquet, with a hash in between in older ones.
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
@@ -94,11 +95,11 @@ class HubFiles:
 
     @property
     def commit(self) -> str | None:
-        """The commit of the files; None for a local copy, which can change."""
+        """Return the commit of the files; None for a local copy, which can change."""
         return self.revision if self.source.path is None else None
 
     def feature(self, split: str) -> Any:
-        """The library's type of the labels of a split; None where it is not known."""
+        """Return the library's type of the labels of a split; None where it is not known."""
         return (self.splits[split].features or {}).get(self.source.label_column)
 
 
@@ -144,14 +145,10 @@ def open_hub(source: HubSource) -> HubFiles:
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
-    files = {
-        name: [Path(each) for each in found]
-        for name, found in (builder.config.data_files or {}).items()
-    }
     tables = {
-        str(name): found
-        for name, found in files.items()
-        if {each.suffix.lower() for each in found} <= {".csv", ".tsv"}
+        str(name): list(map(Path, found))
+        for name, found in (builder.config.data_files or {}).items()
+        if {Path(each).suffix.lower() for each in found} <= {".csv", ".tsv"}
     }
     return HubFiles(source, splits, tables, folder, origin, revision)
 
@@ -174,7 +171,7 @@ def _refuse_litter(folder: Path) -> None:
 
 def _refuse_pointers(folder: Path) -> None:
     for file in walk(folder):
-        if file.stat().st_size < _LARGEST_POINTER and (found := found_pointer(file)):
+        if found := found_pointer(file):
             raise DatasetError(f"{file}: {found}")
 
 
@@ -209,9 +206,7 @@ def _reading(files: HubFiles, split: str) -> Iterator[None]:
 
 
 def _damaged_table(folder: Path) -> Path | None:
-    """The first parquet file that cannot be read to its end."""
-    from pyarrow import parquet  # noqa: PLC0415
-
+    """Find the first parquet file that cannot be read to its end."""
     for file in walk(folder):
         if file.suffix == ".parquet":
             try:
@@ -236,7 +231,7 @@ class _Rows:
     """places of those that are kept, ascending"""
 
     def name(self, place: int) -> tuple[str, int]:
-        """The split of the row at a place, and its number there."""
+        """Return the split of the row at a place, and its number there."""
         for split, size in zip(self.splits, self.sizes, strict=True):
             if place < size:
                 return split, place
@@ -244,12 +239,12 @@ class _Rows:
         raise IndexError(place)
 
     def where(self, place: int) -> str:
-        """The row at a place, for messages."""
+        """Name the row at a place, for messages."""
         split, row = self.name(place)
         return f"{self.files.source.id}, split {split}, row {row}"
 
     def split(self, kind: str, kept: Labels, labels: Labels) -> Split:
-        """The images or texts of the rows at some places, which are read when they are iterated."""
+        """Take the rows at some places; their images or texts are read when they are iterated."""
         rows = replace(self, kept=kept)
         inputs = rows if kind == "text" else EncodedImages(rows.images, rows.identity())
         return Split(inputs, labels, self.where).only(kept, inputs)
@@ -262,18 +257,14 @@ class _Rows:
             cast: the type of `datasets` to read inputs as.
         """
         column = self.files.source.input_column
-        kept = iter(self.kept[start:].tolist())
-        following, place = next(kept, None), 0
+        kept = set(self.kept[start:].tolist())
+        place = itertools.count()
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
             with _reading(self.files, name):
                 for row in stream if cast is None else stream.cast_column(column, cast):
-                    if following is None:
-                        return
-                    if place == following:
-                        yield self.where(place), row[column]
-                        following = next(kept, None)
-                    place += 1
+                    if (number := next(place)) in kept:
+                        yield self.where(number), row[column]
 
     def __iter__(self) -> Iterator[str]:
         if self.texts is not None:
@@ -295,7 +286,7 @@ class _Rows:
             yield where, _content(self.files, where, image)
 
     def identity(self) -> Any:
-        """Plain values that change when the images do."""
+        """Return plain values that change when the images do."""
         files, source = self.files, self.files.source
         # A commit has one content; the files of a local copy can change.
         found = [] if files.commit else walk(files.folder)
@@ -348,35 +339,29 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
             raise DatasetError(
                 f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
             )
-        split = files.splits[name]
+        split, before = files.splits[name], len(labels)
         tables = files.tables.get(name, [])
         with _reading(files, name):
-            columns = (
-                column_names(tables[0])
-                if tables
-                else split.column_names or list(next(iter(split), {}))
-            )
-        for column in (source.label_column, source.input_column):
-            if column not in columns:
-                raise DatasetError(
-                    f"{source.id}, split {name}: found no column {column!r}; "
-                    f"allowed: {shorten(columns)}"
-                )
-        before = len(labels)
-        with _reading(files, name):
+            known = column_names(tables[0]) if tables else split.column_names
+            columns = known or list(next(iter(split), {}))
+            for each in (source.label_column, source.input_column):
+                if each not in columns:
+                    raise DatasetError(
+                        f"{source.id}, split {name}: found no column {each!r}; allowed: {shorten(columns)}"
+                    )
             encode = getattr(files.feature(name), "str2int", None)
             for path in tables:
-                table = read_table(path, source.input_column, source.label_column)
-                texts += table.texts
-                labels += map(encode, table.labels) if encode else table.labels
+                more, found = read_table(path, source.input_column, source.label_column)
+                texts += more
+                labels += map(encode, found) if encode else found
             if not tables:
                 for batch in split.select_columns([source.label_column]).iter(10_000):
                     labels += batch[source.label_column]
         sizes.append(len(labels) - before)
     are_read = len(texts) == len(labels)
     rows = _Rows(files, splits, sizes, texts if are_read else None, np.arange(len(labels)))
-    found = LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
-    return rows, next(same_kind(found)) if are_read else found
+    column = LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
+    return rows, next(same_kind(column)) if are_read else column
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

@@ -48,15 +48,9 @@ def fetch_file(
     except Exception as error:
         command = f"hf download {' '.join([repository, file, *others])}"
         command += f" --revision {revision}" if revision else ""
-        kind = HubError if _refuses(error) else UnreachableHubError
-        raise kind(
-            cannot_fetch(
-                f"{file} of {repository_named(repository, revision)}",
-                error,
-                command,
-                f"copy the file and set {instead}",
-            )
-        ) from error
+        what = f"{file} of {repository_named(repository, revision)}"
+        message = cannot_fetch(what, error, command, f"copy the file and set {instead}")
+        raise (HubError if _refuses(error) else UnreachableHubError)(message) from error
 
 
 def repository_named(repository: str, revision: str | None) -> str:
@@ -94,7 +88,7 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
 
 
 def _refuses(error: Exception) -> bool:
-    """Whether the hub answers that something is not there; too busy or broken, it says nothing of it."""
+    """Tell whether the hub answers that something is not there; a busy or broken hub does not."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     return isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404)

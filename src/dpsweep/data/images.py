@@ -12,19 +12,17 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from dpsweep.base.files import fingerprint, found_pointer
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import UnfinishedArray
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Content = bytes | Path
 """An encoded image, or the file that holds it."""
@@ -57,14 +55,11 @@ class Transform:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the pixels: (height, width, 3)."""
+        """Return (height, width, 3) of the pixels."""
         return (*(self.stored or (self.resize.size, self.resize.size)), 3)
 
     def __call__(self, content: Content) -> Pixels:
         """Return uint8 of this shape."""
-        # The library is needed where images are decoded, not where the arrays are read.
-        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415
-
         if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
             raise ValueError("it is empty")
         try:
@@ -90,7 +85,7 @@ class Transform:
 
 
 def make_transform(resize: Resize, *splits: Split) -> Transform:
-    """How the images of a dataset are stored.
+    """Choose how the images of a dataset are stored.
 
     Images of one size that is smaller than the network's input are stored as they are: resized,
     CIFAR-100 would be 49 times as large. Their headers are read for that, up to the first image
@@ -98,10 +93,10 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
     """
     sizes: set[tuple[int, int]] = set()
     for split in splits:
-        for _, content in split.inputs.read(0):
-            size = _size(content)
-            if size is None:
-                continue  # corrupt; decoding will say so
+        found = (_size(content) for _, content in split.inputs.read(0))
+        for size in filter(
+            None, found
+        ):  # without those of corrupt images, which decoding will name
             sizes.add(size)
             if len(sizes) > 1 or not resize.enlarges(*size):
                 return Transform(resize)
@@ -109,9 +104,7 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
 
 
 def _size(content: Content) -> tuple[int, int] | None:
-    """Height and width of an image as it is seen; None where its header cannot be read."""
-    from PIL import ExifTags, Image  # noqa: PLC0415
-
+    """Return height and width of an image as it is seen; None where its header cannot be read."""
     try:
         with Image.open(_stream(content)) as opened:
             on_its_side = opened.getexif().get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE
@@ -131,7 +124,7 @@ def _stream(content: Content) -> io.BytesIO | Path:
     return io.BytesIO(content) if isinstance(content, bytes) else content
 
 
-def _rgb(image: "Image", file: "Image") -> "Image":
+def _rgb(image: Image.Image, file: Image.Image) -> Image.Image:
     """Convert an image of any mode to 8-bit RGB; what is transparent becomes white.
 
     Pillow itself would cut levels above 255 off, and show what transparency hides.
@@ -143,8 +136,6 @@ def _rgb(image: "Image", file: "Image") -> "Image":
     Raises:
         ValueError: the mode has no known range.
     """
-    from PIL import Image  # noqa: PLC0415
-
     tags = getattr(file, "tag_v2", {})
     # Older versions of Pillow, and its reader of PGM, give 16 bits the mode of 32.
     if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
@@ -170,8 +161,8 @@ def _rgb(image: "Image", file: "Image") -> "Image":
     return image.convert("RGB")
 
 
-def _hidden(content: Content, file: Any) -> "Image | None":
-    """The mask of the pixels of the one colour that a PNG calls transparent, where Pillow misreads it.
+def _hidden(content: Content, file: Any) -> Image.Image | None:
+    """Mask the pixels of the colour that a PNG calls transparent, where Pillow misreads it.
 
     A PNG names the colour as its pixels are stored, with 2, 4 or 16 bits; Pillow compares it with 8 bits.
 
@@ -179,8 +170,6 @@ def _hidden(content: Content, file: Any) -> "Image | None":
         content: encoded.
         file: the same, opened and not yet read.
     """
-    from PIL import Image, ImageOps  # noqa: PLC0415
-
     again: Any  # an image of a file, whose type Pillow does not tell
     colour = file.info.get("transparency")
     if file.format != "PNG" or colour is None or not file.tile:

@@ -60,8 +60,11 @@ def prepare(
     elif isinstance(data.train.inputs, EncodedImages):
         own = unfinished.claim(folder / "unfinished")
         data, resize = _decoded(name, dataset, data, own)
-    prepared = _finished_by_another(folder, before)
-    if prepared is None:
+    if _state(folder / METADATA) not in (None, before):
+        # Jobs may be reading it already.
+        log.info("%s: another process has prepared it", folder)
+        prepared = PreparedDataset.open(folder)
+    else:
         if not known:
             _compare(name, dataset, data)
         prepared = write_prepared(
@@ -152,19 +155,6 @@ def _state(file: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
-
-
-def _finished_by_another(folder: Path, before: tuple[int, int] | None) -> PreparedDataset | None:
-    """The dataset if another process has finished it meanwhile: jobs may be reading it already.
-
-    Args:
-        folder: of the dataset.
-        before: the state of its metadata when this preparation began.
-    """
-    if _state(folder / METADATA) in (None, before):
-        return None
-    log.info("%s: another process has prepared it", folder)
-    return PreparedDataset.open(folder)
 
 
 # -- what is found, compared with what the study says ----------------------------------------

@@ -143,7 +143,8 @@ class PreparedDataset:
         """
         folder = Path(folder)
         dataset = cls(folder, read_metadata(folder), **map_arrays(folder))
-        dataset._compare_with_metadata()
+        with opening(folder, "dataset", DatasetError):
+            dataset._compare_with_metadata()
         return dataset
 
     def hold_out(self, share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -170,23 +171,21 @@ class PreparedDataset:
             ):
                 array = getattr(self, name)
                 if str(array.dtype) not in dtypes or array.shape != shape:
-                    raise _damaged(
-                        self.folder,
+                    raise ValueError(
                         f"{name}.npy is {array.dtype} {array.shape}, but {METADATA} says "
-                        f"{' or '.join(dtypes)} {shape}",
+                        f"{' or '.join(dtypes)} {shape}"
                     )
-                checksum = _file_checksum(self.folder / f"{name}.npy", array)
-                if checksum != metadata.file_checksums.get(name):
-                    raise _damaged(
-                        self.folder,
-                        f"{name}.npy has the checksum {checksum}, but {METADATA} says "
-                        f"{metadata.file_checksums.get(name)}",
+                found, said = xxhash.xxh3_128(), metadata.file_checksums.get(name)
+                for part in contents(self.folder / f"{name}.npy", array):
+                    found.update(part)
+                if found.hexdigest() != said:
+                    raise ValueError(
+                        f"{name}.npy has the checksum {found.hexdigest()}, but {METADATA} says {said}"
                     )
-            counts = getattr(metadata, f"{split}_counts")
-            if class_counts(labels, len(metadata.classes)) != counts:
-                raise _damaged(
-                    self.folder,
-                    f"the labels of {split}_labels.npy do not have the counts of {METADATA}",
+            counts = np.bincount(labels, minlength=len(metadata.classes)).tolist()
+            if counts != list(getattr(metadata, f"{split}_counts")):
+                raise ValueError(
+                    f"the labels of {split}_labels.npy do not have the counts of {METADATA}"
                 )
 
 
@@ -237,14 +236,6 @@ def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]
         raise kind(f"{folder}: damaged: {error}", remake) from None
 
 
-def _file_checksum(path: Path, mapped: "np.memmap[Any, Any]") -> str:
-    """The checksum of a mapped file, as in ``file_checksums``."""
-    digest = xxhash.xxh3_128()
-    for part in contents(path, mapped):
-        digest.update(part)
-    return digest.hexdigest()
-
-
 def contents(path: Path, mapped: "np.memmap[Any, Any]") -> Iterator[bytes]:
     """Yield what checksums of a mapped file are of: its type and shape, then its content."""
     yield json.dumps([mapped.dtype.str, list(mapped.shape)]).encode()
@@ -253,14 +244,3 @@ def contents(path: Path, mapped: "np.memmap[Any, Any]") -> Iterator[bytes]:
         stream.seek(mapped.offset)
         while content := stream.read(_READ_BYTES):
             yield content
-
-
-def class_counts(labels: npt.NDArray[np.int64], classes: int) -> tuple[int, ...]:
-    """The number of examples of each class; nothing where a label is outside the classes."""
-    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-        return ()
-    return tuple(np.bincount(labels, minlength=classes).tolist())
-
-
-def _damaged(folder: Path, what: str) -> DatasetError:
-    return DatasetError(f"{folder}: damaged: {what}", (folder / METADATA,))

@@ -1,19 +1,10 @@
 """How an image becomes as large as a network's input: at preparation, or with its batch."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
-
-
-class Geometry(NamedTuple):
-    """An image is resized to a height and width, and a square is cut out of it."""
-
-    height: int
-    width: int
-    top: int
-    left: int
 
 
 class Resize(BaseModel):
@@ -30,16 +21,20 @@ class Resize(BaseModel):
     interpolation: Interpolation
     crop: Annotated[float, Field(gt=0, le=1)] | None = None
 
-    def geometry(self, height: int, width: int) -> Geometry:
-        """Compute the size after resizing an image of this height and width, and where the square lies."""
+    def geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Compute what an image of this height and width is resized to, and where the square is cut out.
+
+        Returns:
+            Height and width after resizing; the top and the left side of the square in it; pixels.
+        """
         if self.crop is None:
-            return Geometry(self.size, self.size, 0, 0)
+            return self.size, self.size, 0, 0
         short = int(self.size / self.crop)
         shorter = min(height, width)
         height, width = int(short * height / shorter), int(short * width / shorter)
         top, left = (round((side - self.size) / 2) for side in (height, width))
-        return Geometry(height, width, top, left)
+        return height, width, top, left
 
     def enlarges(self, height: int, width: int) -> bool:
-        """Whether such an image has fewer pixels than the square, and is no longer in any direction."""
+        """Tell whether an image has fewer pixels than the square, and is no longer in any direction."""
         return max(height, width) <= self.size and min(height, width) < self.size

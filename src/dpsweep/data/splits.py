@@ -90,8 +90,7 @@ def choose_splits(names: Iterable[str], where: str) -> tuple[list[str], str | No
                 "them. Merge or rename them, or name them in the source of a study of your own"
             )
         chosen[use] = best[0]
-    train, test = chosen.get("train"), chosen.get("test")
-    validation = chosen.get("validation")
+    train, validation, test = chosen.get("train"), chosen.get("validation"), chosen.get("test")
     if train is None:
         return [], None
     if test is None:
@@ -133,12 +132,12 @@ def without_class(names: Iterable[str]) -> list[str]:
 
 
 def may_be_class(name: str) -> bool:
-    """Whether a word for a split may be the name of a class: trains are photographed, documents are valid."""
+    """Tell whether a word for a split may name a class: trains are photographed, documents are valid."""
     return name.casefold() in ("train", "training", "valid", "dev", "development")
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a name has no letters, as those of years, dates and numbered parts."""
+    """Tell whether a name has no letters, as those of years, dates and numbered parts."""
     return not _WORD.search(name)
 
 

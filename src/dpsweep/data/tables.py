@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyarrow import parquet
+
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
-from dpsweep.config.messages import brief, shorten, value
+from dpsweep.config.messages import shorten, value
+from dpsweep.data.arrays import reading
 from dpsweep.data.prepared import DatasetError
 
 # How a file of UTF-16 begins: with its mark, or with a letter beside a zero.
@@ -24,14 +27,8 @@ _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-@dataclass(frozen=True)
-class Table:
-    """Two columns of a table, row by row."""
-
-    texts: list[Any]
-    labels: list[Any]
-    lines: int | None = None
-    """of a file of text, with those that are empty"""
+Columns = tuple[list[Any], list[Any]]
+"""Texts and labels, row by row."""
 
 
 def column_names(path: Path) -> list[str]:
@@ -40,18 +37,18 @@ def column_names(path: Path) -> list[str]:
     Raises:
         DatasetError: the file cannot be read.
     """
-    with _reading(path) as read:
-        return read.names(path)
+    with _reading(path) as (names, _):
+        return names(path)
 
 
-def read_table(path: Path, text: str, label: str) -> Table:
+def read_table(path: Path, text: str, label: str) -> Columns:
     """Read two columns of a table, whose format is told by its suffix; no other column is looked at.
 
     Raises:
         DatasetError: the file cannot be read, or has no such column, or it twice.
     """
-    with _reading(path) as read:
-        names = read.names(path)
+    with _reading(path) as (read_names, read_columns):
+        names = read_names(path)
         for name in (text, label):
             if names.count(name) != 1:
                 found = f"{names.count(name)} columns" if name in names else "no column"
@@ -60,40 +57,31 @@ def read_table(path: Path, text: str, label: str) -> Table:
                     f"{path}: found {found} {name!r}; allowed: one, of {shorten(names)} "
                     f"(source.input_column, source.label_column){commas}"
                 )
-        return read.columns(path, text, label)
+        return read_columns(path, text, label)
 
 
-@dataclass(frozen=True)
-class _Format:
-    names: Callable[[Path], list[str]]
-    columns: Callable[[Path, str, str], Table]
+# How a format is read: the names of its columns, and two of its columns.
+_Format = tuple[Callable[[Path], list[str]], Callable[[Path, str, str], Columns]]
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[_Format]:
     """Yield how a file is read; whatever goes wrong inside becomes an error that names it."""
-    import pyarrow as pa  # noqa: PLC0415 (only the preparation of a table of parquet needs it)
-
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
         raise DatasetError(
             f"{path}: found a {path.suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
         )
-    try:
+    with reading(path, "no such file; put the table there"):
         require_content(path)
         if suffix != ".parquet":
             _refuse_utf_16(path)
-        yield _FORMATS[suffix]
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file; put the table there") from None
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path}: cannot be read as {suffix} ({_undecodable(path, error)}). Save it as UTF-8"
-        ) from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
-        raise DatasetError(f"{path}: cannot be read as {suffix} ({brief(error)})") from error
+        try:
+            yield _FORMATS[suffix]
+        except UnicodeDecodeError as error:
+            raise DatasetError(
+                f"{path}: cannot be read as {suffix} ({_undecodable(path, error)}). Save it as UTF-8"
+            ) from error
 
 
 def _refuse_utf_16(path: Path) -> None:
@@ -137,7 +125,7 @@ def _separated(usual: str) -> _Format:
     def names(path: Path) -> list[str]:
         return next(_rows(path, _delimiter(path, usual), quoted=True)).fields
 
-    def columns(path: Path, text: str, label: str) -> Table:
+    def columns(path: Path, text: str, label: str) -> Columns:
         delimiter = _delimiter(path, usual)
         try:
             return _columns(path, delimiter, text, label, quoted=True)
@@ -148,11 +136,11 @@ def _separated(usual: str) -> _Format:
                     return _columns(path, delimiter, text, label, quoted=False)
             raise
 
-    return _Format(names, columns)
+    return names, columns
 
 
 def _delimiter(path: Path, usual: str) -> str:
-    """The first of the usual separator, a semicolon and others that splits the header; usual if none does."""
+    """Return the first separator that splits the header, of the usual one and others; else the usual one."""
     for each in (usual, ";", ",", "\t"):
         with suppress(_QuotesError):
             if len(next(_rows(path, each, quoted=True)).fields) > 1:
@@ -160,7 +148,7 @@ def _delimiter(path: Path, usual: str) -> str:
     return usual
 
 
-def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) -> Table:
+def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) -> Columns:
     """Read two columns.
 
     Raises:
@@ -168,7 +156,7 @@ def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) ->
         DatasetError: a row has another number of fields than the header.
     """
     rows = _rows(path, delimiter, quoted)
-    row = header = next(rows)
+    header = next(rows)
     width, of_text, of_label = len(header.fields), *map(header.fields.index, (text, label))
     texts: list[str] = []
     labels: list[str] = []
@@ -203,7 +191,7 @@ def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) ->
                 'allowed: quotes in pairs around a field, and "" for a quote within. If this is text, save '
                 "the table as .jsonl"
             )
-    return Table(texts, labels, row.last)
+    return texts, labels
 
 
 def _rows(path: Path, delimiter: str, quoted: bool) -> Iterator[_Row]:
@@ -256,7 +244,7 @@ def _objects(path: Path, text: str = "", label: str = "") -> Iterator[dict[str, 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if twice := [name for name in (text, label) if names.count(name) > 1]:
-            raise _RepeatedKeyError(f"{value(twice[0])} twice")
+            raise ValueError(f"{value(twice[0])} twice")
         return dict(pairs)
 
     content = path.read_text(encoding="utf-8-sig")
@@ -267,7 +255,7 @@ def _objects(path: Path, text: str = "", label: str = "") -> Iterator[dict[str, 
             found, end = decoder.raw_decode(content, place)
             if not isinstance(found, dict):
                 raise ValueError("no object")
-        except (ValueError, RecursionError, _RepeatedKeyError) as error:
+        except (ValueError, RecursionError) as error:
             line = content[place:].partition("\n")[0]
             raise DatasetError(
                 f"{_at(path, content.count(chr(10), 0, place) + 1, line)}: found "
@@ -277,37 +265,29 @@ def _objects(path: Path, text: str = "", label: str = "") -> Iterator[dict[str, 
         place = _SPACE.match(content, end).end()  # type: ignore[union-attr]
 
 
-class _RepeatedKeyError(Exception):
-    pass
-
-
 def _json_names(path: Path) -> list[str]:
     return list({name: None for each in _objects(path) for name in each})
 
 
-def _json_columns(path: Path, text: str, label: str) -> Table:
+def _json_columns(path: Path, text: str, label: str) -> Columns:
     rows = [(each.get(text), each.get(label)) for each in _objects(path, text, label)]
-    return Table([found for found, _ in rows], [found for _, found in rows])
+    return [found for found, _ in rows], [found for _, found in rows]
 
 
 def _parquet_names(path: Path) -> list[str]:
-    from pyarrow import parquet  # noqa: PLC0415
-
     return list(parquet.read_schema(path).names)
 
 
-def _parquet_columns(path: Path, text: str, label: str) -> Table:
-    from pyarrow import parquet  # noqa: PLC0415
-
+def _parquet_columns(path: Path, text: str, label: str) -> Columns:
     table = parquet.ParquetFile(path).read(columns=[text, label])
-    return Table(*(table.column(name).to_pylist() for name in (text, label)))
+    return table.column(text).to_pylist(), table.column(label).to_pylist()
 
 
-_FORMATS = {
+_FORMATS: dict[str, _Format] = {
     ".csv": _separated(","),
     ".tsv": _separated("\t"),
-    ".jsonl": _Format(_json_names, _json_columns),
-    ".parquet": _Format(_parquet_names, _parquet_columns),
+    ".jsonl": (_json_names, _json_columns),
+    ".parquet": (_parquet_names, _parquet_columns),
 }
 
 

@@ -71,8 +71,7 @@ def load_files(source: FilesSource) -> LabelledData:
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name).expanduser()) for name in files]
     (texts, train), (test_texts, test) = splits[0], splits[-1]
-    train, test = same_kind(train, test)
-    numbers, test_numbers, classes = encode_labels(train, test)
+    numbers, test_numbers, classes = encode_labels(*same_kind(train, test))
     whole = Split(texts, numbers, train.where)
     if source.test_from_train is None:
         return LabelledData(
@@ -86,17 +85,15 @@ def load_files(source: FilesSource) -> LabelledData:
 
 def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
     """Return the texts and labels of one table."""
-    table = read_table(path, source.input_column, source.label_column)
+    texts, labels = read_table(path, source.input_column, source.label_column)
 
     def where(place: int) -> str:
         return f"{path}, data row {place + 1}"
 
-    for place, text in enumerate(table.texts):
+    for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise DatasetError(
                 f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
                 "allowed: text"
             )
-    return table.texts, LabelColumn(
-        str(path), f"column {source.label_column!r}", table.labels, where
-    )
+    return texts, LabelColumn(str(path), f"column {source.label_column!r}", labels, where)

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
+from tokenizers import BertWordPieceTokenizer, models, normalizers, pre_tokenizers, trainers
 
 from dpsweep.base.files import (
     DamagedFileError,
@@ -34,9 +36,6 @@ from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load
 
-if TYPE_CHECKING:
-    import tokenizers
-
 _BLOCK = 1024
 """Texts that are tokenized and in memory at a time."""
 _UNKNOWN = "[UNK]"
@@ -48,7 +47,7 @@ class Tokenizer:
     """A prepared tokenizer."""
 
     identity: TokenizerIdentity
-    _library: "tokenizers.Tokenizer"
+    _library: tokenizers.Tokenizer
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -57,8 +56,6 @@ class Tokenizer:
         Raises:
             DatasetError: there is none, or it is not what was written.
         """
-        import tokenizers  # noqa: PLC0415
-
         if not path.is_file():
             raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
         try:
@@ -66,17 +63,13 @@ class Tokenizer:
         except DamagedFileError as error:
             raise DatasetError(str(error), error.remake) from None
         library = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
-        return cls(
-            TokenizerIdentity(
-                vocabulary=vocabulary_size(library),
-                checksum=hashlib.sha256(library.to_str(pretty=True).encode()).hexdigest(),
-            ),
-            library,
-        )
+        checksum = hashlib.sha256(library.to_str(pretty=True).encode()).hexdigest()
+        identity = TokenizerIdentity(vocabulary=vocabulary_size(library), checksum=checksum)
+        return cls(identity, library)
 
     @property
     def end(self) -> int | None:
-        """The token that it writes after a text; None if it writes none."""
+        """Return the token that it writes after a text; None if it writes none."""
         one, two = (self._library.encode(text).ids for text in ("a", "a a"))
         without = self._library.encode("a", add_special_tokens=False).ids
         return one[-1] if one[-1:] == two[-1:] and one[-1:] != without[-1:] else None
@@ -156,39 +149,27 @@ def _copy(source: Path, path: Path) -> None:
             raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
         save_tokenizer(_word_pieces(pieces), path)
         return
-    save_tokenizer(read_tokenizer(source), path)
-
-
-def read_tokenizer(path: Path) -> "tokenizers.Tokenizer":
-    """Read a ``tokenizer.json``.
-
-    Raises:
-        DatasetError: the file is something else.
-    """
-    import tokenizers  # noqa: PLC0415
-
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        library = tokenizers.Tokenizer.from_file(str(source))
     except Exception as error:  # the library raises nothing narrower
         raise DatasetError(
-            f"{path}: not a tokenizer.json ({error}); put the tokenizer there"
+            f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
         ) from error
+    save_tokenizer(library, path)
 
 
-def vocabulary_size(library: "tokenizers.Tokenizer") -> int:
+def vocabulary_size(library: tokenizers.Tokenizer) -> int:
     """Return a number that all token numbers are below."""
     return max(library.get_vocab().values(), default=-1) + 1
 
 
-def save_tokenizer(library: "tokenizers.Tokenizer", path: Path) -> None:
+def save_tokenizer(library: tokenizers.Tokenizer, path: Path) -> None:
     """Write a prepared tokenizer."""
     write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
-def train_word_pieces(texts: Iterable[str], vocab_size: int) -> "tokenizers.Tokenizer":
+def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     """Train BERT's WordPiece; the same texts give the same tokenizer on every machine."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers  # noqa: PLC0415
-
     normalizer = normalizers.BertNormalizer()
     counts = Counter(itertools.chain.from_iterable(map(normalizer.normalize_str, texts)))
     characters = [each for each in counts if not each.isspace()]
@@ -204,17 +185,15 @@ def train_word_pieces(texts: Iterable[str], vocab_size: int) -> "tokenizers.Toke
         limit_alphabet=len(characters),
         show_progress=False,
     )
-    library = Tokenizer(models.WordPiece(unk_token=_UNKNOWN))
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token=_UNKNOWN))
     library.normalizer = normalizer
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.train_from_iterator(texts, trainer)
     return _word_pieces([*_SPECIAL, *sorted(set(library.get_vocab()) - set(_SPECIAL))])
 
 
-def _word_pieces(pieces: Sequence[str]) -> "tokenizers.Tokenizer":
+def _word_pieces(pieces: Sequence[str]) -> tokenizers.Tokenizer:
     """Return BERT's tokenizer with a vocabulary; without capitals in it, texts lose theirs."""
-    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
-
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
     numbers = {piece: number for number, piece in enumerate(pieces)}
     library: tokenizers.Tokenizer = BertWordPieceTokenizer(numbers, lowercase=not cased)._tokenizer

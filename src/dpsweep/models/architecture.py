@@ -1,5 +1,7 @@
 """Describe the network of a backbone without building it."""
 
+from typing import Self
+
 from pydantic import BaseModel, ConfigDict
 
 from dpsweep.base.errors import DpsweepError
@@ -17,3 +19,7 @@ class Architecture(BaseModel):
     library: str
     name: str
     arguments: dict[str, bool | int | float | str]
+
+    def with_defaults(self, **defaults: bool | int | float | str) -> Self:
+        """Return this architecture with arguments that it has not yet."""
+        return self.model_copy(update={"arguments": defaults | self.arguments})

@@ -48,10 +48,9 @@ def described_architecture(backbone: Backbone) -> Architecture:
         BackboneError: likewise.
     """
     architecture = named_architecture(backbone)
-    if not isinstance(backbone.reads_with, TrainedTokenizer):
-        return architecture
-    arguments = {"vocab_size": backbone.reads_with.vocab_size} | architecture.arguments
-    return architecture.model_copy(update={"arguments": arguments})
+    if isinstance(backbone.reads_with, TrainedTokenizer):
+        return architecture.with_defaults(vocab_size=backbone.reads_with.vocab_size)
+    return architecture
 
 
 def named_architecture(backbone: Backbone) -> Architecture:
@@ -168,7 +167,7 @@ class Head:
     """The layers that give the logits; several where a network averages its heads."""
 
     def holds(self, name: str) -> bool:
-        """Whether a parameter or buffer of this name belongs to the head."""
+        """Tell whether a parameter or buffer of this name belongs to the head."""
         return name.startswith(tuple(f"{module}." for module in self.modules))
 
 
@@ -228,7 +227,7 @@ def state_without_head(model: nn.Module) -> dict[str, Tensor]:
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Whether a layer normalises with statistics of other examples: batch normalisation, mostly."""
+    """Tell whether a layer normalises with statistics of other examples, as batch normalisation does."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or (
         isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
     )

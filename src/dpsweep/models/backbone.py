@@ -53,7 +53,7 @@ class BackboneMetadata(BaseModel):
 
     @property
     def pretrained(self) -> bool:
-        """Whether there are weights; otherwise parameters are drawn from the trial's seed."""
+        """Tell whether there are weights; otherwise parameters are drawn from the trial's seed."""
         return bool(self.pretraining["kind"] != "random")
 
 
@@ -74,12 +74,8 @@ class PreparedBackbone:
         folder = Path(folder)
         with opening(folder, "backbone", BackboneError):
             metadata = BackboneMetadata.model_validate(read_checked_json(folder / METADATA))
-            found = _checksum(metadata, folder / _WEIGHTS)
-        if found != metadata.checksum:
-            raise BackboneError(
-                f"{folder}: damaged, {_WEIGHTS} does not have the checksum of {METADATA}",
-                (folder / METADATA,),
-            )
+            if _checksum(metadata, folder / _WEIGHTS) != metadata.checksum:
+                raise ValueError(f"{_WEIGHTS} does not have the checksum of {METADATA}")
         return cls(folder, metadata)
 
     def check_reads(self, data: PreparedDataset) -> None:

@@ -1,7 +1,6 @@
 """From a prepared backbone and a method to a model that is ready to train."""
 
 import logging
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -67,16 +66,19 @@ def make_trainable(model: nn.Module, method: Method) -> None:
     """
     if not isinstance(method, Scratch):
         for output in find_head(model).outputs:
-            for parameter in model.get_submodule(output).parameters():
-                nn.init.zeros_(parameter)
+            _zero(model.get_submodule(output))
     apply_method(model, method)
+
+
+def _zero(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
 
 
 def build_head(features: int, classes: int) -> nn.Linear:
     """Return a head on cached features: a linear layer that starts at zero, all of which trains."""
     head = nn.Linear(features, classes)
-    for parameter in head.parameters():
-        nn.init.zeros_(parameter)
+    _zero(head)
     return head
 
 
@@ -143,14 +145,17 @@ def select(model: nn.Module, method: Method) -> set[str]:
     Raises:
         BackboneError: the method finds nothing to train in it, or freezes what it does not train.
     """
-    names = _select(model, method)
-    return names - _frozen(names, head_parameter_names(model), method.freeze)
-
-
-def _frozen(names: set[str], head: frozenset[str], freeze: Sequence[str]) -> set[str]:
-    """Return the names that a method freezes, of those that it would train."""
-    frozen: set[str] = set()
-    for pattern in freeze:
+    match method:
+        case HeadOnly():
+            names = set[str]()
+        case AllParameters() | Scratch():
+            names = {name for name, _ in model.named_parameters()}
+        case Film():
+            names = normalisation_parameters(model)
+        case LoRA():
+            names = _add_adapters(model, method)
+    head, frozen = head_parameter_names(model), set[str]()
+    for pattern in method.freeze:
         found = {
             name
             for name in names | head
@@ -164,23 +169,11 @@ def _frozen(names: set[str], head: frozenset[str], freeze: Sequence[str]) -> set
         if not found:
             raise BackboneError(f"freeze: {unknown(pattern, sorted(names - head) or ['nothing'])}")
         frozen |= found
-    return frozen
-
-
-def _select(model: nn.Module, method: Method) -> set[str]:
-    match method:
-        case HeadOnly():
-            return set()
-        case AllParameters() | Scratch():
-            return {name for name, _ in model.named_parameters()}
-        case Film():
-            return normalisation_parameters(model)
-        case LoRA():
-            return _add_adapters(model, method)
+    return names - frozen
 
 
 def _is_pointwise(module: nn.Module) -> bool:
-    """Whether a layer is a convolution that is linear in the channels of each pixel."""
+    """Tell whether a layer is a convolution that is linear in the channels of each pixel."""
     return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
 
 
@@ -188,15 +181,11 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     # peft takes seconds to import and only this method needs it.
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
 
-    head = find_head(model)
-    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    in_head = {name for name in linear if head.holds(f"{name}.weight")}
-    linear |= {
-        name
-        for name, module in model.named_modules()
-        if _is_pointwise(module) and not head.holds(f"{name}.weight")
-    }
-    modules = [name for name, _ in model.named_modules()]
+    head, modules = find_head(model), dict(model.named_modules())
+    held = {name for name in modules if head.holds(f"{name}.weight")}
+    linear = {name for name, module in modules.items() if isinstance(module, nn.Linear)}
+    in_head = linear & held
+    linear |= {name for name, module in modules.items() if _is_pointwise(module)} - held
     for target in method.target_modules:
         matches = {name for name in modules if name == target or name.endswith(f".{target}")}
         if matches and matches <= in_head:

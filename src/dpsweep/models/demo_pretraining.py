@@ -92,7 +92,7 @@ def pretrain(
 
 
 def _rate(step: int, steps: int) -> float:
-    """Share of the full learning rate after ``step`` of ``steps`` steps."""
+    """Return the share of the full learning rate after ``step`` of ``steps`` steps."""
     warm_up = max(1, round(_WARM_UP * steps))
     if step < warm_up:
         return (step + 1) / warm_up

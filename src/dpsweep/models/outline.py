@@ -58,12 +58,12 @@ class Outline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def asks_for_values(error: Exception) -> bool:
-    """Whether a network on ``meta`` could not go on because it asks for a number."""
+    """Tell whether a network on ``meta`` stopped because it asks for a number."""
     return isinstance(error, RuntimeError) and "meta" in str(error).lower()
 
 
 def _of_whole_numbers(func: Any, tensors: list[Tensor], dtype: torch.dtype | None) -> bool:
-    """Whether an operation makes or moves whole numbers, such as positions on the device of activations."""
+    """Tell whether an operation makes or moves whole numbers, such as positions of tokens."""
     if tensors:
         return not any(each.is_floating_point() for each in tensors)
     counts = dtype is None and func.overloadpacket is _aten.arange

@@ -69,7 +69,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
 def _weights(
     backbone: Backbone, architecture: Architecture, paths: Paths
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of the network without its head, and where it is from."""
+    """Return the state of the network without its head, and where it is from."""
     match backbone.weights:
         case Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
@@ -109,8 +109,7 @@ def _for_text(
         case FileWeights(path=path):
             file = Path(path).expanduser().with_name("config.json")
             return configured(architecture, file) if file.is_file() else architecture
-    arguments = {"vocab_size": tokenizer.vocabulary} | architecture.arguments
-    return architecture.model_copy(update={"arguments": arguments})
+    return architecture.with_defaults(vocab_size=tokenizer.vocabulary)
 
 
 def _check_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) -> None:

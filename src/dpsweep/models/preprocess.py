@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from dpsweep.data.resize import Resize
@@ -77,9 +78,9 @@ class ResizeAndNormalise(Normalise):
         width: int,
     ):
         super().__init__(mean, std)
-        to = resize.geometry(height, width)
-        vertical = _resampling(height, to.height, resize)[to.top : to.top + resize.size]
-        horizontal = _resampling(width, to.width, resize)[to.left : to.left + resize.size]
+        to_height, to_width, top, left = resize.geometry(height, width)
+        vertical = _resampling(height, to_height, resize)[top : top + resize.size]
+        horizontal = _resampling(width, to_width, resize)[left : left + resize.size]
         self.vertical: Tensor
         self.horizontal: Tensor
         self.register_buffer("vertical", vertical.float(), persistent=False)
@@ -99,9 +100,7 @@ class ResizeAndNormalise(Normalise):
 
 
 def _resampling(stored: int, length: int, resize: Resize) -> Tensor:
-    """The weight of every stored pixel in every pixel of a line, float64 (length, stored)."""
-    from PIL import Image  # noqa: PLC0415 (only images need it)
-
+    """Return the weight of every stored pixel in every pixel of a line, float64 (length, stored)."""
     # Pillow's own, which are multiples of 2^-22: what it makes of lines in which one pixel is 2^22.
     lines = Image.fromarray(np.eye(stored, dtype=np.int32) << _WEIGHT_BITS)
     weights = lines.resize((length, stored), Image.Resampling[resize.interpolation.upper()])

@@ -73,7 +73,7 @@ class Representation(nn.Module):
         raise _ReachedError
 
     def _body(self) -> nn.Module:
-        """The part of the network whose outputs its own head would pool."""
+        """Return the part of the network whose outputs its own head would pool."""
         network: Any = self.network
         if isinstance(network, SequenceClassifier):
             body: nn.Module = network.network.base_model  # type: ignore[assignment]
@@ -137,7 +137,7 @@ def _module(network: nn.Module, name: str) -> nn.Module:
 
 @torch.no_grad()
 def represent(network: Representation, inputs: Tensor) -> Tensor:
-    """The features of a batch; shape (B, features), float32.
+    """Compute the features of a batch; float32 (B, features).
 
     Raises:
         BackboneError: a feature is not finite.

@@ -128,7 +128,7 @@ class Scattering(nn.Module):
         return torch.cat([zero, *first, *second], dim=2).flatten(1, 2)
 
     def _modulus(self, spectrum: Tensor, scale: int, resolution: int) -> Tensor:
-        """The spectrum of the modulus of wavelets, at the resolution of their scale.
+        """Return the spectrum of the modulus of wavelets, at the resolution of their scale.
 
         Args:
             spectrum: of what they are applied to.
@@ -141,7 +141,7 @@ class Scattering(nn.Module):
         return modulus
 
     def _averaged(self, spectrum: Tensor, resolution: int) -> Tensor:
-        """The local averages of what has been subsampled ``resolution`` times by 2, without the margin."""
+        """Average locally what has been subsampled ``resolution`` times by 2; leave out the margin."""
         average = _cropped(cast(Tensor, self.average), 2**resolution)
         smooth = _subsampled(spectrum * average, 2 ** (self._scales - resolution))
         averages: Tensor = torch.fft.ifft2(smooth).real
@@ -149,14 +149,14 @@ class Scattering(nn.Module):
 
 
 def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
-    """The spectrum of every ``factor``-th pixel: the mean over aliases."""
+    """Return the spectrum of every ``factor``-th pixel: the mean over aliases."""
     size = spectrum.shape[-1] // factor
     aliases = spectrum.reshape(*spectrum.shape[:-2], factor, size, factor, size)
     return aliases.mean(dim=(-4, -2))
 
 
 def _cropped(spectrum: Tensor, factor: int) -> Tensor:
-    """The spectrum of a filter for an image that has been subsampled: its lowest frequencies."""
+    """Return the spectrum of a filter for a subsampled image: its lowest frequencies."""
     half = spectrum.shape[-1] // factor // 2
     kept = torch.arange(-half, half, device=spectrum.device).roll(half)
     return spectrum[..., kept, :][..., kept]
@@ -164,7 +164,7 @@ def _cropped(spectrum: Tensor, factor: int) -> Tensor:
 
 # Filters are computed without torch, which imports its compiler for that on the device "meta".
 def _gabor(size: int, width: float, angle: float, frequency: float, slant: float) -> Filter:
-    """A Gaussian envelope times a plane wave, periodic in ``size``; (size, size), sum about 1.
+    """Return a Gaussian envelope times a plane wave, periodic in ``size``; (size, size), sum about 1.
 
     Args:
         size: height and width, pixels.
@@ -184,7 +184,7 @@ def _gabor(size: int, width: float, angle: float, frequency: float, slant: float
 
 
 def _wavelet(size: int, scale: int, turn: int, angles: int) -> Filter:
-    """A Morlet wavelet: a Gabor filter less as much of its envelope that its mean is 0; (size, size)."""
+    """Return a Morlet wavelet (size, size): a Gabor filter less so much envelope that its mean is 0."""
     angle = (int(angles / 2 - 1) - turn) * math.pi / angles
     shape = (_WIDTH * 2**scale, angle)
     wave = _gabor(size, *shape, _FREQUENCY / 2**scale, 4 / angles)
@@ -194,5 +194,5 @@ def _wavelet(size: int, scale: int, turn: int, angles: int) -> Filter:
 
 
 def _spectra(filters: Iterable[Filter]) -> Tensor:
-    """The Fourier transforms of filters that are symmetric up to conjugation: (filters, size, size)."""
+    """Return the spectra of filters that are symmetric up to conjugation: (filters, size, size)."""
     return torch.tensor(np.fft.fft2(np.stack(list(filters))).real, dtype=torch.float32)

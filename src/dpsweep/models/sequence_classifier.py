@@ -68,12 +68,12 @@ class SequenceClassifier(nn.Module):
 
     @property
     def name(self) -> str:
-        """The class of the network."""
+        """Name the class of the network."""
         return type(self.network).__name__
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the network knows."""
+        """Count the tokens that the network knows."""
         try:
             return len(self.network.get_input_embeddings().weight)  # type: ignore[operator]
         except (NotImplementedError, AttributeError):
@@ -159,7 +159,7 @@ def require_length(architecture: Architecture, length: int) -> None:
 
 
 def _can_read(model: SequenceClassifier, length: int) -> bool:
-    """Whether a network on ``meta`` has positions for a text, as far as it tells."""
+    """Tell whether a network on ``meta`` has positions for a text."""
     try:
         with torch.no_grad(), Outline():
             model(model.made_up(1, length))
@@ -169,7 +169,7 @@ def _can_read(model: SequenceClassifier, length: int) -> bool:
 
 
 def _token(config: Any, key: str) -> int | None:
-    """The number of a special token, which the configuration of a part may have; the first of several."""
+    """Return the number of a special token, the first of several; a part of the configuration may have it."""
     for each in (config, config.get_text_config()):
         value = getattr(each, key, None)
         if value is not None:

@@ -171,4 +171,4 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
             "%s: left out %s, which are no plain arguments of a %s; check that the network is the "
             "one that you mean", path, shorten(left_out), kind,
         )  # fmt: skip
-    return architecture.model_copy(update={"arguments": arguments | architecture.arguments})
+    return architecture.with_defaults(**arguments)
