@@ -1,9 +1,11 @@
-"""Pictures of one colour, folders of them, and sections of a study that name them."""
+"""Pictures of one colour, folders of them, sections of a study that name them, and a hub out of reach."""
 
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
+import pytest
 from PIL import Image
 
 from dpsweep.config import Dataset
@@ -34,6 +36,13 @@ def section(path: Path, train: int, test: int, **keys: Any) -> Dataset:
     source = {"kind": "folder", "path": str(path)} | keys.pop("source", {})
     known = {"title": "Pets", "classes": 2, "image_size": 4, "train_size": train, "test_size": test}
     return Dataset.model_validate(known | {"source": source} | keys)
+
+
+def offline(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Cut the hub off and return its empty cache."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder / "cache"))
+    return folder / "cache"
 
 
 def red(images: Any) -> list[int]:

@@ -149,66 +149,11 @@ TRAIN, NUMBER, FLAT = X["train"], NUMBERS["train"], "allowed: (N, d), a vector f
 TYPES = "allowed: float32 or float16 (N, d)"
 
 
-@pytest.mark.parametrize(
-    ("stored", "said"),
-    [
-        (saved(TRAIN.astype(float)), f"array 'x': found float64 (30, 5); {TYPES}. Round them yourself"),
-        (saved(NUMBER[:, None]), f"found int64 (30, 1); {TYPES}"),
-        (saved(TRAIN.astype(complex)), f"found complex128 (30, 5); {TYPES}"),
-        (saved(RAGGED, Y["train"][:2]), f"found object (2,); {TYPES}. Python objects are pickled"),
-        (saved(y=Y["train"].astype(object)), "array 'y': found Python objects, which are pickled"),
-        (saved(TRAIN[:, 0]), f"found float32 of shape (30,); {FLAT}"),
-        (saved(TRAIN[:, None]), f"of shape (30, 1, 5); {FLAT}. Pool the vectors"),
-        (saved(TRAIN[:0], NUMBER[:0]), "of shape (0, 5), without a number; allowed: at least one"),
-        (saved(TRAIN[:, :0]), "of shape (30, 0), without a number"),
-        (saved(TRAIN.T), "found 30 labels for the 5 embeddings of"),
-        (saved(TRAIN.T), "Embeddings lie in rows: save x.T"),
-        (saved(TRAIN * np.float32("nan")), "found no example whose numbers are all finite (row 0: 5 of 5"),
-        (saved(y=NUMBER[:29]), "found 29 labels for the 30 embeddings of"),
-        (saved(y=ONE_HOT), "found labels of shape (30, 3); allowed: (N,), one for each example. If each"),
-        (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
-        (saved(y=NUMBER * 2), "found the labels 0, 2, 4; allowed: 0 to 2 for 3 classes"),
-        (saved(y=NUMBER + 1), "labels start at 1: found 1 to 3"),
-        (saved(y=NUMBER - 1), "found the label -1; allowed: from 0; an example without a label"),
-        (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
-        (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "found a label that is no UTF-8"),
-        (saved(y=NUMBER.astype("datetime64[s]")), "found the label datetime.datetime(1970, 1, 1"),
-        ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "which array holds the embeddings, of u float32 (30, 5), v"),
-        ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "holds the labels, of u text (30,), v int64 (30,); say"),
-        ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
-         "found arrays for training and for testing in one file"),
-        ({"x": TRAIN}, "found x float32 (30, 5) and no labels; allowed: labels in the same file, or in a"),
-        ({}, "found no array in it"),
-    ],
-)  # fmt: skip
-def test_one_sentence_says_what_was_found_and_what_is_allowed(
-    tmp_path: Path, stored: dict[str, Any], said: str
-) -> None:
-    np.savez(tmp_path / "train.npz", **stored)
-    npz(tmp_path / "test.npz", X["test"], Y["test"])
-    found = refusal(source(tmp_path, ".npz"))
-    assert said in found and "train.npz" in found
-
-
 FLOATS = pa.list_(pa.float32())
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "said"),
-    [
-        ([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS, "row 1, column 'x': found a list of 1 numbers; allowed"),
-        ([None, [3.0, 2.0], [1.0, 1.0]], FLOATS, "row 0, column 'x': found no list; allowed: 2 numbers"),
-        ([[1.0], [2.0], [3.0]], pa.list_(pa.float64()), "column 'x': found float64 (3, 1); allowed: float32"),
-        ([[[1.0]], [[2.0]], [[3.0]]], pa.list_(FLOATS), "of shape (3, 1, 0); allowed: (N, d)"),
-        (["[1, 2]", "[3, 4]", "[5, 6]"], pa.string(), "found string (3,); allowed: float32 or float16"),
-    ],
-)  # fmt: skip
-def test_a_wrong_column_names_its_row(
-    tmp_path: Path, rows: list[Any], kind: Any, said: str
-) -> None:
-    table = pa.table({"x": pa.array(rows, kind), "y": NUMBERS["train"][: len(rows)]})
-    parquet.write_table(table, tmp_path / "train.parquet")
-    assert said in refusal(source(tmp_path, ".parquet", test=None, test_from_train=0.5))
+def column(rows: list[Any], kind: Any) -> pa.Table:
+    return pa.table({"x": pa.array(rows, kind), "y": NUMBERS["train"][: len(rows)]})
 
 
 def npy(array: Any) -> bytes:
@@ -216,29 +161,71 @@ def npy(array: Any) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.npz", None, "a.npz: no such file"),
-        ("a.npz", b"no archive", "a.npz: cannot be read as .npz (File is not a zip file)"),
-        ("a.npz", LFS, "git lfs"),
-        ("a.npy", b"\x80\x04pickled", "a.npy: cannot be read as .npy"),
-        ("a.npy", npy(X["train"])[:-8], "a.npy: cannot be read as .npy"),
-        ("a.safetensors", b"x" * 20, "a.safetensors: cannot be read as .safetensors"),
-        ("a.parquet", b"PAR1", "a.parquet: cannot be read as .parquet"),
-        ("a.pt", b"x", "found a .pt file; allowed: .npz, .npy, .safetensors, .parquet. Other formats may"),
-        ("a", b"x", "found a nameless file"),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, name: str, content: bytes | None, said: str
+# Arrays of an .npz, a table of parquet, or the name and content of a file, and what is said.
+REFUSED: list[tuple[Any, str]] = [
+    (saved(TRAIN.astype(float)), f"array 'x': found float64 (30, 5); {TYPES}. Round them yourself"),
+    (saved(NUMBER[:, None]), f"found int64 (30, 1); {TYPES}"),
+    (saved(TRAIN.astype(complex)), f"found complex128 (30, 5); {TYPES}"),
+    (saved(RAGGED, Y["train"][:2]), f"found object (2,); {TYPES}. Python objects are pickled"),
+    (saved(y=Y["train"].astype(object)), "array 'y': found Python objects, which are pickled"),
+    (saved(TRAIN[:, 0]), f"found float32 of shape (30,); {FLAT}"),
+    (saved(TRAIN[:, None]), f"of shape (30, 1, 5); {FLAT}. Pool the vectors"),
+    (saved(TRAIN[:0], NUMBER[:0]), "of shape (0, 5), without a number; allowed: at least one"),
+    (saved(TRAIN[:, :0]), "of shape (30, 0), without a number"),
+    (saved(TRAIN.T), "found 30 labels for the 5 embeddings of"),
+    (saved(TRAIN.T), "Embeddings lie in rows: save x.T"),
+    (saved(TRAIN * np.float32("nan")), "found no example whose numbers are all finite (row 0: 5 of 5"),
+    (saved(y=NUMBER[:29]), "found 29 labels for the 30 embeddings of"),
+    (saved(y=ONE_HOT), "found labels of shape (30, 3); allowed: (N,), one for each example. If each"),
+    (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
+    (saved(y=NUMBER * 2), "found the labels 0, 2, 4; allowed: 0 to 2 for 3 classes"),
+    (saved(y=NUMBER + 1), "labels start at 1: found 1 to 3"),
+    (saved(y=NUMBER - 1), "found the label -1; allowed: from 0; an example without a label"),
+    (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
+    (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "found a label that is no UTF-8"),
+    (saved(y=NUMBER.astype("datetime64[s]")), "found the label datetime.datetime(1970, 1, 1"),
+    ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "which array holds the embeddings, of u float32 (30, 5), v"),
+    ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "holds the labels, of u text (30,), v int64 (30,); say"),
+    ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
+     "found arrays for training and for testing in one file"),
+    ({"x": TRAIN}, "found x float32 (30, 5) and no labels; allowed: labels in the same file, or in a"),
+    ({}, "found no array in it"),
+    (column([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS),
+     "row 1, column 'x': found a list of 1 numbers; allowed"),
+    (column([None, [3.0, 2.0], [1.0, 1.0]], FLOATS), "row 0, column 'x': found no list; allowed: 2 numbers"),
+    (column([[1.0], [2.0], [3.0]], pa.list_(pa.float64())), "column 'x': found float64 (3, 1); allowed: flo"),
+    (column([[[1.0]], [[2.0]], [[3.0]]], pa.list_(FLOATS)), "of shape (3, 1, 0); allowed: (N, d)"),
+    (column(["[1, 2]", "[3, 4]", "[5, 6]"], pa.string()), "found string (3,); allowed: float32 or float16"),
+    (("a.npz", None), "a.npz: no such file"),
+    (("a.npz", b"no archive"), "a.npz: cannot be read as .npz (File is not a zip file)"),
+    (("a.npz", LFS), "git lfs"),
+    (("a.npy", b"\x80\x04pickled"), "a.npy: cannot be read as .npy"),
+    (("a.npy", npy(TRAIN)[:-8]), "a.npy: cannot be read as .npy"),
+    (("a.safetensors", b"x" * 20), "a.safetensors: cannot be read as .safetensors"),
+    (("a.parquet", b"PAR1"), "a.parquet: cannot be read as .parquet"),
+    (("a.pt", b"x"), "found a .pt file; allowed: .npz, .npy, .safetensors, .parquet. Other formats may"),
+    (("a", b"x"), "found a nameless file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "said"), REFUSED)
+def test_one_sentence_says_what_was_found_and_what_is_allowed(
+    tmp_path: Path, content: Any, said: str
 ) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "y.npy").write_bytes(npy(Y["train"]))
-    keys = {"kind": "arrays", "train": str(tmp_path / name), "test_from_train": 0.2}
-    labels = {"train_labels": str(tmp_path / "y.npy")}
-    assert said in refusal(ArraysSource.model_validate(keys | labels))
+    labels: dict[str, str] = {}
+    if isinstance(content, dict):
+        np.savez(file := tmp_path / "train.npz", **content)
+    elif isinstance(content, pa.Table):
+        parquet.write_table(content, file := tmp_path / "train.parquet")
+    else:
+        file = tmp_path / content[0]
+        if content[1] is not None:
+            file.write_bytes(content[1])
+        (tmp_path / "y.npy").write_bytes(npy(Y["train"]))
+        labels = {"train_labels": str(tmp_path / "y.npy")}
+    keys = {"kind": "arrays", "train": str(file), "test_from_train": 0.2}
+    found = refusal(ArraysSource.model_validate(keys | labels))
+    assert said in found and file.name in found
 
 
 @pytest.mark.parametrize(

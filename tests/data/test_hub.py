@@ -5,10 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.constants
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
-from tests.data.pictures import LFS, picture, red
+from tests.data.pictures import LFS, offline, picture, red
 
 from dpsweep.config import Dataset as Section
 from dpsweep.config import HubSource
@@ -118,22 +117,17 @@ def test_one_of_several_configurations(raw: Path) -> None:
         made(raw)
 
 
-@pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cut the hub off and return its empty cache."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_offline_a_cached_snapshot_is_enough(tmp_path: Path, offline: Path) -> None:
+def test_offline_a_cached_snapshot_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without one it fails at once with what to do."""
+    cache = offline(monkeypatch, tmp_path)
     started, online = time.monotonic(), section(None, 3, 1, revision=REVISION)
     command = rf"hf download someone/pets --repo-type dataset --revision {REVISION}"
     with pytest.raises(DatasetError, match=command):
         prepare("pets", online, tmp_path / "out")
     assert time.monotonic() - started < 60
-    snapshot = offline / "datasets--someone--pets" / "snapshots" / REVISION
+    snapshot = cache / "datasets--someone--pets" / "snapshots" / REVISION
     save(snapshot, "train", [0, 1, 1])
     save(snapshot, "test", [1])
     found = prepare("pets", online, tmp_path / "out")

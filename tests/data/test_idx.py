@@ -1,3 +1,5 @@
+"""The files of MNIST and its relatives."""
+
 import gzip
 import struct
 from pathlib import Path
@@ -32,9 +34,9 @@ def write(folder: Path, mark: str = "-", end: str = "") -> None:
             (folder / f"{split}-{name}-ubyte{end}").write_bytes(packed)
 
 
-def read(folder: Path, size: int = 4, **source: Any) -> LabelledData:
+def read(folder: Path, **source: Any) -> LabelledData:
     with named("digits"):
-        return load(section(folder, 8, 2, image_size=size, source={"kind": "idx"} | source))
+        return load(section(folder, 8, 2, source={"kind": "idx"} | source))
 
 
 @pytest.mark.parametrize(("mark", "end"), [("-", ""), ("-", ".gz"), (".", "")])
@@ -90,9 +92,3 @@ def test_what_is_wrong_names_the_file(
         (tmp_path / file).write_bytes(content)
     with pytest.raises(DatasetError, match=said):
         read(tmp_path)
-
-
-def test_another_image_size_is_refused(tmp_path: Path) -> None:
-    write(tmp_path)
-    with pytest.raises(DatasetError, match="image_size: found 8, but images of 4 x 4 pixels"):
-        read(tmp_path, size=8)

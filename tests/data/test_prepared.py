@@ -1,5 +1,10 @@
+"""Prepared datasets: what is written comes back, or the damage is said."""
+
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
+from dpsweep.data.prepare import prepare
 from dpsweep.data.resize import Resize
 
 Images = npt.NDArray[np.uint8]
@@ -26,62 +33,40 @@ def write(folder: Path, train: Split, test: Split, **changes: Any) -> PreparedDa
     return write_prepared(folder, train=train, test=test, **(facts | changes))
 
 
-def test_arrays_and_counts_come_back(tmp_path: Path) -> None:
+def test_what_is_written_comes_back_at_once_or_in_blocks(tmp_path: Path) -> None:
     train, test = make(10, 0), make(4, 1)
-    written = write(tmp_path, train, test)
-    opened = PreparedDataset.open(tmp_path)
+    written = write(tmp_path / "a", train, test)
+    opened = PreparedDataset.open(tmp_path / "a")
     assert opened.metadata == written.metadata
     np.testing.assert_array_equal(opened.train_inputs, train.inputs)
     np.testing.assert_array_equal(opened.test_labels, test.labels)
     assert opened.metadata.train_counts == (4, 3, 3)
     assert opened.metadata.test_counts == (2, 1, 1)
     assert opened.metadata.shape == (4, 5, 3)
-    assert isinstance(opened.train_inputs, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         opened.train_inputs[0] = 0
-
-
-def test_blocks_are_written_as_one_array(tmp_path: Path) -> None:
-    train = make(10, 0)
-    assert isinstance(train.inputs, np.ndarray)
-    blocks = [train.inputs[:3], train.inputs[3:4], train.inputs[4:]]
-    at_once = write(tmp_path / "a", train, make(4, 1))
     # Neither blocks nor names change the checksum.
-    split = Split(iter(blocks), train.labels)
-    in_blocks = write(tmp_path / "b", split, make(4, 1), title="Other", name="other")
-    np.testing.assert_array_equal(at_once.train_inputs, in_blocks.train_inputs)
-    assert at_once.metadata.checksum == in_blocks.metadata.checksum
+    blocks = Split(iter(np.split(train.inputs, [3, 4])), train.labels)
+    in_blocks = write(tmp_path / "b", blocks, test, title="Other", name="other")
+    np.testing.assert_array_equal(in_blocks.train_inputs, train.inputs)
+    assert in_blocks.metadata.checksum == opened.metadata.checksum
 
 
-def test_checksum_depends_on_every_array(tmp_path: Path) -> None:
+def test_checksum_depends_on_every_array_and_on_how_images_are_resized(tmp_path: Path) -> None:
     train, test = make(12, 0), make(6, 1)
     shifted = Split(train.inputs, np.roll(train.labels, 1))
     other_test = Split(test.inputs, np.roll(test.labels, 1))
-    variants = [(train, test), (make(12, 5), test), (shifted, test), (train, make(6, 5))]
-    variants += [(train, other_test), (test, train)]
-    checksums = {
-        write(tmp_path / str(number), *variant).metadata.checksum
-        for number, variant in enumerate(variants)
-    }
-    assert len(checksums) == len(variants)
-
-
-def test_checksum_depends_on_how_images_are_resized(tmp_path: Path) -> None:
-    sizes = {None: None} | {size: Resize(size=size, interpolation="bicubic") for size in (8, 9)}
-    made = {
-        size: write(tmp_path / str(size), make(12, 0), make(6, 1), resize=resize).metadata
-        for size, resize in sizes.items()
-    }
-    assert len({each.checksum for each in made.values()}) == 3
-    assert PreparedDataset.open(tmp_path / "8").metadata.resize == sizes[8]
+    variants: list[tuple[Split, Split, dict[str, Any]]] = [
+        *((train, test, {}), (make(12, 5), test, {}), (shifted, test, {})),
+        *((train, make(6, 5), {}), (train, other_test, {}), (test, train, {})),
+    ]
+    sizes = [Resize(size=size, interpolation="bicubic") for size in (8, 9)]
+    variants += [(train, test, {"resize": each}) for each in sizes]
+    made = [write(tmp_path / str(i), *two, **keys) for i, (*two, keys) in enumerate(variants)]
+    assert len({each.metadata.checksum for each in made}) == len(variants)
+    assert made[-1].metadata.resize == sizes[-1]
     # As it was before there were such images: trials keep their keys, outputs stay current.
-    assert "resize" not in json.loads((tmp_path / "None" / "metadata.json").read_text())
-
-
-def test_a_missing_folder_is_to_be_prepared(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"metadata\.json is missing") as raised:
-        PreparedDataset.open(tmp_path / "toys")
-    assert raised.value.remake == (tmp_path / "toys" / "metadata.json",)
+    assert "resize" not in json.loads((tmp_path / "0" / "metadata.json").read_text())
 
 
 def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
@@ -108,82 +93,106 @@ def swap(folder: Path) -> None:
     (folder / "train_inputs.npy").write_bytes((folder / "test_inputs.npy").read_bytes())
 
 
+def flip(name: str, place: int) -> Callable[[Path], object]:
+    """Change a bit of the numbers of an array."""
+
+    def change(folder: Path) -> None:
+        path = folder / f"{name}.npy"
+        content = bytearray(path.read_bytes())
+        content[place if place < 0 else place - np.load(path).nbytes] ^= 1
+        path.write_bytes(content)
+
+    return change
+
+
 PICKLED = np.array([{}] * 10, dtype=object)
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a truncated array": lambda folder: os.truncate(folder / "train_inputs.npy", 700),
-    "a missing array": lambda folder: (folder / "test_labels.npy").unlink(),
-    "an array of another split": swap,
-    "pickled labels": lambda folder: np.save(folder / "train_labels.npy", PICKLED),
-    "truncated metadata": lambda folder: os.truncate(folder / "metadata.json", 200),
-    "a missing key": lambda folder: edit(folder, '"classes"', '"kinds"'),
-    "another class": lambda folder: edit(folder, "ball", "bell"),
-}
+ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no folder": (shutil.rmtree, r"metadata\.json is missing"),
+    "a truncated array": (lambda folder: os.truncate(folder / "train_inputs.npy", 700), "damaged"),
+    "a missing array": (lambda folder: (folder / "test_labels.npy").unlink(), "is missing"),
+    "an array of another split": (swap, r"train_inputs\.npy is uint8 \(4, .*says uint8 \(10, "),
+    "pickled labels": (lambda folder: np.save(folder / "train_labels.npy", PICKLED), "damaged"),
+    "truncated metadata": (lambda folder: os.truncate(folder / "metadata.json", 200), "json"),
+    "a missing key": (lambda folder: edit(folder, '"classes"', '"kinds"'), "edited"),
+    "another class": (lambda folder: edit(folder, "ball", "bell"), "edited"),
+    **{
+        f"bit {place} of {name}": (flip(name, place), rf"{name}\.npy .*metadata\.json says")
+        for name in ARRAYS
+        for place in (0, -1)
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_is_seen_when_opened(tmp_path: Path, kind: str) -> None:
-    write(tmp_path, make(10, 0), make(4, 1))
-    DAMAGES[kind](tmp_path)
-    with pytest.raises(DatasetError) as raised:
-        PreparedDataset.open(tmp_path)
-    assert raised.value.remake == (tmp_path / "metadata.json",)
-
-
-@pytest.mark.parametrize("name", ["train_inputs", "train_labels", "test_inputs", "test_labels"])
-@pytest.mark.parametrize("place", [0, -1])
-def test_every_flipped_bit_is_seen_when_opened(tmp_path: Path, name: str, place: int) -> None:
-    write(tmp_path, make(10, 0), make(4, 1))
-    path = tmp_path / f"{name}.npy"
-    content = bytearray(path.read_bytes())
-    header = len(content) - np.load(path).nbytes
-    content[header + place if place >= 0 else place] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DatasetError, match=rf"{name}\.npy .*metadata\.json says") as raised:
-        PreparedDataset.open(tmp_path)
-    assert raised.value.remake == (tmp_path / "metadata.json",)
+    change, message = DAMAGES[kind]
+    write(tmp_path / "toys", make(10, 0), make(4, 1))
+    change(tmp_path / "toys")
+    with pytest.raises(DatasetError, match=message) as raised:
+        PreparedDataset.open(tmp_path / "toys")
+    assert raised.value.remake == (tmp_path / "toys" / "metadata.json",)
 
 
 def images(*shape: int) -> Images:
     return np.zeros(shape, np.uint8)
 
 
-LABELS = np.array([0, 1, 2])
-# Training inputs and labels, and what is said.
-REFUSED: list[tuple[Any, Any, str]] = [
-    (images(3, 4, 5, 3), np.array([0, 1, 3]), "train labels: found 0 to 3; allowed: 0 to 2"),
-    (images(3, 4, 5, 3), np.array([0, 1, -1]), "found -1 to 1"),
-    (images(3, 4, 5, 3), LABELS / 1, r"found float64 \(3,\); allowed: integers"),
-    (images(2, 4, 5, 3), LABELS, "2 inputs for 3 labels"),
-    (images(4, 4, 5, 3), LABELS, "4 inputs for 3 labels"),
-    (iter([]), LABELS, "0 inputs for 3 labels"),
-    (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, "all inputs must have one type and shape"),
-    (images(3, 9, 9, 3), LABELS, "a test input uint8 .*; they must agree"),
-    (images(0, 4, 5, 3), LABELS[:0], "there is no example"),
+LABELS, FOUR = np.array([0, 1, 2]), np.arange(4) % 3
+KINDS = "allowed: uint8 .* with 1 or 3 channels"
+# Training inputs, labels and other facts, and what is said.
+REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found 0 to 3; allowed: 0 to 2"),
+    (images(3, 4, 5, 3), np.array([0, 1, -1]), {}, "found -1 to 1"),
+    (images(3, 4, 5, 3), LABELS / 1, {}, r"found float64 \(3,\); allowed: integers"),
+    (images(2, 4, 5, 3), LABELS, {}, "2 inputs for 3 labels"),
+    (images(4, 4, 5, 3), LABELS, {}, "4 inputs for 3 labels"),
+    (iter([]), LABELS, {}, "0 inputs for 3 labels"),
+    (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, {}, "all inputs must have one type and shape"),
+    (images(3, 9, 9, 3), LABELS, {}, "a test input uint8 .*; they must agree"),
+    (images(0, 4, 5, 3), LABELS[:0], {}, "there is no example"),
+    (np.zeros((4, 4, 5, 3), np.float32), FOUR, {"test": None}, KINDS),
+    (images(4, 4, 5, 2), FOUR, {"test": None}, KINDS),
+    (images(3, 4, 5, 3), LABELS, {"kind": "sound"}, "found kind 'sound'; allowed: image, text"),
+    (images(3, 4, 5, 3), LABELS, {"classes": ["ball", "car", "car"]}, "class car twice; allowed: each once"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("inputs", "labels", "message"), REFUSED)
-def test_inconsistent_splits_are_refused(
-    tmp_path: Path, inputs: Any, labels: Any, message: str
+@pytest.mark.parametrize(("inputs", "labels", "facts", "message"), REFUSED)
+def test_what_does_not_belong_together_is_refused(
+    tmp_path: Path, inputs: Any, labels: Any, facts: dict[str, Any], message: str
 ) -> None:
+    split = Split(inputs, labels)
+    rest = {key: value for key, value in facts.items() if key != "test"}
     with pytest.raises(DatasetError, match=message):
-        write(tmp_path, Split(inputs, labels), make(4, 1))
+        write(tmp_path, split, split if "test" in facts else make(4, 1), **rest)
     with pytest.raises(DatasetError):
         PreparedDataset.open(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "changes", "message"),
-    [
-        (np.zeros((4, 4, 5, 3), np.float32), {}, "allowed: uint8 .* with 1 or 3 channels"),
-        (images(4, 4, 5, 2), {}, "allowed: uint8 .* with 1 or 3 channels"),
-        (images(4, 4, 5, 3), {"kind": "sound"}, "found kind 'sound'; allowed: image, text"),
-        (images(4, 4, 5, 3), {"classes": ["ball", "car", "car"]}, "the class car twice; allowed: each once"),
-    ],
-)  # fmt: skip
-def test_only_known_kinds_of_inputs_and_classes_are_accepted(
-    tmp_path: Path, inputs: Any, changes: dict[str, Any], message: str
-) -> None:
-    split = Split(inputs, np.arange(4) % 3)
-    with pytest.raises(DatasetError, match=message):
-        write(tmp_path, split, split, **changes)
+GLYPHS: dict[str, Any] = {
+    "title": "Glyphs",
+    "source": {"kind": "glyphs", "characters": "0aB", "train_per_class": 4, "test_per_class": 2},
+    **{"image_size": 8, "classes": 3, "train_size": 12, "test_size": 6},
+}
+
+
+def test_a_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
+    for key in ("classes", "train_size", "test_size"):
+        wrong = GLYPHS | {key: GLYPHS[key] + 1}
+        message = rf"datasets\.toys\.{key}: the study says {wrong[key]}, {GLYPHS[key]} found"
+        with pytest.raises(DatasetError, match=message):
+            prepare("toys", Dataset(**wrong), tmp_path)
+    metadata = prepare("toys", Dataset(**GLYPHS), tmp_path).metadata
+    assert (metadata.name, metadata.title, metadata.classes) == ("toys", "Glyphs", ("0", "a", "B"))
+    assert (metadata.train_size, metadata.shape) == (12, (8, 8, 1))
+
+
+def test_importing_the_layer_imports_no_heavy_library() -> None:
+    code = (
+        "import sys, dpsweep.data, dpsweep.data.prepare, dpsweep.models, dpsweep.models.backbone\n"
+        "heavy = {'torch', 'timm', 'datasets', 'sklearn', 'scipy', 'matplotlib', 'transformers'}\n"
+        "print(*heavy & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

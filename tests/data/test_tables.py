@@ -182,22 +182,20 @@ def test_what_others_write_is_read_to_the_character_or_refused(
         path = Path(folder, f"table{suffix}")
         write_table(rows, path, delimiter)
         try:
-            table = read_table(path, "text", "label")
+            found = zip(*read_table(path, "text", "label"), strict=True)
         except DatasetError as refusal:
             # A text that is itself lines of a table.
             assert "looks like a row of its own" in str(refusal)
             assert any(delimiter in line for text, _ in rows for line in re.split(r"[\r\n]", text))
             return
-    assert list(zip(table.texts, table.labels, strict=True)) == rows
+    assert list(found) == rows
 
 
 def test_texts_of_several_lines_are_read(tmp_path: Path) -> None:
     mail = 'Dear Ann,\n\nyes, "tomorrow", or\r\nthe day after.\nBest, Bob'
     rows = [(mail, "1"), ("no", "0"), ('"', "1"), ("a,1", "0")]
     with_pandas(rows, tmp_path / "t.csv", ",")
-    table = read_table(tmp_path / "t.csv", "text", "label")
-    assert list(zip(table.texts, table.labels, strict=True)) == rows
-    assert table.lines == len((tmp_path / "t.csv").read_bytes().splitlines())
+    assert list(zip(*read_table(tmp_path / "t.csv", "text", "label"), strict=True)) == rows
 
 
 # -- tables that are refused ---------------------------------------------------------------------

@@ -1,11 +1,12 @@
+"""Tokenizers: published ones are taken as they are, trained ones are the same everywhere."""
+
 import time
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.constants
 import numpy as np
 import pytest
-from tests.data.pictures import LFS
+from tests.data.pictures import LFS, offline
 from transformers import BertTokenizer
 
 from dpsweep.base.files import read_checked_json, write_json
@@ -138,8 +139,7 @@ def test_what_is_not_a_tokenizer(tmp_path: Path) -> None:
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, it fails at once with what to do."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    cache = offline(monkeypatch, tmp_path)
     first, revision = bert(tmp_path), "0123456789abcdef0123456789abcdef01234567"
     weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
     section = reader(None, architecture="bert", weights=weights)
@@ -151,7 +151,7 @@ def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.Mo
     files = "tokenizer.json config.json model.safetensors"
     assert f"hf download someone/bert {files} --revision {revision}" in str(refused.value)
     assert "backbones.b.tokenizer: {kind: file, path: ...}" in str(refused.value)
-    snapshot = tmp_path / "cache" / "models--someone--bert" / "snapshots" / revision
+    snapshot = cache / "models--someone--bert" / "snapshots" / revision
     snapshot.mkdir(parents=True)
     publish(tmp_path / "out.json", snapshot / "tokenizer.json")
     assert prepare("b", section, {}, tmp_path / "b.json").identity == first.identity

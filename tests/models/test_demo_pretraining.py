@@ -1,5 +1,6 @@
+"""Pretraining on the public data of the demo."""
+
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from tests.models.networks import VIT
 
 from dpsweep.config import Dataset, Pretraining
-from dpsweep.data import PreparedDataset, Split, write_prepared
+from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.demo_pretraining import Pretrained, pretrain
@@ -64,24 +65,10 @@ def test_it_is_a_function_of_the_seed(letters: PreparedDataset, first: Pretraine
     )
     assert not torch.allclose(start, other)
     assert not torch.allclose(start, first.state["blocks.0.attn.qkv.weight"])
-
-
-def test_a_share_keeps_the_balance(letters: PreparedDataset, first: Pretrained) -> None:
-    result = run(letters, train_share=0.25)
-    assert result.examples == 200
-    assert not same(result, first)
+    share = run(letters, train_share=0.25)
+    assert share.examples == 200 and not same(share, first)
 
 
 def test_divergence_is_an_error(letters: PreparedDataset) -> None:
     with pytest.raises(BackboneError, match="diverged"):
         run(letters, learning_rate=1e30)
-
-
-def test_grey_and_colour(tmp_path: Path) -> None:
-    inputs = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype=np.uint8)
-    facts = {"name": "noise", "title": "Noise", "source": "random", "revision": None}
-    split = Split(inputs, np.arange(8) % 2)
-    colour = write_prepared(tmp_path, train=split, test=split, classes=["a", "b"], **facts)
-    network = NETWORK.model_copy(update={"arguments": SMALL | {"in_chans": 3}})
-    result = pretrain(network, Normalise([0.5] * 3, [0.5] * 3), RECIPE, colour)
-    assert result.state["patch_embed.proj.weight"].shape == (16, 3, 4, 4)

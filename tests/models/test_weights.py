@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub.constants
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from tests.data.pictures import offline
 
 from dpsweep.base.files import write_json
 from dpsweep.config import Backbone
@@ -130,20 +130,15 @@ def test_a_backbone_is_prepared_from_a_file(tmp_path: Path, path: Path) -> None:
     body = [value for name, value in published.items() if not name.startswith("head.")]
     assert backbone.metadata.parameters == sum(value.numel() for value in body)
     torch.testing.assert_close(backbone.state()["norm.weight"], published["norm.weight"])
-
-
-def test_a_random_backbone_has_no_weights(tmp_path: Path) -> None:
-    backbone = made(tmp_path, {"kind": "random"})
-    assert not backbone.metadata.pretrained
-    assert backbone.state() == {}
+    random = made(tmp_path, {"kind": "random"})
+    assert not random.metadata.pretrained and random.state() == {}
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Cut the hub off; return where its cache would have a repository."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "models--timm--vit_tiny" / "snapshots" / COMMIT
+    cache = offline(monkeypatch, tmp_path)
+    return cache / "models--timm--vit_tiny" / "snapshots" / COMMIT
 
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, snapshot: Path) -> None:
