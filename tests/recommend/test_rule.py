@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from dpsweep.models.build import build_head
+from dpsweep.recommend import rule
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
     NoAdviceError,
@@ -17,11 +19,18 @@ from dpsweep.recommend.rule import (
     recommend,
     smallest_batch_size,
 )
-from dpsweep.recommend.situation import expected_gradient_norm
+from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
+noise_multiplier = lru_cache(rule.noise_multiplier)
+
+
+@pytest.fixture(autouse=True)
+def noise_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tests recommend for one situation."""
+    monkeypatch.setattr(rule, "noise_multiplier", noise_multiplier)
 
 
 def test_the_smallest_batch_of_nearly_least_noise() -> None:
@@ -36,13 +45,6 @@ def test_the_smallest_batch_of_nearly_least_noise() -> None:
     assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS - 1}) == 64
     assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS}) == 512
     assert smallest({64: 3.0, 128: 1.0}, {64: 8, 128: 4}) == 64
-
-
-def test_weaker_privacy_and_more_epochs_allow_larger_batches() -> None:
-    assert batch_size(replace(SITUATION, epsilon=8.0)) >= batch_size(
-        replace(SITUATION, epsilon=0.5)
-    )
-    assert batch_size(replace(SITUATION, train_size=20, epochs=40)) == 20
 
 
 def test_the_formula_has_the_norm_and_the_steps_as_its_units() -> None:
@@ -94,3 +96,24 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
     functional.cross_entropy(head(features), torch.tensor([3])).backward()
     gradients = [each.grad.flatten() for each in head.parameters() if each.grad is not None]
     assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
+
+
+STUDY = Path(__file__).parents[2] / "studies" / "fashion-mnist.yaml"
+
+
+@pytest.mark.parametrize(("level", "epsilon"), [("low", 0.5), ("middle", 2), ("high", 8)])
+def test_the_small_grids_of_the_study_are_the_advised_ones(level: str, epsilon: float) -> None:
+    study = load_study(STUDY)
+    advised = recommend(situation_of(study, "shorter", epsilon, 10))
+    sweeps = [study.sweeps[f"{level}-{place}"] for place in ("quarter", "advised", "fourfold")]
+    swept = {
+        study.numeric_batch_size("fashion-mnist", size): sweep.learning_rates
+        for sweep in sweeps
+        for size in sweep.batch_size
+    }
+    assert swept.keys() == advised.small_grid.keys()
+    for size, rates in advised.small_grid.items():
+        assert swept[size] == pytest.approx(rates, rel=0.05)
+    for sweep in sweeps:
+        assert sweep.epsilon == [epsilon] and sweep.epochs == [10]
+        assert sweep.clipping_bound == pytest.approx([advised.clipping_bound], rel=0.05)

@@ -1,16 +1,19 @@
 """Optimal clipping bounds against brute force over C, with gradients that are written out."""
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.theory.test_gram import batch
 
 from dpsweep.theory import (
     ClippedSums,
     PrivacyEffects,
     alignment,
     direction_optimal_clipping,
+    gram_matrix,
     mean_squared_error,
     mse_optimal_clipping,
 )
@@ -19,20 +22,23 @@ SIGMAS = st.sampled_from([0.0, 0.01, 0.3, 1.0, 10.0, 300.0])
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def clipped_sum(gradients: np.ndarray, bound: float) -> np.ndarray:
-    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
-    return (gradients * np.minimum(1, bound / np.where(norms > 0, norms, 1))).sum(0)
+def clipped_sums(gradients: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """One for each bound, shape (bounds, d)."""
+    norms = np.linalg.norm(gradients, axis=1)
+    return np.minimum(1, bounds[:, None] / np.where(norms > 0, norms, 1)) @ gradients
 
 
-def direct_mse(gradients: np.ndarray, bound: float, sigma: float) -> float:
-    error = clipped_sum(gradients, bound) - gradients.sum(0)
-    return bound**2 * sigma**2 * gradients.shape[1] + error @ error
+def direct_mse(gradients: np.ndarray, bounds: Any, sigma: float) -> np.ndarray:
+    bounds = np.atleast_1d(bounds)
+    errors = clipped_sums(gradients, bounds) - gradients.sum(0)
+    return bounds**2 * sigma**2 * gradients.shape[1] + (errors**2).sum(1)
 
 
-def direct_alignment(gradients: np.ndarray, bound: float, sigma: float) -> float:
-    found, wanted = clipped_sum(gradients, bound), gradients.sum(0)
-    length = found @ found + bound**2 * sigma**2 * gradients.shape[1]
-    return max(found @ wanted, 0) ** 2 / (length * (wanted @ wanted))
+def direct_alignment(gradients: np.ndarray, bounds: Any, sigma: float) -> np.ndarray:
+    bounds = np.atleast_1d(bounds)
+    found, wanted = clipped_sums(gradients, bounds), gradients.sum(0)
+    lengths = (found**2).sum(1) + bounds**2 * sigma**2 * gradients.shape[1]
+    return np.maximum(found @ wanted, 0) ** 2 / (lengths * (wanted @ wanted))
 
 
 def grid(gradients: np.ndarray) -> np.ndarray:
@@ -49,14 +55,13 @@ def test_error_and_alignment_are_those_of_the_written_out_sums(
     gradients = batch(seed, examples)
     gram, bounds = gradients @ gradients.T, grid(gradients)[::37]
     errors = mean_squared_error(gram, bounds, sigma, 6).total
-    aligned = alignment(gram, bounds, sigma, 6)
     scale = np.trace(gram) * examples
-    for bound, error, value in zip(bounds, errors, aligned, strict=True):
-        assert error == pytest.approx(
-            direct_mse(gradients, bound, sigma), rel=1e-9, abs=1e-12 * scale
-        )
-        # Without noise, gradients that nearly cancel have a direction with few digits.
-        assert value == pytest.approx(direct_alignment(gradients, bound, sigma), rel=1e-6, abs=1e-9)
+    wanted = direct_mse(gradients, bounds, sigma)
+    np.testing.assert_allclose(errors, wanted, rtol=1e-9, atol=1e-12 * scale)
+    # Without noise, gradients that nearly cancel have a direction with few digits.
+    aligned = alignment(gram, bounds, sigma, 6)
+    wanted = direct_alignment(gradients, bounds, sigma)
+    np.testing.assert_allclose(aligned, wanted, rtol=1e-6, atol=1e-9)
 
 
 @settings(max_examples=80)
@@ -66,9 +71,9 @@ def test_no_bound_of_a_fine_grid_has_a_smaller_error(
 ) -> None:
     gradients = batch(seed, examples + 1)
     best = mse_optimal_clipping(gradients @ gradients.T, sigma, 6)
-    others = [direct_mse(gradients, bound, sigma) for bound in grid(gradients)]
+    others = direct_mse(gradients, grid(gradients), sigma)
     scale = (np.linalg.norm(gradients, axis=1).sum()) ** 2
-    assert direct_mse(gradients, best, sigma) <= min(others) * (1 + 1e-9) + 1e-13 * scale
+    assert direct_mse(gradients, best, sigma) <= others.min() * (1 + 1e-9) + 1e-13 * scale
 
 
 @settings(max_examples=80)
@@ -79,7 +84,7 @@ def test_no_bound_of_a_fine_grid_has_a_better_direction(
     gradients = batch(seed, examples + 1)
     best = direction_optimal_clipping(gradients @ gradients.T, sigma, 6)
     bounds = grid(gradients)
-    others = np.array([direct_alignment(gradients, bound, sigma) for bound in bounds])
+    others = direct_alignment(gradients, bounds, sigma)
     assert best.alignment == pytest.approx(
         direct_alignment(gradients, best.clipping_bound, sigma), rel=1e-6
     )
@@ -93,60 +98,20 @@ def test_no_bound_of_a_fine_grid_has_a_better_direction(
             assert outside <= 0.98 * best.alignment * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.5, 20.0])
-def test_equal_gradients_have_a_closed_form(sigma: float) -> None:
-    # N.G = B^2 n and N.N = B^2, so C* = B^2 n / (B^2 + sigma^2 d).
-    examples, norm, dimension = 8, 3.0, 100
-    gram = np.full((examples, examples), norm**2)
-    wanted = examples**2 * norm / (examples**2 + sigma**2 * dimension)
-    assert mse_optimal_clipping(gram, sigma, dimension) == pytest.approx(wanted, rel=1e-12)
-    best = direction_optimal_clipping(gram, sigma, dimension)
-    assert best.clipping_bound == norm
-    assert best.lower == 0
-    assert best.alignment == pytest.approx(
-        examples**2 / (examples**2 + sigma**2 * dimension), rel=1e-12
-    )
-
-
-def test_one_example() -> None:
-    gram = np.array([[9.0]])
-    assert mse_optimal_clipping(gram, 0.0, 4) == 3
-    assert mse_optimal_clipping(gram, 1.0, 4) == pytest.approx(3 / 5)
-    assert direction_optimal_clipping(gram, 1.0, 4).clipping_bound == 3
-
-
-def test_zero_gradients() -> None:
+def test_gradients_that_are_zero_or_cancel_are_best_left_out() -> None:
     gram = np.zeros((3, 3))
     assert mse_optimal_clipping(gram, 1.0, 4) == 0
     assert np.isnan(direction_optimal_clipping(gram, 1.0, 4).clipping_bound)
     assert np.isnan(alignment(gram, [1.0, 2.0], 1.0, 4)).all()
     assert mean_squared_error(gram, 2.0, 1.0, 4).total == 16
+    cancelling = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    assert mse_optimal_clipping(cancelling @ cancelling.T, 1.0, 2) == 0
 
 
-def test_gradients_that_cancel_are_best_left_out() -> None:
-    gradients = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    assert mse_optimal_clipping(gradients @ gradients.T, 1.0, 2) == 0
-
-
-def test_above_all_norms_only_noise_is_left_and_below_them_the_direction_is_the_same() -> None:
+def test_below_all_norms_the_direction_is_the_same() -> None:
     gradients = batch(5)
-    gram = gradients @ gradients.T
-    above = 2 * np.linalg.norm(gradients, axis=1).max()
-    error = mean_squared_error(gram, above, 1.5, 6)
-    assert error.bias == 0
-    assert error.noise == pytest.approx(above**2 * 1.5**2 * 6)
-    small = alignment(gram, [0.0, 1e-9, 1e-6], 1.5, 6)
+    small = alignment(gradients @ gradients.T, [0.0, 1e-9, 1e-6], 1.5, 6)
     assert small == pytest.approx(np.full(3, small[0]), rel=1e-9)
-
-
-def test_without_noise_nothing_needs_to_be_clipped() -> None:
-    gradients = batch(6)
-    gram = gradients @ gradients.T
-    best = mse_optimal_clipping(gram, 0.0, 6)
-    assert best == pytest.approx(np.linalg.norm(gradients, axis=1).max())
-    direction = direction_optimal_clipping(gram, 0.0, 6)
-    assert direction.alignment == pytest.approx(1)
-    assert direction.upper == np.inf
 
 
 @pytest.mark.parametrize(
@@ -182,3 +147,89 @@ def test_a_sum_that_points_away_from_the_gradient_is_not_aligned_with_it() -> No
     gram = gradients @ gradients.T
     assert alignment(gram, 1.0, 0.1, 1) == 0
     assert direction_optimal_clipping(gram, 0.1, 1).lower > 9
+
+
+# -- Gram matrices and what is kept of them ------------------------------------------------------
+
+
+def batch(seed: int, examples: int = 17, dimension: int = 6) -> np.ndarray:
+    """Gradients with something in common, of very different length, and one that is zero."""
+    generator = np.random.default_rng(seed)
+    gradients = generator.normal(size=(examples, dimension)) + generator.normal(size=dimension)
+    gradients *= 10 ** generator.uniform(-2, 2, size=(examples, 1))
+    gradients[examples // 2] = 0
+    return gradients
+
+
+@pytest.mark.parametrize("block_bytes", [1, 400, 2**20])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gram_matrix_is_summed_in_float64_however_it_is_cut(dtype: type, block_bytes: int) -> None:
+    gradients = batch(0).astype(dtype)
+    exact = gradients.astype(np.float64)
+    np.testing.assert_allclose(gram_matrix(gradients, block_bytes), exact @ exact.T, rtol=1e-12)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), examples=st.integers(1, 40), block=st.integers(1, 50))
+def test_sums_are_those_of_the_written_out_vectors(seed: int, examples: int, block: int) -> None:
+    gradients = batch(seed, examples)
+    norms = np.linalg.norm(gradients, axis=1)
+    order = [each for each in np.argsort(norms, kind="stable") if norms[each] > 0]
+    from_gram = ClippedSums.of(gradients @ gradients.T)
+    from_rows = ClippedSums.from_rows(lambda chosen: gradients[chosen], examples, block)
+    scale = norms.sum() ** 2 + 1e-300
+    for sums in (from_gram, from_rows):
+        for count in range(len(order) + 1):
+            first, last = gradients[order[:count]], gradients[order[count:]]
+            unclipped, clipped = first.sum(0), last.sum(0)
+            units = (last / np.linalg.norm(last, axis=1, keepdims=True)).sum(0)
+            total = unclipped + clipped
+            wanted = {
+                "unclipped_square": unclipped @ unclipped,
+                "clipped_square": clipped @ clipped,
+                "unit_square": units @ units,
+                "unit_clipped": units @ clipped,
+                "unclipped_unit": unclipped @ units,
+                "unclipped_total": unclipped @ total,
+                "unit_total": units @ total,
+            }
+            for name, value in wanted.items():
+                size = scale if "unit" not in name else np.sqrt(scale) * examples + examples**2
+                found = getattr(sums, name)[count]
+                assert found == pytest.approx(value, rel=1e-9, abs=1e-11 * size), name
+
+
+def test_sums_of_a_zero_batch_are_empty() -> None:
+    sums = ClippedSums.of(np.zeros((3, 3)))
+    assert len(sums.norms) == 0
+    assert sums.total_square == 0
+    rows = ClippedSums.from_rows(lambda chosen: np.zeros((len(chosen), 5)), 3, 2)
+    assert len(rows.norms) == 0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_gradients_that_are_not_finite_are_refused(wrong: float) -> None:
+    gradients = batch(2)
+    gradients[3, 1] = wrong
+    for make in (
+        lambda: gram_matrix(gradients),
+        lambda: ClippedSums.of(gradients @ gradients.T),
+        lambda: ClippedSums.from_rows(lambda chosen: gradients[chosen], 17, 17),
+    ):
+        with (
+            np.errstate(invalid="ignore"),
+            pytest.raises(ValueError, match="1 of 17 gradients are"),
+        ):
+            make()
+
+
+def test_memory_of_rows_does_not_grow_with_the_batch() -> None:
+    def rows(chosen: np.ndarray) -> np.ndarray:
+        return np.random.default_rng(int(chosen[0])).normal(size=(len(chosen), 100_000))
+
+    tracemalloc.start()
+    ClippedSums.from_rows(rows, 64, 8)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # All 64 would take 51 MB; a block takes 6.4 MB.
+    assert peak < 45e6
