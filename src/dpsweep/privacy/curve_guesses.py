@@ -61,6 +61,11 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
 def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> float:
     """Bound the probability of ``correct`` or more right guesses under a curve, to one part in a million.
 
+    >>> from dpsweep.privacy.trade_off import GaussianTradeOff
+    >>> curve = GaussianTradeOff(mu=1.0).false_positive_rate
+    >>> f"{curve_p_value(curve, canaries=1000, guesses=100, correct=99):.3f}"
+    '0.029'
+
     Args:
         curve: see `refuted`.
         canaries: m.
@@ -77,13 +82,9 @@ def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> flo
     return high
 
 
-def fewest_that_refute(curve: Rate, canaries: int, guesses: int, level: float = 0.05) -> int:
+def fewest_that_refute(curve: Rate, canaries: int, guesses: int) -> int:
     """Return the smallest number of right guesses that refutes a curve; more than there are if none does.
 
-    Args:
-        curve: what is refuted.
-        canaries: of the audit.
-        guesses: how many of them are guessed.
-        level: probability of refuting what is true.
+    Arguments are those of `refuted`.
     """
-    return fewest(lambda correct: refuted(curve, canaries, guesses, correct, level), guesses)
+    return fewest(lambda correct: refuted(curve, canaries, guesses, correct), guesses)

@@ -15,7 +15,6 @@ epsilons are taken, each of which holds. Both directions are bounded, an attacke
 that are there and one who looks for records that are not.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Protocol
@@ -243,23 +242,19 @@ def _deltas_of_both_directions(loss: PrivacyLossDistribution) -> tuple[Floats, F
     return removing, adding
 
 
-def tuned_trade_off(noise: TuningNoise, records: int = 1) -> GuaranteedTradeOff:
+def tuned_trade_off(noise: TuningNoise) -> GuaranteedTradeOff:
     """Return what is known of the best of a random number of trials.
 
     Its privacy loss is not known. But the bound of `dpsweep.privacy.tuning` holds at every epsilon:
     (e + (shape + 1) second_epsilon, mean delta(e)) for every e >= 0, where delta(e) is the profile of
-    the trials and their score. Groups follow by group privacy, which is coarse.
-
-    Args:
-        noise: of accounted tuning.
-        records: size of the group.
+    the trials and their score.
     """
     profiles = [*map(training_profile, noise.noise), gaussian_profile(noise.score_noise)]
     profile = largest_profile(profiles)
     own = np.linspace(0, 2 * noise.first_epsilon, 400)
     delta = np.array([min(1.0, noise.mean_trials * profile(each)) for each in own])
     epsilons = own + (noise.shape + 1) * noise.second_epsilon
-    return GuaranteedTradeOff(epsilons, delta, delta).of_group(records)
+    return GuaranteedTradeOff(epsilons, delta, delta)
 
 
 @checked_dataclass(frozen=True)
@@ -296,12 +291,15 @@ def best_attack(curve: TradeOff, records: int) -> Attack:
     )
 
 
-def attacks_on_training(noise: Calibration, groups: Sequence[int] = GROUPS) -> list[Attack]:
+def attacks_on_training(noise: Calibration) -> list[Attack]:
     """Return the best attacks on training with some noise, one for each size of a group."""
-    return [best_attack(training_trade_off(noise, each), each) for each in groups]
+    return [best_attack(training_trade_off(noise, each), each) for each in GROUPS]
 
 
-def attacks_on_tuning(noise: TuningNoise, groups: Sequence[int] = GROUPS) -> list[Attack]:
-    """Return bounds on the best attacks on accounted tuning, one for each size of a group."""
+def attacks_on_tuning(noise: TuningNoise) -> list[Attack]:
+    """Return bounds on the best attacks on accounted tuning, one for each size of a group.
+
+    Those on several records follow by group privacy, which is coarse.
+    """
     alone = tuned_trade_off(noise)
-    return [best_attack(alone.of_group(each), each) for each in groups]
+    return [best_attack(alone.of_group(each), each) for each in GROUPS]

@@ -21,7 +21,7 @@ from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
-from dpsweep.release.untrusted import Layout
+from dpsweep.release.untrusted import TYPES, Layout
 
 # transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
 _WRAPPER = "network."
@@ -64,11 +64,7 @@ def stated(model: nn.Module) -> dict[str, Any]:
 _COMPILER = "torch._dynamo"
 # Of a network, each a tensor: the largest have thousands.
 _MOST_TENSORS = 20_000
-_SAFETENSORS = {
-    **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bool: "BOOL"},
-    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
-    **{torch.uint8: "U8"},
-}
+_SAFETENSORS = {f"torch.{name}": each for each, name in TYPES.items()}
 _method: TypeAdapter[Method] = TypeAdapter(Method)
 
 
@@ -121,7 +117,7 @@ def _outline(architecture: str, method: str, classes: int) -> Any:
 
 def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
     return {
-        name: (_SAFETENSORS.get(each.dtype, str(each.dtype)), list(each.shape))
+        name: (_SAFETENSORS.get(str(each.dtype), str(each.dtype)), list(each.shape))
         for name, each in state.items()
     }
 

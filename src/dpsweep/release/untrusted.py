@@ -28,10 +28,11 @@ _BLOCK = 2**24
 Layout = Mapping[str, tuple[str, list[int]]]
 """Tensors of a file: of each name the type, as safetensors calls it, and the shape."""
 
-_TYPES = {
-    **{"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32},
-    **{"I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_},
+TYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BOOL": "bool", "U8": "uint8"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
 }
+"""Types of tensors: what numpy and torch call those of safetensors."""
 
 
 def escaped(text: str) -> str:
@@ -238,10 +239,10 @@ def tensor_mistakes(stream: BinaryIO, layout: Layout) -> Iterator[str]:
         if name not in layout:
             return
         dtype, shape = layout[name]
-        if dtype not in _TYPES:
+        if dtype not in TYPES:
             yield f"{printable(name)}: expected {dtype}, which no release has"
             return
-        size = math.prod(shape) * np.dtype(_TYPES[dtype]).itemsize
+        size = math.prod(shape) * np.dtype(TYPES[dtype]).itemsize
         if (entry.get("dtype"), entry.get("shape")) != (dtype, shape):
             found = f"{entry.get('dtype')} {entry.get('shape')}"
             yield f"{printable(name)}: found {printable(found)}, expected {dtype} {shape}"
@@ -262,7 +263,7 @@ def tensor_mistakes(stream: BinaryIO, layout: Layout) -> Iterator[str]:
     stream.seek(start)
     for name in header:
         dtype, shape = layout[name]
-        if not _is_finite(stream, math.prod(shape), np.dtype(_TYPES[dtype])):
+        if not _is_finite(stream, math.prod(shape), np.dtype(TYPES[dtype])):
             yield f"{printable(name)}: found numbers that are not finite"
 
 
