@@ -24,7 +24,14 @@ class JobResources:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._cost = cache(lambda problem: ProblemCost(study, problem))
+        self._problem = cache(lambda problem: ProblemCost(study, problem))
+        # Thousands of jobs ask; cells of a problem differ in their epochs alone.
+        self._memory = cache(
+            lambda problem, epochs: self._problem(problem).cell(epochs).host_gigabytes
+        )
+        self._seconds = cache(
+            lambda stage, problem, epochs: self._problem(problem).seconds(stage, epochs)
+        )
 
     def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
         """A GPU, memory of the CPU in MB and time in minutes, as functions of wildcards and attempt.
@@ -34,14 +41,16 @@ class JobResources:
         """
 
         def mem_mb(wildcards: Mapping[str, str], attempt: int) -> int:
-            problem, epochs = self._kind(known or dict(wildcards.items()))
-            return attempt * 1000 * math.ceil(self._cost(problem).cell(epochs).host_gigabytes)
+            return (
+                attempt
+                * 1000
+                * math.ceil(self._memory(*self._kind(known or dict(wildcards.items()))))
+            )
 
         def runtime(wildcards: Mapping[str, str], attempt: int) -> int:
             if stage == "release":
                 return _MONTH_MINUTES
-            problem, epochs = self._kind(known or dict(wildcards.items()))
-            seconds = self._cost(problem).seconds(stage, epochs)
+            seconds = self._seconds(stage, *self._kind(known or dict(wildcards.items())))
             return attempt * (_START_MINUTES + math.ceil(_MARGIN * seconds / 60))
 
         return {"gpu": 1, "mem_mb": mem_mb, "runtime": runtime}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -152,6 +153,44 @@ def test_simulated_attackers_stay_below_the_rates_and_come_near(records: int) ->
         assert abs(found - bound) < 4 * deviation + 2e-3 * bound
 
 
+def test_records_that_point_elsewhere_are_no_worse() -> None:
+    """The records of a group that share a direction are the worst group."""
+    sigma, q, runs, records = 1.0, 0.3, 200_000, 2
+    random = np.random.default_rng(2)
+    noise = sigma * random.standard_normal((2, runs, records))
+    present = noise[1] + (random.random((runs, records)) < q)  # each on an axis of its own
+
+    def score(outcomes: Floats) -> Floats:
+        return np.log1p(q * np.expm1((2 * outcomes - 1) / (2 * sigma**2))).sum(axis=1)
+
+    found = np.mean(score(present) > np.quantile(score(noise[0]), 0.99))
+    assert found < training_trade_off(noise_of(sigma, 300, 1), records).true_positive_rate(0.01)
+
+
+@pytest.mark.parametrize("noise", [SAMPLED, calibrate(8.0, 1e-5, 1347, 64, 84)])
+def test_rates_are_those_of_dp_accountings_formula(noise: Calibration) -> None:
+    """Its `get_true_positive_rates` (of versions after 0.6), written once more."""
+    step = privacy_loss_distribution.from_gaussian_mechanism(
+        noise.noise_multiplier,
+        sampling_prob=noise.sampling_rate,
+        value_discretization_interval=1e-4,
+    )
+    loss = step.self_compose(noise.steps)
+    epsilons = np.linspace(0, 12, 3000)
+    pairs = zip(epsilons, np.asarray(loss.get_delta_for_epsilon(epsilons)), strict=True)
+    curve = training_trade_off(noise)
+    bounds = [
+        [
+            min(math.exp(epsilon) * rate + delta, 1 - math.exp(-epsilon) * (1 - delta - rate))
+            for rate in FALSE_POSITIVE_RATES
+        ]
+        for epsilon, delta in pairs
+    ]
+    expected = np.min(bounds, axis=0)
+    found = [curve.true_positive_rate(each) for each in FALSE_POSITIVE_RATES]
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
 def test_removing_and_adding_are_both_bounded() -> None:
     """An attacker who looks for absent records may do better than one who looks for present ones."""
     epsilons = np.array([0.0, 1.0])
@@ -189,6 +228,14 @@ def test_group_privacy_of_a_pair() -> None:
     assert found.epsilons == pytest.approx(1.5)
     assert found.removing == found.adding == pytest.approx(1e-3 * (1 + math.exp(0.5) + math.e))
     assert guarantee_trade_off(300.0, 1e-3, records=10).true_positive_rate(0.01) == 1
+
+
+def test_group_privacy_of_a_pair_is_no_better_than_that_of_the_mechanism() -> None:
+    for records in GROUPS[1:]:
+        alone = guarantee_trade_off(SAMPLED.epsilon, SAMPLED.delta, records)
+        curve = training_trade_off(SAMPLED, records)
+        for rate in FALSE_POSITIVE_RATES:
+            assert curve.true_positive_rate(rate) < alone.true_positive_rate(rate)
 
 
 # -- accounted tuning ------------------------------------------------------------------------

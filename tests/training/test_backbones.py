@@ -1,4 +1,4 @@
-"""Seven of the networks of docs/backbones.md: their gradients are those of the loop.
+"""Networks of docs/your-own-data.md: their gradients are those of the loop.
 
 `python -m benchmarks.evidence.gradients` compares all of them, with every method.
 """
@@ -13,6 +13,18 @@ from dpsweep.models.architecture import BackboneError
 BY_NAME = {network.name: network for network in NETWORKS}
 # Each has something that the others, and the layers of tests/gradients, lack.
 TRIED = [
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in (
+            ("vit_small_patch14_reg4_dinov2", "all", "bookkeeping"),  # registers and layer scales
+            ("deit_tiny_distilled_patch16_224", "head", "expanded"),  # two heads
+            ("beit_base_patch16_224", "all", "bookkeeping"),  # tables of relative positions
+            ("swinv2_tiny_window8_256", "all", "bookkeeping"),  # windows, a network of constants
+            ("samvit_base_patch16_224", "all", "vmap"),  # a use without a rule
+            ("gmlp_ti16_224", "lora", "expanded"),  # products of tokens
+            ("resnet18", "film", "expanded"),  # batch normalisation with fixed statistics
+        )
+    ),
     ("cait_xxs24_224", "film", "expanded"),  # attention of the class token
     ("convnextv2_atto", "all", "bookkeeping"),  # normalised responses, convolutions by channel
     ("xcit_nano_12_p16_224", "lora", "expanded"),  # frozen batch normalisation

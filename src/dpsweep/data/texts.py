@@ -71,7 +71,8 @@ def load_files(source: FilesSource) -> LabelledData:
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name).expanduser()) for name in files]
     (texts, train), (test_texts, test) = splits[0], splits[-1]
-    numbers, test_numbers, classes = encode_labels(*same_kind(train, test))
+    train, test = same_kind(train, test)
+    numbers, test_numbers, classes = encode_labels(train, test)
     whole = Split(texts, numbers, train.where)
     if source.test_from_train is None:
         return LabelledData(
