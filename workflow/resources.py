@@ -24,14 +24,10 @@ class JobResources:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._problem = cache(lambda problem: ProblemCost(study, problem))
-        # Thousands of jobs ask; cells of a problem differ in their epochs alone.
-        self._memory = cache(
-            lambda problem, epochs: self._problem(problem).cell(epochs).host_gigabytes
-        )
-        self._seconds = cache(
-            lambda stage, problem, epochs: self._problem(problem).seconds(stage, epochs)
-        )
+        cost = cache(lambda name: ProblemCost(study, name))
+        # Thousands of jobs ask, but cells of a problem differ in their epochs alone.
+        self._gigabytes = cache(lambda name, epochs: cost(name).cell(epochs).host_gigabytes)
+        self._seconds = cache(lambda stage, name, epochs: cost(name).seconds(stage, epochs))
 
     def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
         """A GPU, memory of the CPU in MB and time in minutes, as functions of wildcards and attempt.
@@ -41,21 +37,18 @@ class JobResources:
         """
 
         def mem_mb(wildcards: Mapping[str, str], attempt: int) -> int:
-            return (
-                attempt
-                * 1000
-                * math.ceil(self._memory(*self._kind(known or dict(wildcards.items()))))
-            )
+            return attempt * 1000 * math.ceil(self._gigabytes(*self._kind(known or wildcards)))
 
         def runtime(wildcards: Mapping[str, str], attempt: int) -> int:
             if stage == "release":
                 return _MONTH_MINUTES
-            seconds = self._seconds(stage, *self._kind(known or dict(wildcards.items())))
+            seconds = self._seconds(stage, *self._kind(known or wildcards))
             return attempt * (_START_MINUTES + math.ceil(_MARGIN * seconds / 60))
 
         return {"gpu": 1, "mem_mb": mem_mb, "runtime": runtime}
 
-    def _kind(self, known: Mapping[str, Any]) -> tuple[str, int]:
+    def _kind(self, given: Mapping[str, Any]) -> tuple[str, int]:
+        known = dict(given.items())
         if "epochs" in known:
             return known["problem"], int(known["epochs"])
         if "cell" in known:
