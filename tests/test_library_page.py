@@ -55,7 +55,7 @@ def test_the_block_of_the_readme_runs_as_it_is(capsys: pytest.CaptureFixture[str
 def test_the_package_offers_what_the_page_uses() -> None:
     used = set(re.findall(r"dpsweep\.([A-Za-z_]+)", "\n".join(BLOCKS)))
     offered = set(dpsweep.__all__)
-    assert used - {"figures", "privacy", "release", "study"} == offered
+    assert used - {"config", "figures", "privacy", "release", "study"} == offered
     for name in offered:
         assert getattr(dpsweep, name).__doc__
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

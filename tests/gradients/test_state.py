@@ -172,8 +172,8 @@ class Centred(nn.Module):
 )
 def test_features_of_an_example_depend_on_no_other(layer: nn.Module, problem: str) -> None:
     images, others = torch.randn(2, 3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    model = WideResNet(CLASSES, depth=10, width=1).eval()
-    check_representation(Representation(model, Features()), images, others)
+    model, other = (WideResNet(CLASSES, depth=10, width=1).eval() for _ in range(2))
+    check_representation(Representation(other, Features()), images, others)
     first = next(name for name, each in model.named_children() if isinstance(each, nn.Conv2d))
     setattr(model, first, nn.Sequential(layer, model.get_submodule(first)))
     with pytest.raises(BackboneError, match=problem):
