@@ -1,12 +1,13 @@
 """Every figure and table of a study on one page: what it shows, what it needs, how to make it.
 
-``python -m benchmarks.catalogue > docs/figures.md`` writes the page of the paper's study anew.
+python -m benchmarks.catalogue > docs/figures.md
 """
 
 import re
 import sys
 from pathlib import Path
 
+from benchmarks.common import command_line
 from dpsweep.study.load import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.study import Study
@@ -53,4 +54,5 @@ def _row(name: str, target: Figure | PrintedTable, file: Path) -> str:
 
 
 if __name__ == "__main__":
+    command_line(__doc__).parse_args()
     sys.stdout.write(catalogue(load_study(Path("config.yaml"))))
