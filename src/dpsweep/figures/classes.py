@@ -224,12 +224,12 @@ def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
     """The bound of a line, with the settings that were chosen for it in every panel."""
     baseline = " (baseline)" if bound == figure.baseline else ""
     of_bound = numbers[numbers["clipping_bound"] == bound]
-    chosen = [style.write_chosen(rows.iloc[0]).split(", ") for _, rows in of_bound.groupby("panel")]
+    chosen = [style.chosen_values(rows.iloc[0]) for _, rows in of_bound.groupby("panel")]
     listed = []
-    for settings in zip(*chosen, strict=True):
-        symbol, _, first = settings[0].partition(" = ")
-        values = [each.partition(" = ")[2] for each in settings]
-        listed.append(f"{symbol} = {first if len(set(values)) == 1 else ', '.join(values)}")
+    for symbol in chosen[0]:
+        values = [each[symbol] for each in chosen]
+        shown = values[:1] if len(set(values)) == 1 else values
+        listed.append(f"{symbol} = {', '.join(shown)}")
     return f"C = {style.write_value(bound)}{baseline}: {'; '.join(listed)}"
 
 

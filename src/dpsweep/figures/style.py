@@ -269,10 +269,15 @@ def write_percentage(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def chosen_values(settings: pd.Series) -> dict[str, str]:
+    """The batch size and learning rate that were chosen, by their symbols."""
+    size = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
+    return {"B": size, "η": write_rate(settings["learning_rate"])}
+
+
 def write_chosen(settings: pd.Series) -> str:
     """The batch size and learning rate that were chosen, for a line of small type."""
-    size = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
-    return f"B = {size}, η = {write_rate(settings['learning_rate'])}"
+    return ", ".join(f"{symbol} = {value}" for symbol, value in chosen_values(settings).items())
 
 
 # -- lines ---------------------------------------------------------------------------------
