@@ -3,18 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dpsweep import config
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import (
-    ArraysSource,
-    Dataset,
-    DigitsSource,
-    DocstringsSource,
-    FilesSource,
-    FolderSource,
-    GlyphsSource,
-    HubSource,
-    IdxSource,
-)
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.folder import load_folder
@@ -29,7 +19,7 @@ from dpsweep.demo.docstrings import load_docstrings
 from dpsweep.demo.glyphs import load_glyphs
 
 
-def load(dataset: Dataset) -> LabelledData:
+def load(dataset: config.Dataset) -> LabelledData:
     """Read the classes and labels of a dataset; its inputs are read when they are needed.
 
     Raises:
@@ -42,21 +32,21 @@ def load(dataset: Dataset) -> LabelledData:
             f"or kind: {' or '.join(source.holds)}"
         )
     match source:
-        case DigitsSource():
+        case config.DigitsSource():
             data = _labelled(load_digits(source, image_size(dataset)))
-        case GlyphsSource():
+        case config.GlyphsSource():
             data = _labelled(load_glyphs(source, image_size(dataset)))
-        case DocstringsSource():
+        case config.DocstringsSource():
             data = _labelled(load_docstrings(source))
-        case IdxSource():
+        case config.IdxSource():
             data = load_idx(source, image_size(dataset))
-        case FilesSource():
+        case config.FilesSource():
             data = load_files(source)
-        case ArraysSource():
+        case config.ArraysSource():
             data = load_embeddings(source, dataset.dimension)
-        case FolderSource():
+        case config.FolderSource():
             data = load_folder(source)
-        case HubSource():
+        case config.HubSource():
             data = load_hub(source, dataset.kind)
     return data
 
@@ -76,15 +66,15 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except DpsweepError as error:
-        begins_with_key = str(error).partition(":")[0].partition(".")[0] in Dataset.model_fields
-        dot = "." if begins_with_key else ": "
+        begins_with = str(error).partition(":")[0].partition(".")[0]
+        dot = "." if begins_with in config.Dataset.model_fields else ": "
         raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error
     except OSError as error:
         what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
         raise DatasetError(f"datasets.{name}: {what}") from error
 
 
-def image_size(dataset: Dataset) -> int:
+def image_size(dataset: config.Dataset) -> int:
     """Return the height and width of a dataset's images.
 
     Raises:
@@ -95,7 +85,7 @@ def image_size(dataset: Dataset) -> int:
     return dataset.image_size
 
 
-def resize_of(name: str, dataset: Dataset) -> Resize:
+def resize_of(name: str, dataset: config.Dataset) -> Resize:
     """Return how images of a dataset become as large as the network's input.
 
     Raises:
