@@ -33,6 +33,13 @@ def write(folder: Path, train: Split, test: Split, **changes: Any) -> PreparedDa
     return write_prepared(folder, train=train, test=test, **(facts | changes))
 
 
+def test_a_wrong_fact_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    written = write(tmp_path, make(10, 0), make(4, 1))
+    with pytest.raises(TypeError, match=r"missing or unknown: \['colour'\]"):
+        write(tmp_path, make(12, 2), make(4, 3), colour="red")
+    assert PreparedDataset.open(tmp_path).metadata == written.metadata
+
+
 def test_what_is_written_comes_back_at_once_or_in_blocks(tmp_path: Path) -> None:
     train, test = make(10, 0), make(4, 1)
     written = write(tmp_path / "a", train, test)

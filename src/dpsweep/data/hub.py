@@ -5,7 +5,6 @@ Nothing that is downloaded is run: `datasets` has no loading scripts since versi
 decoded from the bytes in the files.
 """
 
-import itertools
 import logging
 import os
 import re
@@ -257,14 +256,18 @@ class _Rows:
             cast: the type of `datasets` to read inputs as.
         """
         column = self.files.source.input_column
-        kept = set(self.kept[start:].tolist())
-        place = itertools.count()
+        kept = iter(self.kept[start:].tolist())
+        following, place = next(kept, None), 0
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
             with _reading(self.files, name):
                 for row in stream if cast is None else stream.cast_column(column, cast):
-                    if (number := next(place)) in kept:
-                        yield self.where(number), row[column]
+                    if following is None:
+                        return
+                    if place == following:
+                        yield self.where(place), row[column]
+                        following = next(kept, None)
+                    place += 1
 
     def __iter__(self) -> Iterator[str]:
         if self.texts is not None:

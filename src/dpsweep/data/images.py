@@ -93,10 +93,9 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
     """
     sizes: set[tuple[int, int]] = set()
     for split in splits:
-        found = (_size(content) for _, content in split.inputs.read(0))
-        for size in filter(
-            None, found
-        ):  # without those of corrupt images, which decoding will name
+        for _, content in split.inputs.read(0):
+            if (size := _size(content)) is None:
+                continue  # corrupt; decoding will say so
             sizes.add(size)
             if len(sizes) > 1 or not resize.enlarges(*size):
                 return Transform(resize)

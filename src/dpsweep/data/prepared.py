@@ -182,8 +182,10 @@ class PreparedDataset:
                     raise ValueError(
                         f"{name}.npy has the checksum {found.hexdigest()}, but {METADATA} says {said}"
                     )
-            counts = np.bincount(labels, minlength=len(metadata.classes)).tolist()
-            if counts != list(getattr(metadata, f"{split}_counts")):
+            counts, classes = getattr(metadata, f"{split}_counts"), len(metadata.classes)
+            # Counting takes memory for the largest label, and no negative one.
+            outside = len(labels) and not 0 <= labels.min() <= labels.max() < classes
+            if outside or np.bincount(labels, minlength=classes).tolist() != list(counts):
                 raise ValueError(
                     f"the labels of {split}_labels.npy do not have the counts of {METADATA}"
                 )

@@ -27,6 +27,12 @@ from dpsweep.data.prepared import (
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import write_array_header
 
+# Fields of `DatasetMetadata` that the arrays tell.
+_TOLD = {
+    *("train_size", "test_size", "train_counts", "test_counts"),
+    *("shape", "duplicates", "checksum", "file_checksums"),
+}
+
 
 def write_prepared(
     folder: Path, *, train: Split, test: Split, refuse_duplicates: bool = False, **facts: Any
@@ -46,8 +52,11 @@ def write_prepared(
     Raises:
         DatasetError: labels outside the classes, inputs that are not of the type and shape of
             their kind, splits whose inputs and labels differ in number, or duplicates.
-        ValueError: a fact is unknown or missing.
+        TypeError: a fact is missing or unknown.
     """
+    required = {key for key, field in DatasetMetadata.model_fields.items() if field.is_required()}
+    if wrong := (facts.keys() - DatasetMetadata.model_fields) | (required - _TOLD - facts.keys()):
+        raise TypeError(f"write_prepared: facts that are missing or unknown: {sorted(wrong)}")
     name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
     if kind not in KINDS_OF_INPUTS:
         raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(KINDS_OF_INPUTS)}")
