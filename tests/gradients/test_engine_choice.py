@@ -11,6 +11,7 @@ from torch import nn
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.gradients.engines import ExpandedEngine
+from dpsweep.gradients.per_example import PerExampleGradients
 
 
 def chosen(model: nn.Module, head: frozenset[str], *batch: torch.Tensor) -> str:
@@ -94,3 +95,21 @@ def test_an_engine_without_memory_is_not_one_that_does_not_know_the_model(
         with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
             made.norms(*case.batch)
     assert made.choose(case.inputs, case.labels)[0] == "expanded"
+
+
+def test_an_engine_that_is_wrong_behind_a_head_of_zeros_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Training starts with such a head, which gives the layers behind it no gradient to compare."""
+    grouped = ExpandedEngine._grouped
+
+    def wrong(engine: ExpandedEngine, rows: dict[str, torch.Tensor]) -> list[PerExampleGradients]:
+        return grouped(
+            engine, {name: row if "head" in name else 2 * row for name, row in rows.items()}
+        )
+
+    case = make("vit-film", torch.float32)
+    nn.init.zeros_(case.model.head.weight)
+    assert chosen(case.model, case.head, case.inputs, case.labels) == "expanded"
+    monkeypatch.setattr(ExpandedEngine, "_grouped", wrong)
+    assert chosen(case.model, case.head, case.inputs, case.labels) != "expanded"

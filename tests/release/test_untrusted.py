@@ -320,7 +320,8 @@ def spin() -> None:
 def test_what_is_limited(
     compute: Callable[[], Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 0.5)
+    if "seconds" in said:  # a busy machine may need more for the memory of the others
+        monkeypatch.setattr(limits, "SECONDS", 0.5)
     monkeypatch.setattr(limits, "MEMORY", 2**26)
     with pytest.raises(LimitError, match=said):
         limited(compute)
