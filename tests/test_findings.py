@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 NUMBERS: dict[str, Any] = read_json(FILE)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_trials() -> None:
     study = load_study(ROOT / "studies" / "frozen-features.yaml")
     found = collect(study, pd.read_parquet(TRIALS))

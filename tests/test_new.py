@@ -374,7 +374,9 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
     assert FILE.read_text() == "title: mine"
 
 
-@pytest.mark.parametrize("size", [2, 9, 100, 5_000, 3_000_000])
+@pytest.mark.parametrize(
+    "size", [2, 9, 100, *(pytest.param(n, marks=pytest.mark.slow) for n in (5_000, 3_000_000))]
+)
 def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
     found = FoundDataset(
         kind="image",

@@ -106,7 +106,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
 
 @pytest.mark.parametrize(
     "arguments",
-    [PLANNED, ["plan", "no-target"], ["no-command"]],
+    [pytest.param(PLANNED, marks=pytest.mark.slow), ["plan", "no-target"], ["no-command"]],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
     serving: Started, tmp_path: Path, arguments: list[str]
@@ -117,6 +117,7 @@ def test_a_command_ends_as_in_a_process_of_its_own(
     assert outcome(command, serving.environment, tmp_path) == outcome(command, alone, tmp_path)
 
 
+@pytest.mark.slow
 def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
     started: Started, tmp_path: Path
 ) -> None:
@@ -184,7 +185,7 @@ def test_a_workflow_on_another_machine_may_still_run() -> None:
     assert not preload._is_running(f"{gone.pid}@{here}")
 
 
-@pytest.mark.parametrize("killed", ["starter", "server"])
+@pytest.mark.parametrize("killed", ["starter", pytest.param("server", marks=pytest.mark.slow)])
 def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, killed: str) -> None:
     command, child = begin_in_child(started, tmp_path)
     wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1, "work")

@@ -110,6 +110,7 @@ def shown(value: object) -> str:
     return re.sub(r" at 0x\w+", "", repr(value))
 
 
+@pytest.mark.slow
 def test_the_named_study_is_planned_with_every_option(call: Call) -> None:
     own = [action for action in PARSER._actions if action.option_strings]
     own = [action for action in own if action.dest not in ("help", "version", "profile")]

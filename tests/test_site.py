@@ -20,6 +20,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_gallery_has_every_picture_once(pages: Path) -> None:
     shown = Counter(re.findall(r"\]\((images/[^)]+)\)", (pages / "gallery.md").read_text()))
     folder = REPOSITORY / "docs"

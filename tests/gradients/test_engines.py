@@ -96,9 +96,10 @@ def every_rule() -> nn.Module:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["rules", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit-lora", "bit-film"))],
+    ["rules", "vit-lora", "bit-film"],
 )
 def test_expanded_engine_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward pass can be captured as a whole, which is what compiling it needs."""

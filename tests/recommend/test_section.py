@@ -52,7 +52,7 @@ def made() -> Recommendation:
     return Recommendation(512, 88, 0.351, 0.0072, grid)
 
 
-@pytest.mark.parametrize("size", [512, "full"])
+@pytest.mark.parametrize("size", [pytest.param(512, marks=pytest.mark.slow), "full"])
 def test_the_section_says_what_was_recommended(
     monkeypatch: pytest.MonkeyPatch, made: Recommendation, size: int | str
 ) -> None:

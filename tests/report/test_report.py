@@ -779,6 +779,7 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
+@pytest.mark.slow
 class TestInABrowser:
     @pytest.mark.parametrize("width", [390, 1280])
     def test_it_loads_fits_and_fetches_nothing(self, paths: Paths, width: int) -> None:

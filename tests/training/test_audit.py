@@ -168,6 +168,7 @@ def test_padding_is_no_canary(prepared: Inputs) -> None:
     np.testing.assert_array_equal(part.norms > 0, mask)
 
 
+@pytest.mark.slow
 def test_an_audited_trial_trains_and_is_reproducible_with_fair_coins_of_its_own(
     audit: Audit,
 ) -> None:

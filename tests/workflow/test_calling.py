@@ -22,6 +22,7 @@ figures: none
 """
 
 
+@pytest.mark.slow
 def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
