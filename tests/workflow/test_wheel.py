@@ -174,9 +174,11 @@ def test_the_first_hour_of_a_new_user(offline: tuple[dict[str, str], Path]) -> N
     assert all("_C0.05" in file.parent.name for file in added)
     assert all(file.read_bytes() == content for file, content in cells.items())
 
-    # Texts, as they are proposed, and both studies side by side.
+    # Texts, as they are proposed but for fewer trials, and both studies side by side.
     tables = ("--texts", "../data/mails/train.csv", "../data/mails/test.csv")
     call(mails, "new", "mails.yaml", *tables)
+    edit(mails / "mails.yaml", "count: 5", "count: 2")
+    edit(mails / "mails.yaml", "seeds: 3", "seeds: 1")
     call(mails, "run", "--cores", "2")
     assert (mails / "results" / "mails" / "report.html").exists()
     beside = call(elsewhere, "compare", "../pets/pets.yaml", "../mails/mails.yaml")
