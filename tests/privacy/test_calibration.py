@@ -93,7 +93,7 @@ sampling_rates = st.floats(-2.5, -0.1).map(lambda power: 10**power)
 
 @pytest.mark.slow
 @given(epsilon=st.floats(0.25, 8), sampling_rate=sampling_rates, epochs=st.floats(1, 32))
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_any_target_is_certified_and_tight(epsilon, sampling_rate, epochs):
     train_size = 99_999
     batch_size = round(sampling_rate * train_size)
@@ -103,7 +103,7 @@ def test_any_target_is_certified_and_tight(epsilon, sampling_rate, epochs):
 
 @pytest.mark.slow
 @given(epsilon=st.floats(0.25, 7), sampling_rate=sampling_rates, epochs=st.floats(1, 8))
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_noise_falls_with_epsilon_and_grows_with_sampling_rate_and_steps(
     epsilon, sampling_rate, epochs
 ):
