@@ -70,8 +70,10 @@ def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Path
     with pytest.raises(UnreadableResultsError, match="no trial is marked best"):
         load_trials(STUDY, paths, cells)
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(UnreadableResultsError, match=str(file)):
-        load_trials(STUDY, paths, cells)
+    for read in (lambda: load_trials(STUDY, paths, cells), lambda: write_problem(STUDY, paths, B)):
+        with pytest.raises(UnreadableResultsError, match=str(file)) as error:
+            read()
+        assert error.value.remake == (file,)
 
 
 def test_steps_of_all_trials(paths: Paths) -> None:

@@ -13,7 +13,7 @@ from tests.synthetic import make_study, write_cells
 from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections, tiny_study
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.base.files import read_json, write_json
+from dpsweep.base.files import DamagedFileError, read_json, write_json, write_text
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.stored import write_calibration
@@ -106,6 +106,20 @@ def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -
     assert cell.batch_size == drawn["batch_size"] == 200
     assert row["trial_key"] == drawn["trial_key"]
     assert row["seed"] == 1
+
+
+def test_trials_that_cannot_be_read_are_to_be_made_again(tmp_path: Path) -> None:
+    study, paths = make_study({"s": {}}), Paths(tmp_path)
+    (cell,) = study.all_cells()
+    file = paths.cell_trials(study, cell)
+    write_text(file, "PAR1")
+    for read in (
+        lambda: gradient_norms.best_cell(study, paths, cell.problem, 8.0, 2, 1.0),
+        lambda: theory.best_trials(study, paths, cell, 1),
+    ):
+        with pytest.raises(DamagedFileError, match=f"{file}: cannot be read") as error:
+            read()
+        assert error.value.remake == (file,)
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def of_todays_trials(
     for file, some in present.items():
         known = [cell for cell in some if cell in trained]
         allowed = set().union(*(keys.get((cell.problem, cell.name), set()) for cell in known))
-        found = set(_read(file, ["trial_key"], False).column("trial_key").unique().to_pylist())
+        found = set(_read(file, ["trial_key"]).column("trial_key").unique().to_pylist())
         if known and not found <= allowed:
             former.append(file)
     if former and missing is None:
@@ -222,13 +222,14 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
 
     Raises:
         MissingResultsError: a cell has not been trained.
+        UnreadableResultsError: a file cannot be read.
     """
     cells = study.problem_cells(problem)
     files = [paths.cell_trials(study, cell) for cell in cells]
     _check_present(files, "trained cell")
     tables = []
     for cell, file in zip(cells, files, strict=True):
-        table = pq.read_table(file)
+        table = _read(file)
         for name, value in (("problem", cell.problem), ("cell", cell.name)):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
@@ -301,10 +302,12 @@ def read_all(
     return frame
 
 
-def _read(file: Path, columns: Sequence[str], last_epoch: bool) -> pa.Table:
+def _read(file: Path, columns: Sequence[str] | None = None, last_epoch: bool = False) -> pa.Table:
+    """Read some columns of a file, or all."""
     try:
         with pq.ParquetFile(file) as parquet:
-            present = set(parquet.schema_arrow.names)
+            present = parquet.schema_arrow.names
+            columns = present if columns is None else columns
             absent = [name for name in columns if name not in present]
             if absent:
                 raise UnreadableResultsError(

@@ -17,7 +17,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.trajectory import Trajectory, measure_along
+from dpsweep.training.trajectory import Trajectory, measure_along, read_trials
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def best_cell(
         The cell, and the row of its first seed at its best learning rate.
 
     Raises:
+        DamagedFileError: a file of trials cannot be read.
         GradientNormsError: the study has no such cell.
     """
     competing = study.competing_cells(problem, epsilon, epochs, clipping_bound)
@@ -59,7 +60,7 @@ def best_cell(
         )
     trials = pd.concat(
         [
-            pd.read_parquet(paths.cell_trials(study, cell)).assign(problem=problem, cell=name)
+            read_trials(study, paths, cell).assign(problem=problem, cell=name)
             for name, cell in cells.items()
         ],
         ignore_index=True,
@@ -85,6 +86,7 @@ def measure_gradient_norms(
     Raises:
         CalibrationError: the noise of the trial cannot be believed.
         CellError: the noise is for data of another size.
+        DamagedFileError: a file of trials cannot be read.
         GradientNormsError: the study has no such cell.
         Interrupted: a signal asked to stop (see `interruption`).
         TrajectoryError: the study describes another trial, or this device cannot repeat it.

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path
+from dpsweep.base.files import DamagedFileError, atomic_path
 from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
@@ -39,6 +39,24 @@ log = logging.getLogger(__name__)
 
 class TrajectoryError(DpsweepError):
     """A trial that cannot be looked at again; the message says what to do."""
+
+
+def read_trials(study: Study, paths: Paths, cell: Cell) -> pd.DataFrame:
+    """Read the trials of a finished cell, with a row for each.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cell: of the study.
+
+    Raises:
+        DamagedFileError: its file cannot be read.
+    """
+    file = paths.cell_trials(study, cell)
+    try:
+        return pd.read_parquet(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DamagedFileError(f"{file}: cannot be read as parquet ({error})", (file,)) from None
 
 
 def measure_along(
