@@ -133,8 +133,10 @@ def test_other_jobs_that_failed_are_named_with_their_log(study: Study, paths: Pa
     for name, text in (("noise/digits/eps8", "ValueError: negative\n"), ("prepare/cats", OFFLINE)):
         write_text(logs / f"{name}.log", text)
     write_text(logs / "figures" / "heatmap.log", WENT_ON)
-    found = {each.name: each for each in Status(study, paths, NOW).failures()}
+    status = Status(study, paths, NOW)
+    found = {each.name: each for each in status.failures()}
     assert found.keys() == {"noise/digits/eps8", "prepare/cats"}
+    assert any("2 failed or stopped" in line for line in status.lines())
     assert found["noise/digits/eps8"].log == logs / "noise" / "digits" / "eps8.log"
     assert found["prepare/cats"].reason == OFFLINE.split("error: ")[1].strip()
 

@@ -164,9 +164,8 @@ class Status:
                 f"{duration(everything.left)} of {self._unit} time left; with {max(at_once, 1)} at once: "
                 f"{duration(everything.left / max(at_once, 1))}. {self.forecast.basis}"
             )
-        unfinished = everything.cells["failed"] + everything.cells["stopped"]
-        if unfinished:
-            yield f"{unfinished} failed or stopped: `dpsweep status --failed` says why and where."
+        if unfinished := self.failures():
+            yield f"{len(unfinished)} failed or stopped: `dpsweep status --failed` says why and where."
 
     def _state(self, cell: Cell) -> State:
         if output_name(cell) not in self.lacking:
