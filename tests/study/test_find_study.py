@@ -144,9 +144,17 @@ def test_targets_are_named_as_in_the_study() -> None:
     assert len(cells) > 1
     assert target_files(study, paths, name) == [str(paths.cell_trials(study, c)) for c in cells]
     assert file(f"{cells[0].problem}/{cells[0].name}") == str(paths.cell_trials(study, cells[0]))
-    for wrong, right in (("alll", "all"), ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps")):
+    wrong_cell = cells[0].name.replace("epochs", "epoch")
+    for wrong, right in (
+        ("alll", "all"),
+        ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps"),
+        (f"{cells[0].problem}/{wrong_cell}", cells[0].name),
+        (f"results/cells/{cells[0].problem}/{wrong_cell}", cells[0].name),
+    ):
         with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
             file(wrong)
+    with pytest.raises(DpsweepError, match="the study has no section `release`"):
+        file("release")
 
 
 def test_many_targets_that_are_not_drawn_are_one_line(

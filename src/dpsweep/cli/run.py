@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.cli.options import FoundStudyFile, locate_study
+from dpsweep.cli.options import FoundStudyFile, locate_study, pick_cell
 from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
 from dpsweep.config.cells import number
@@ -232,6 +232,9 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
         DpsweepError: there is nothing of that name; the message has the nearest ones.
     """
     cells = list(_cells(study, paths, target))
+    lacking = [name for name in ("audit", "release") if getattr(study, name) is None]
+    if target in lacking:
+        raise DpsweepError(f"target: {target}: the study has no section `{target}`")
     if not cells and ("/" in target or target in _RULES):
         return [target]
     if target in study.figures:
@@ -246,19 +249,24 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
         return [str(paths.cell_trials(study, cell)) for cell in cells]
     if target in study.targets.undrawn:
         raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
-    names = dict.fromkeys([*_RULES, *study.figures, *study.tables, *study.problems, *study.sweeps])
+    rules = (name for name in _RULES if name not in lacking)
+    names = dict.fromkeys([*rules, *study.figures, *study.tables, *study.problems, *study.sweeps])
     raise DpsweepError(f"target: {unknown(target, list(names))}, or a file below {study.results}/")
 
 
 def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
-    """The cell that a target names, if it does: ``problem/cell``, or what lies in the folder of its files."""
+    """The cell that a target names, if it does: ``problem/cell``, or what lies in the folder of its files.
+
+    Raises:
+        DpsweepError: the problem has no such cell.
+    """
     folder = Path(target)
     if folder.is_relative_to(paths.results / "cells"):
         folder = folder.relative_to(paths.results / "cells")
         folder = Path(*folder.parts[:2])
     problem, name = folder.parent.name, folder.name
     if len(folder.parts) == 2 and problem in study.problems:
-        yield from (cell for cell in study.problem_cells(problem) if cell.name == name)
+        yield pick_cell(study, problem, name)
 
 
 def _profile(name: str) -> str:
