@@ -297,10 +297,11 @@ def draw_lines(
         by: the column that tells lines apart.
         look: of all lines, as `seaborn.lineplot` has it.
     """
-    sns.lineplot(
-        rows, x=x, y=y, hue=by, palette=colours, estimator=None, errorbar=None, legend=False,
-        ax=axes, **look,
-    )  # fmt: skip
+    if len(rows):  # seaborn warns of a palette for nothing
+        sns.lineplot(
+            rows, x=x, y=y, hue=by, palette=colours, estimator=None, errorbar=None, legend=False,
+            ax=axes, **look,
+        )  # fmt: skip
     axes.set(xlabel="", ylabel="")
 
 
