@@ -16,6 +16,7 @@ from tests.training.tiny_study import N, Prepared, calibrate
 from tests.waiting import wait_for
 
 from dpsweep.cli.options import training
+from dpsweep.planning.failures import STOPPED
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
@@ -126,6 +127,13 @@ def test_the_status_says_whether_to_call_again(
         os.kill(os.getpid(), each)
     stop = interruption(saved=saved)
     assert (stop and stop.code) == status
+
+
+def test_a_job_says_that_ctrl_c_has_ended_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(KeyboardInterrupt), watched():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert STOPPED.fullmatch(caplog.messages[-1])
 
 
 def test_handlers_are_given_back() -> None:

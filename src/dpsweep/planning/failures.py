@@ -83,7 +83,7 @@ def describe(
     if error := error_lines(lines):
         return Failure(name, log, _shortened(error), True)
     if lines and (stopped := STOPPED.search(lines[-1])):
-        return Failure(name, log, f"{stopped[0]}: its state is saved, and it goes on", False)
+        return Failure(name, log, f"{stopped[0]}: it keeps what is saved, and goes on", False)
     if said := (endings or {}).get(log.absolute()):
         return Failure(name, log, _shortened([*lines[-_UNKNOWN_LINES:], *said.splitlines()]), True)
     if not log.exists():

@@ -6,7 +6,8 @@ its next step, saves its state and raises `Interrupted`, which ends the process:
 * SIGUSR1 announces a time limit (Slurm's ``--signal``): exit status 75, *call me again*;
 * SIGTERM ends the job for good (scancel, preemption, shutdown): exit status 143.
 
-In both cases the next call of the same cell goes on from the step that was saved.
+In both cases the next call of the same cell goes on from the step that was saved. SIGINT ends the job at
+once, and the next call goes on from the last checkpoint.
 
 Compute nodes often have no network, and a job must not wait. Datasets and weights are fetched when
 they are prepared. A library that tries to ask for more while a trial runs (a newer revision, a missing
@@ -58,6 +59,9 @@ def watched() -> Iterator[None]:
         log.info(
             "stopped by %s, exit status %s", _received.name if _received else "request", stop.code
         )
+        raise
+    except KeyboardInterrupt:
+        log.info("stopped by SIGINT, exit status %s", 128 + signal.SIGINT)
         raise
     finally:
         for number, handler in before.items():
