@@ -12,14 +12,18 @@ import torch
 from tests.synthetic import make_study, write_cells
 from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections, tiny_study
 
-from dpsweep.analysis.frames import load_trials
+from dpsweep.analysis.frames import load_gradient_norms, load_steps, load_trials, write_problem
+from dpsweep.analysis.overlaps import load_overlaps
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_json, write_json, write_text
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.stored import write_calibration
+from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms, theory, trajectory
 from dpsweep.training.cell import OpenCell, run_cell
@@ -164,6 +168,41 @@ def test_a_trial_of_something_else_is_refused(
     if isinstance(raised.value, TrajectoryError):
         (trials,) = raised.value.remake
         assert str(raised.value).startswith(f"{trials}: found trial")
+
+
+def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
+    study, paths, *_ = trained
+    norms, overlaps = (
+        paths.gradient_norms(study, PROBLEM, 8.0, EPOCHS, 1.0),
+        paths.theory(study, CELL),
+    )
+    gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
+    theory.measure_overlap(study, paths, CELL)
+    write_problem(study, paths, PROBLEM)
+    trials, drawn = (
+        paths.cell_trials(study, CELL),
+        Selection(dataset="digits", backbone="vit", method="method"),
+    )
+    for file, column, read in (
+        (norms, "norm", lambda: load_gradient_norms(study, paths, [drawn])),
+        (overlaps, "norm", lambda: load_overlaps(study, paths, [CELL])),
+        (paths.problem(PROBLEM), "macro_accuracy", lambda: read_trials(study, paths)),
+        (paths.cell_steps(study, CELL), "mean_gradient_norm", lambda: load_steps(study, paths, [CELL])),
+        (trials, "macro_accuracy", lambda: load_trials(study, paths, [CELL])),
+        (trials, "macro_accuracy", lambda: theory.best_trials(study, paths, CELL, 1)),
+    ):  # fmt: skip
+        read()
+        whole = file.read_bytes()
+        group = pq.read_metadata(file).row_group(0)
+        chunks = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+        start = chunks[column].dictionary_page_offset or chunks[column].data_page_offset
+        last = start + chunks[column].total_compressed_size - 1
+        file.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
+        with pytest.raises(DpsweepError, match=f"{file}: cannot be read"):
+            read()
+        file.write_bytes(whole)
+    norms.unlink()
+    overlaps.unlink()
 
 
 # -- numbers -----------------------------------------------------------------------------------

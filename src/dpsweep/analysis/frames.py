@@ -237,7 +237,9 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
     made_for = {MADE_FOR: table_made_for(study, paths, problem).encode()}
     with atomic_path(paths.problem(problem)) as partial:
         pq.write_table(
-            table.replace_schema_metadata({**(table.schema.metadata or {}), **made_for}), partial
+            table.replace_schema_metadata({**(table.schema.metadata or {}), **made_for}),
+            partial,
+            write_page_checksum=True,
         )
 
 
@@ -305,7 +307,7 @@ def read_all(
 def _read(file: Path, columns: Sequence[str] | None = None, last_epoch: bool = False) -> pa.Table:
     """Read some columns of a file, or all."""
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             present = parquet.schema_arrow.names
             columns = present if columns is None else columns
             absent = [name for name in columns if name not in present]

@@ -248,10 +248,10 @@ def _write_outputs(study: Study, paths: Paths, run: _Run, best: float) -> None:
         for spec, trial in found
     ]
     with atomic_path(paths.cell_trials(study, cell)) as partial:
-        pq.write_table(trial_table(rows), partial)
+        pq.write_table(trial_table(rows), partial, write_page_checksum=True)
     steps = pd.concat([_step_rows(trial, spec) for spec, trial in found])
     with atomic_path(paths.cell_steps(study, cell)) as partial:
-        steps.to_parquet(partial, index=False)
+        steps.to_parquet(partial, index=False, write_page_checksum=True)
 
 
 # Columns that are fields of a problem, and of a specification.

@@ -54,7 +54,7 @@ def read_trials(study: Study, paths: Paths, cell: Cell) -> pd.DataFrame:
     """
     file = paths.cell_trials(study, cell)
     try:
-        return pd.read_parquet(file)
+        return pd.read_parquet(file, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise DamagedFileError(f"{file}: cannot be read as parquet ({error})", (file,)) from None
 
@@ -106,7 +106,9 @@ def measure_along(
     table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
     with atomic_path(output) as partial:
         pq.write_table(
-            table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}), partial
+            table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}),
+            partial,
+            write_page_checksum=True,
         )
     shutil.rmtree(folder)
     for row in rows:
