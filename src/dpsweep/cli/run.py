@@ -19,6 +19,7 @@ from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
 from dpsweep.cli.surroundings import can_write
 from dpsweep.config.cells import number
 from dpsweep.config.messages import unknown
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, StudyError, load_study
 from dpsweep.study.commands import CALL
 from dpsweep.study.find import CHANGED, PROJECT, split_study
@@ -82,7 +83,7 @@ def run(
     if not can_write(folder):
         raise DpsweepError(
             f"{folder}: cannot be written, and Snakemake keeps its records in the folder of the study; "
-            "allowed: another folder, with -d FOLDER"
+            "allowed: another folder, with -d FOLDER, at which the paths in the study start then"
         )
     paths = Paths(Path(found.study.results))
     files = [each for target in targets for each in target_files(found.study, paths, target)]
@@ -146,8 +147,6 @@ def _note_on_sources(study: Study, paths: Paths) -> str:
 
 def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
     """The files whose times tell what a call has done: the report, or all that may be touched."""
-    from dpsweep.planning.outputs import Outputs
-
     if not touched:
         return [paths.report]
     return Outputs(study, paths).files()
@@ -220,7 +219,7 @@ def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Itera
 
 
 def target_files(study: Study, paths: Paths, target: str) -> list[str]:
-    """Return what Snakemake calls a target.
+    """Return every file of a target, since Snakemake makes only those that are named.
 
     Args:
         study: the study.
@@ -237,21 +236,23 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
         raise DpsweepError(f"target: {target}: the study has no section `{target}`")
     if not cells and ("/" in target or target in _RULES):
         return [target]
+    outputs = Outputs(study, paths)
     if target in study.figures:
-        return [str(paths.figure(target, "pdf"))]
-    if target in study.tables:
-        return [str(paths.table(target, "md"))]
-    if target in study.problems:
-        return [str(paths.problem(target))]
-    if target in study.sweeps:
-        cells = study.sweep_cells(target)
-    if cells:
-        return [str(paths.cell_trials(study, cell)) for cell in cells]
+        found = [outputs.figure(target)]
+    elif target in study.tables:
+        found = [outputs.table(target)]
+    elif target in study.problems:
+        found = [outputs.problem(target)]
+    else:
+        cells += study.sweep_cells(target) if target in study.sweeps else []
+        found = [outputs.cell(cell) for cell in cells]
+    if found:
+        return [str(file) for output in found for file in output.files]
     if target in study.targets.undrawn:
         raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
     rules = (name for name in _RULES if name not in lacking)
     names = dict.fromkeys([*rules, *study.figures, *study.tables, *study.problems, *study.sweeps])
-    raise DpsweepError(f"target: {unknown(target, list(names))}, or a file below {study.results}/")
+    raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
 
 
 def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
