@@ -158,6 +158,17 @@ def test_a_profile_of_the_package_is_copied_and_one_of_the_user_found(
     assert call("mine.yaml", "--profile=site").jobs == 5
 
 
+@pytest.mark.usefixtures("call")
+def test_what_snakemake_prints_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that ``dpsweep run --dag | dot`` draws it."""
+    monkeypatch.setattr(run, "_note_on_sources", lambda *_: "others")
+    words = ["run", "mine.yaml", "--dag", "--profile", "slurm", "--set", "title=x"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and not done.stdout
+    for said in ("note: others", "copied from the package", "the study with title=x"):
+        assert said in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "targets"),
     [

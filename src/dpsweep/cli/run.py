@@ -76,9 +76,10 @@ def run(
     if call.changes:
         file, before = change_study(found.file, call.changes), found.study
         found = FoundStudyFile(file, load_study(file), found.folder)
-        typer.echo(f"{file}: the study with {', '.join(call.changes)}")
+        # What Snakemake prints may be the input of another program, as that of --dag.
+        typer.echo(f"{file}: the study with {', '.join(call.changes)}", err=True)
         for line in undrawn_values(before, found.study, targets):
-            typer.echo(line)
+            typer.echo(line, err=True)
     folder = call.settings.directory or found.folder
     if not can_write(folder):
         raise DpsweepError(
@@ -96,7 +97,7 @@ def run(
     if folder.resolve() != Path.cwd():
         options += ["--directory", str(folder)]
     if note := _note_on_sources(found.study, results):
-        typer.echo(f"note: {note}")
+        typer.echo(f"note: {note}", err=True)
     watched = _watched(found.study, results, call.settings.touch)
     times = _times(watched)
     words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
@@ -281,7 +282,7 @@ def _profile(name: str) -> str:
         return name
     if packaged.is_dir() and not own.exists():
         shutil.copytree(packaged, own)
-        typer.echo(f"{own}: copied from the package; its settings are yours to edit")
+        typer.echo(f"{own}: copied from the package; its settings are yours to edit", err=True)
     if own.exists():
         return str(own)
     known = [each.name for each in (PROJECT / "profiles").iterdir()]
