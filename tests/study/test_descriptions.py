@@ -19,6 +19,19 @@ MAP = """\
 """
 
 
+OWN = """\
+    from dpsweep.figures import figure, families
+
+    class Own(families.Figure):
+        family = "own"
+
+    @figure("Mine")
+    def mine():
+        return Own(caption="Own.")
+
+"""
+
+
 def load(folder: Path, figures: object, **files: str) -> Study:
     """The small study with these figures, and with files of descriptions beside it."""
     for name, text in files.items():
@@ -105,7 +118,33 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         (MAP.replace("{dataset}", "{data}"), 'mine.py, line 3: mine: caption: found "data"; '),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again():\n        return mine()\n",
-            "found 2 targets of the name mine; allowed: one",
+            "mine.py, lines 3 and 7: found 2 targets of the name mine; allowed: one",
+        ),
+        (MAP.replace('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: section, name: found"),
+        (
+            MAP.replace('@figure("Mine")', '@figure("Mine", each={"colour": "all"})'),
+            "mine.py, line 3: TypeError: each: found colour; allowed: a mapping of dataset, ",
+        ),
+        (
+            MAP.replace('@figure("Mine")', '@figure("Mine", each={"epsilon": "all"})'),
+            "mine.py, line 3: mine: arguments: got an unexpected keyword argument 'epsilon'",
+        ),
+        (MAP + MAP.partition("\n")[2], "mine.py, line 7: ValueError: found a second function mine"),
+        (
+            MAP.replace("epsilon=1.0", "epsilon=[]"),
+            "mine.py, line 5: Panel: epsilon: found []; allowed: at least 1 entry",
+        ),
+        (
+            MAP.replace("families.Heatmap", "families.ClippingCurve"),
+            "mine.py, line 5: ClippingCurve: panels: found Panel; allowed: a LinePanel",
+        ),
+        (MAP.replace("{dataset}", "{Dataset}"), 'found "Dataset"; did you mean dataset?'),
+        ("x = 1\nraise SystemExit(3)\n", "mine.py, line 2: SystemExit: 3"),
+        ("x = 1\neval('1 +')\n", "mine.py, line 2: not valid Python: invalid syntax (<string>)"),
+        (OWN, "mine.py, line 6: mine: Own: found no title, no compute, no plot; allowed: "),
+        (
+            OWN.replace('family = "own"', 'family = title = module = "own"; single = ("epoch",)'),
+            "mine.py, line 6: mine: Own: single: found ('epoch',); allowed: a tuple of epochs, ",
         ),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpsweep.base.errors import DpsweepError
@@ -45,6 +45,7 @@ _KINDS = {
     "model_attributes_type": "a mapping",
     "model_type": "a mapping",
     "string_type": "text",
+    "tuple_type": "a tuple",
 }
 
 _LIMITS = {
@@ -181,7 +182,7 @@ def _flow(found: Any) -> str:
             return f"[{', '.join(map(_flow, found))}]"
         case dict():
             return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in found.items())}}}"
-    return str(found)
+    return type(found).__name__ if isinstance(found, BaseModel) else str(found)
 
 
 def screen(title: str, mistakes: list[str]) -> str:
@@ -311,6 +312,8 @@ def _allowed(error: ErrorDetails) -> str:
         return str(limits["expected"]).replace("'", "")
     if error["type"] == "string_pattern_mismatch":
         return _PATTERNS.get(limits["pattern"], f"text that matches {limits['pattern']}")
+    if error["type"] == "model_type" and isinstance(error["input"], BaseModel):
+        return f"a {limits['class_name']}"
     words = (_KINDS | _LIMITS).get(error["type"], error["msg"])
     return words.format(**limits)
 

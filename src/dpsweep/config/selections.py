@@ -26,7 +26,7 @@ name that its role has.
 """
 
 import itertools
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,8 @@ AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
 DEFAULTS = {"dataset": "main", "backbone": "weak", "method": "main", "optimizer": "adam"}
 
 Part = Annotated[str, Field(min_length=1)]
+T = TypeVar("T")
+Several = Annotated[list[T], Field(min_length=1)]
 EpsilonWord = Literal["loose", "tight", "common", "all"]
 EpochsWord = Literal["usual", "few", "many", "common", "all"]
 ClippingWord = Literal["small", "large", "baseline", "neighbours", "common", "all"]
@@ -79,10 +81,10 @@ class Selection(Settings):
     """a role or a name; main if left out"""
     optimizer: Part | None = None
     """a name; adam if left out"""
-    epsilon: EpsilonWord | float | list[float] | None = None
-    epochs: EpochsWord | int | list[int] | None = None
-    batch_size: BatchSizeWord | BatchSize | list[BatchSize] | None = None
-    clipping_bound: ClippingWord | ClippingBound | list[ClippingBound] | None = None
+    epsilon: EpsilonWord | float | Several[float] | None = None
+    epochs: EpochsWord | int | Several[int] | None = None
+    batch_size: BatchSizeWord | BatchSize | Several[BatchSize] | None = None
+    clipping_bound: ClippingWord | ClippingBound | Several[ClippingBound] | None = None
     """automatic is AUTO-S; if left out, every C"""
 
     def within(self, panel: "Selection") -> Self:

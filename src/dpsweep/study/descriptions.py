@@ -12,25 +12,28 @@ my_figures.py``); one that has the name of another takes its place.
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pydantic import ValidationError
 
 from dpsweep.config.messages import explain, value
-from dpsweep.config.selections import Settings
+from dpsweep.config.selections import AXES, NAMED, LinePanel, Panel, Selection, Settings
 from dpsweep.study.bound import MistakeError
+from dpsweep.study.captions import listed
 from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure, Target
 
 PAPER = "dpsweep.figures.paper"
 """The module that describes the figures and tables of the paper."""
+_SERIES = (*NAMED, "epsilon", "epochs", "clipping_bound")
 
 Series = Mapping[str, str | Sequence[Any]]
 """Roles, names, words or values by key; every combination of them is one member of the series."""
@@ -61,13 +64,12 @@ class Description:
     @property
     def file(self) -> Path:
         """The file of the function."""
-        return Path(self.function.__code__.co_filename)
+        return Path(inspect.unwrap(self.function).__code__.co_filename)
 
     @property
     def where(self) -> str:
         """File, line and name, for messages."""
-        line = self.function.__code__.co_firstlineno
-        return f"{self.file.name}, line {line}: {self.function.__name__}"
+        return f"{self.file.name}, line {_line(self.function)}: {self.function.__name__}"
 
     def target(self, **member: Any) -> Target:
         """The figure or table with its section.
@@ -76,12 +78,19 @@ class Description:
             MistakeError: the function fails; the message names the line of its file.
         """
         try:
+            inspect.signature(self.function).bind(**member)
+        except TypeError as error:
+            allowed = ", ".join(member) or "none"
+            raise MistakeError(f"{self.where}: arguments: {error}; allowed: {allowed}") from error
+        try:
             found = self.function(**member)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise MistakeError(_said(error, self.file)) from error
         if not isinstance(found, self.kind):
             wanted = "figure" if self.kind is Figure else "table"
             raise MistakeError(f"{self.where}: found {value(found)}; allowed: a {wanted}")
+        for mistake in _mistakes(found):
+            raise MistakeError(f"{self.where}: {type(found).__name__}: {mistake}")
         return found.model_copy(update={"section": self.section})
 
 
@@ -89,8 +98,23 @@ def _decorator(
     kind: type[Target], section: str, name: str, each: Series | Sequence[Series]
 ) -> Callable[[Callable[..., Any]], Description]:
     series = (each,) if isinstance(each, Mapping) else tuple(each)
+    if not (isinstance(section, str) and isinstance(name, str)):
+        raise TypeError(
+            f"section, name: found {section!r}, {name!r}; allowed: texts, as in @figure('Mine')"
+        )
+    for key in (key for one in series for key in (one if isinstance(one, Mapping) else ["a text"])):
+        if key not in _SERIES:
+            raise TypeError(f"each: found {key}; allowed: a mapping of {', '.join(_SERIES)}")
 
     def described(function: Callable[..., Any]) -> Description:
+        if not isinstance(function, FunctionType):
+            raise TypeError(f"found {function!r}; allowed: a function that describes one")
+        before = function.__globals__.get(function.__name__)
+        if isinstance(before, Description) and before.file == Path(function.__code__.co_filename):
+            raise ValueError(
+                f"found a second function {function.__name__} (first on line {_line(before.function)}), "
+                "which would replace the first; allowed: a name of its own"
+            )
         return Description(kind, name or function.__name__, section, series, function)
 
     return described
@@ -138,15 +162,18 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
         described = list(_in(module))
         for name, times in Counter(each.name for each in described).items():
             if times > 1:
+                lines = listed(_line(each.function) for each in described if each.name == name)
                 raise MistakeError(
-                    f"{module.__file__}: found {times} targets of the name {name}; allowed: one"
+                    f"{module.__file__}, lines {lines}: found {times} targets of the name {name}; "
+                    "allowed: one"
                 )
         found |= {each.name: each for each in described}
     return list(found.values())
 
 
 def _in(module: ModuleType) -> Iterator[Description]:
-    return (each for each in vars(module).values() if isinstance(each, Description))
+    found = {id(each): each for each in vars(module).values() if isinstance(each, Description)}
+    return iter(found.values())
 
 
 def _module(file: str) -> ModuleType:
@@ -161,12 +188,39 @@ def _module(file: str) -> ModuleType:
     sys.modules[name] = module  # where classes look for the names in their annotations
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise MistakeError(_said(error, path)) from error
     return module
 
 
-def _said(error: Exception, file: Path) -> str:
+def _line(function: Callable[..., Any]) -> int:
+    """The line on which a function begins, also where another one wraps it."""
+    line: int = inspect.unwrap(function).__code__.co_firstlineno
+    return line
+
+
+def _mistakes(found: Target) -> Iterator[str]:
+    """What the family of a target lacks, and what it names that does not exist."""
+    family = type(found)
+    lacking = [
+        name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
+    ]
+    if isinstance(found, Figure) and not found.module:
+        lacking += [
+            name for name in ("compute", "plot") if getattr(family, name) is getattr(Figure, name)
+        ]
+    if lacking:
+        yield f"found no {', no '.join(lacking)}; allowed: a family that has them"
+    for key in ("single", "drawn"):
+        axes = getattr(family, key)
+        if not (isinstance(axes, tuple) and {*AXES}.issuperset(axes)):
+            yield f"{key}: found {axes!r}; allowed: a tuple of {', '.join(AXES)}"
+    for part in found.parts():
+        if not isinstance(part, Panel | LinePanel if found.part == "panels" else Selection):
+            yield f"{found.part}: found {value(part)}; allowed: parts of dpsweep.figures.families"
+
+
+def _said(error: BaseException, file: Path) -> str:
     """Say what is wrong in a file of descriptions, and in which line."""
     lines = [
         frame.lineno
@@ -174,10 +228,13 @@ def _said(error: Exception, file: Path) -> str:
         if Path(frame.filename).resolve() == file.resolve()
     ]
     if isinstance(error, SyntaxError):
-        lines, what = [error.lineno], f"not valid Python: {error.msg}"
+        own = Path(error.filename or file).resolve() == file.resolve()
+        lines = [error.lineno or 1] if own else lines
+        what = f"not valid Python: {error.msg}" + f" ({error.filename})" * (not own)
     elif isinstance(error, ValidationError) and (model := _models().get(error.title)):
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
-        what = f"{error.title}: {'; '.join(explain(error, content, model.model_json_schema()))}"
+        said = explain(error, content, model.model_json_schema())
+        what = f"{error.title}: {'; '.join(each.removeprefix('the study: ') for each in said)}"
     else:
         what = f"{type(error).__name__}: {error}"
     return f"{file.name}, line {lines[-1]}: {what}" if lines else f"{file.name}: {what}"

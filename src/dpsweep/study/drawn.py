@@ -152,7 +152,7 @@ def _members(
                 )
             bound.resolve(leaves, series=True)
             found.update(leaves[0].chosen[axis])
-        values[axis] = sorted(found)
+        values[axis] = sorted(found, key=lambda each: (isinstance(each, str), each))
     return _combinations(values)
 
 
