@@ -1,10 +1,11 @@
-"""Result files as tidy frames: trials, optimizer steps, gradient norms.
+"""Result files as tidy frames: trials, optimizer steps, gradient norms; checks of frames from elsewhere.
 
 Every loader takes an optional list ``missing``. Without it an absent file is an error that says
 how to make it; with it the absent files are noted there and the frame holds what is present, so
 that a study can be looked at while it runs.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -215,6 +216,59 @@ def stack_panels(
 def seed_columns(points: pd.DataFrame) -> list[str]:
     """The columns that hold a value for every seed alone: ``seed_1``, ``seed_2``, ..."""
     return [name for name in points.columns if name.startswith("seed_")]
+
+
+_TEXTS = {
+    "panel",
+    "title",
+    "label",
+    "clipping",
+    "class_name",
+    "quantity",
+    "rule",
+    "effect",
+    "difficulty",
+}
+_ABOVE_ZERO = {"epsilon", "epochs", "batch_size", "clipping_bound", "lower"}
+
+
+def plain(frame: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """A copy of a frame with those of some columns that it has as NumPy has them: numbers, or texts.
+
+    Raises:
+        ValueError: a column has something else than numbers.
+    """
+    copy = frame.reset_index(drop=True)
+    for column in dict.fromkeys(each for each in columns if each in frame):
+        values = copy[column].astype(object).mask(copy[column].isna(), math.nan)
+        try:
+            copy[column] = values if column in _TEXTS else pd.to_numeric(values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"column {column}: {error}; allowed: numbers") from None
+    return copy
+
+
+def in_order(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Sort a frame by columns that tell its rows apart; ``clipping`` says which rows may have no bound.
+
+    Raises:
+        ValueError: a row has no value of a key, or one that is not above 0 and has to be; or two rows have
+            the same ones.
+    """
+    for column in keys:
+        if (frame[column].isna() & (frame["clipping"] == "flat")).any():
+            raise ValueError(
+                f"column {column}: found a row without a value; allowed: one in each row"
+            )
+        if column in _ABOVE_ZERO and frame[column].min() <= 0:
+            raise ValueError(
+                f"column {column}: found {frame[column].min():g}; allowed: numbers above 0"
+            )
+    twice = frame.loc[frame.duplicated(keys), keys].to_dict("records")
+    if twice:
+        row = ", ".join(f"{column} {value}" for column, value in twice[0].items())
+        raise ValueError(f"found two rows of {row}; allowed: one")
+    return frame.sort_values(keys, kind="stable")
 
 
 def write_problem(study: Study, paths: Paths, problem: str) -> None:

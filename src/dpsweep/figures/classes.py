@@ -227,10 +227,10 @@ def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
     chosen = [style.chosen_values(rows.iloc[0]) for _, rows in of_bound.groupby("panel")]
     listed = []
     for symbol in chosen[0]:
-        values = [each[symbol] for each in chosen]
+        values = [each.get(symbol, "–") for each in chosen]
         shown = values[:1] if len(set(values)) == 1 else values
         listed.append(f"{symbol} = {', '.join(shown)}")
-    return f"C = {style.write_value(bound)}{baseline}: {'; '.join(listed)}"
+    return f"C = {style.write_value(bound)}{baseline}: {'; '.join(listed)}".removesuffix(": ")
 
 
 def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:

@@ -150,9 +150,9 @@ def plot_error_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Fi
     parts = [
         Line2D([], [], color="black", linestyle=line, label=part) for part, line in _PARTS.items()
     ]
-    epochs = {f"epoch {epoch}": colour for epoch, colour in colours.items()}
+    epochs = {f"epoch {epoch:g}": colour for epoch, colour in colours.items()}
     handles = [*parts, *style.legend_lines(epochs, linewidth=3)]
-    drawing.legend(handles=handles, loc="outside upper center", ncols=6)
+    drawing.legend(handles=handles, loc="outside upper center", ncols=6 if len(panels) > 1 else 3)
     style.note(
         drawing, f"1 is the error of adding nothing. A vertical line: C* of that epoch. {NOTE}"
     )

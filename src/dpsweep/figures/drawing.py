@@ -38,5 +38,7 @@ def plot(figure: Figure, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
     for name in numbers:
         if pd.api.types.is_string_dtype(numbers[name]):
             shown[name] = numbers[name].map(style.literal, na_action="ignore")
-    drawn: Figure = style.literal_titles(figure)
-    return drawn.plot(shown)
+    drawing = style.literal_titles(figure).plot(shown)
+    if not isinstance(drawing, matplotlib.figure.Figure):
+        raise TypeError(f"{type(figure).__name__}.plot: found {drawing!r}; allowed: a figure")
+    return drawing

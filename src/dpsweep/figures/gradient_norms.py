@@ -144,9 +144,9 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
         axes.fill_betweenx(
             density["norm"], epoch - half, epoch + half, color=style.look().easy, alpha=0.45, linewidth=0,
         )  # fmt: skip
-    quartiles = numbers[numbers["quantity"] == "quantile"].pivot(
-        index="epoch", columns="value", values="norm"
-    )
+    quantiles = numbers[numbers["quantity"] == "quantile"]
+    quartiles = quantiles.pivot(index="epoch", columns="value", values="norm")
+    quartiles = quartiles.reindex(columns=list(_QUANTILES))
     axes.vlines(quartiles.index, quartiles[0.25], quartiles[0.75], color="black", linewidth=0.9)
     sns.scatterplot(
         x=quartiles.index, y=quartiles[0.5], color="white", edgecolor="black", linewidth=0.7, s=5,
@@ -293,9 +293,9 @@ def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.set(xlabel="Optimizer step")
         entries = {
-            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})": colours[
-                line["epsilon"]
-            ]
+            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})".removesuffix(
+                " ()"
+            ): colours[line["epsilon"]]
             for _, line in panel.drop_duplicates("epsilon").iterrows()
         }
         style.legend_above(axes, panel["title"].iloc[0], style.legend_lines(entries), columns)

@@ -71,7 +71,8 @@ def plot(
         numbers: what is drawn.
         x: the column along the x axis.
         palettes: for every panel the colours of its lines by label, in the order of the lines.
-        chosen: the settings that have a strip: ``batch_size``, ``learning_rate``, ``clipping_bound``.
+        chosen: the settings that have a strip where any is known: ``batch_size``, ``learning_rate``,
+            ``clipping_bound``.
         height: of a panel without strips, inches.
         x_label: what lies along the x axis, which is logarithmic.
         y_label: of the first panel.
@@ -83,6 +84,7 @@ def plot(
     Returns:
         The figure, and the axes and numbers of each panel, from left to right.
     """
+    chosen = [setting for setting in chosen if numbers[setting].notna().any()]
     together = [numbers] if share_y else [panel for _, panel in numbers.groupby("panel")]
     heights = [height, *_strip_heights(together, chosen)]
     drawing, panels = style.panels(

@@ -1,5 +1,6 @@
 """DP noise against batch size or number of steps, coloured by what it costs in accuracy."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -101,15 +102,17 @@ def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
         loc="outside upper center", ncols=8,
     )  # fmt: skip
-    bounds = _range("C", [style.write_value(each) for each in sorted(numbers["clipping_bound"])])
-    rates = _range("η", [style.write_rate(each) for each in sorted(numbers["learning_rate"])])
-    style.note(drawing, f"Settings of the points: {bounds}, {rates}.")
+    bounds = _range("C", numbers["clipping_bound"], style.write_value)
+    rates = _range("η", numbers["learning_rate"], style.write_rate)
+    if chosen := ", ".join(filter(None, [bounds, rates])):
+        style.note(drawing, f"Settings of the points: {chosen}.")
     return drawing
 
 
-def _range(symbol: str, written: list[str]) -> str:
-    first, last = written[0], written[-1]
-    return f"{symbol} = {first}" if first == last else f"{symbol} from {first} to {last}"
+def _range(symbol: str, values: "pd.Series[float]", write: Callable[[float], str]) -> str:
+    ends = dict.fromkeys([write(values.min()), write(values.max())])
+    joined = f"{'from' if len(ends) > 1 else '='} {' to '.join(ends)}"
+    return "" if "nan" in ends else f"{symbol} {joined}"
 
 
 def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:

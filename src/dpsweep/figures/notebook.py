@@ -18,39 +18,53 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 
+from dpsweep.analysis.frames import in_order, plain
 from dpsweep.config.style import Style
 from dpsweep.figures import families, style
 from dpsweep.figures.drawing import plot
 
-_PANEL: dict[str, Any] = {"panel": 0, "title": ""}
-_CHOSEN: dict[str, Any] = {
-    **{"batch_size": np.nan, "full_batch": False, "learning_rate": np.nan},
-    **{"clipping": "flat", "clipping_bound": np.nan},
-}
+_PANEL: dict[str, Any] = {"panel": 0, "title": "", "clipping": "flat", "full_batch": False}
+_CHOSEN = dict.fromkeys(("batch_size", "learning_rate", "clipping_bound"), np.nan)
+_WITHIN = ("panel", "line", "records")
 Absent = Mapping[str, Any | Callable[[pd.DataFrame], Any]]
 
 
 def _drawn(
     family: type[families.Figure],
     frame: pd.DataFrame,
-    needed: Sequence[str],
+    keys: str,
+    values: str,
     absent: Absent,
     look: Style | None,
     **options: Any,
 ) -> matplotlib.figure.Figure:
-    """Draw a frame as a family does; ``absent`` has what columns that are not there hold."""
-    figure = family.model_construct(**options)
+    """Draw a frame as a family does.
+
+    Args:
+        family: what is drawn.
+        frame: the rows, in any order.
+        keys: the columns, with spaces between them, that tell the rows of a line apart.
+        values: the other columns that are needed.
+        absent: what columns that are not there hold.
+        look: colours and sizes.
+        options: of the family.
+
+    Raises:
+        ValueError: the frame cannot be drawn.
+    """
+    needed = [*keys.split(), *values.split()]
     lacking = [column for column in needed if column not in frame]
-    if lacking:
-        raise ValueError(
-            f"the frame has no column {', '.join(lacking)}; a {figure.family} needs {', '.join(needed)}"
-        )
-    full = frame.copy()
+    if lacking or frame.empty:
+        found = f"no column {', '.join(lacking)}" if lacking else "no row"
+        raise ValueError(f"the frame has {found}; {family.family} needs {', '.join(needed)}")
+    full = plain(frame, [*needed, *_PANEL, *absent])
     for column, value in {**_PANEL, **absent}.items():
         if column not in full:
             full[column] = value(full) if callable(value) else value
+    if keys:
+        full = in_order(full, [*(each for each in _WITHIN if each in full), *keys.split()])
     with style.style(look):
-        return plot(figure, full)
+        return plot(family.model_construct(**options), full)
 
 
 def _lines(value: str) -> dict[str, Any]:
@@ -83,11 +97,11 @@ def heatmap(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = list(dict.fromkeys([x, y, "macro_accuracy", "batch_size"]))
+    values = "macro_accuracy batch_size"
     absent, options = _CHOSEN | {"as_good": False}, {"x": x, "y": y, "colour_scale": colour_scale}
-    return _drawn(families.Heatmap, frame, needed, absent, look, **options)
+    return _drawn(families.Heatmap, frame, f"{x} {y}", values, absent, look, **options)
 
 
 def clipping_curve(
@@ -107,10 +121,12 @@ def clipping_curve(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed, absent = ["clipping_bound", "centre"], _lines("centre")
-    return _drawn(families.ClippingCurve, frame, needed, absent, look, quantity=quantity)
+    absent, options = _lines("centre"), {"quantity": quantity}
+    return _drawn(
+        families.ClippingCurve, frame, "clipping_bound", "centre", absent, look, **options
+    )
 
 
 def method_comparison(
@@ -125,10 +141,10 @@ def method_comparison(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["epsilon", "label", "centre"]
-    return _drawn(families.MethodComparison, frame, needed, _lines("centre"), look)
+    absent = _lines("centre")
+    return _drawn(families.MethodComparison, frame, "epsilon", "label centre", absent, look)
 
 
 def optimal_batch_size(
@@ -143,11 +159,11 @@ def optimal_batch_size(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["epsilon", "epochs", "mean_batch_size", "train_size"]
+    keys, values = "epsilon epochs", "mean_batch_size train_size"
     absent = _lines("mean_batch_size") | {"as_good_smallest": np.nan, "as_good_largest": np.nan}
-    return _drawn(families.OptimalBatchSize, frame, needed, absent, look)
+    return _drawn(families.OptimalBatchSize, frame, keys, values, absent, look)
 
 
 def gradient_norm_distribution(
@@ -161,10 +177,10 @@ def gradient_norm_distribution(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["epoch", "quantity", "norm", "value", "clipping_bound"]
-    return _drawn(families.GradientNormDistribution, frame, needed, _CHOSEN, look)
+    keys, values = "epoch quantity norm value", "clipping_bound"
+    return _drawn(families.GradientNormDistribution, frame, keys, values, _CHOSEN, look)
 
 
 def gradient_norm_histogram(
@@ -178,10 +194,10 @@ def gradient_norm_histogram(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["lower", "upper", "share", "share_above_bound", "clipping_bound"]
-    return _drawn(families.GradientNormHistogram, frame, needed, _CHOSEN, look)
+    values = "upper share share_above_bound clipping_bound"
+    return _drawn(families.GradientNormHistogram, frame, "lower", values, _CHOSEN, look)
 
 
 def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -194,14 +210,14 @@ def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
     absent = _CHOSEN | {
         "mean_gradient_norm_smooth": lambda frame: frame["mean_gradient_norm"],
         "running_mean_over": 1,
     }
-    needed = ["epsilon", "step", "mean_gradient_norm"]
-    return _drawn(families.NormTrace, frame, needed, absent, look)
+    keys, values = "epsilon step", "mean_gradient_norm"
+    return _drawn(families.NormTrace, frame, keys, values, absent, look)
 
 
 def per_class(
@@ -226,7 +242,7 @@ def per_class(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
     columns = {
         "retained_weight": "relative_retained_weight",
@@ -237,9 +253,13 @@ def per_class(
         **{f"{each}_smooth": (lambda frame, each=each: frame[each]) for each in shown},
         **{"running_mean_over": 1, "relative_retained_weight": np.nan},
     }
-    needed = ["class", "class_name", "class_rank", "clipping_bound", *shown]
+    keys, values = "clipping_bound class", " ".join(["class_name", "class_rank", *shown])
+    frame = plain(frame, ["clipping_bound"])
+    bounds = sorted({*frame.get("clipping_bound", [])})
+    if bounds and baseline not in bounds:
+        raise ValueError(f"baseline: found {baseline:g}; allowed: {', '.join(map(str, bounds))}")
     options = {"baseline": baseline, "rows": list(rows), "retained_weight_of": "trainable"}
-    return _drawn(families.PerClass, frame, needed, absent, look, **options)
+    return _drawn(families.PerClass, frame, keys, values, absent, look, **options)
 
 
 def noise_curve(
@@ -255,11 +275,11 @@ def noise_curve(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["axes", "epsilon", "epochs", "batch_size", "steps", "noise", "accuracy_difference"]
+    keys, values = "axes epsilon epochs batch_size", "steps noise accuracy_difference"
     options = {"axes": list(axes), "minimum_steps": {}}
-    return _drawn(families.NoiseCurve, frame, needed, _CHOSEN, look, **options)
+    return _drawn(families.NoiseCurve, frame, keys, values, _CHOSEN, look, **options)
 
 
 def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -271,11 +291,13 @@ def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    records = sorted(frame["records"].unique()) if "records" in frame else [1]
-    needed = ["epsilon", "false_positive_rate", "true_positive_rate"]
-    return _drawn(families.AttackerCurves, frame, needed, {"records": 1}, look, records=records)
+    frame = plain(frame, ["records"])
+    records = sorted(frame["records"].astype(int).unique()) if "records" in frame else [1]
+    keys, values = "epsilon false_positive_rate", "true_positive_rate"
+    absent, options = {"records": 1}, {"records": records}
+    return _drawn(families.AttackerCurves, frame, keys, values, absent, look, **options)
 
 
 def error_decomposition(
@@ -290,10 +312,10 @@ def error_decomposition(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["epoch", "clipping_bound", "bias", "noise", "error", "best_bound"]
-    return _drawn(families.ErrorDecomposition, frame, needed, _CHOSEN | _range("error"), look)
+    keys, values = "epoch clipping_bound", "bias noise error best_bound"
+    return _drawn(families.ErrorDecomposition, frame, keys, values, _CHOSEN | _range("error"), look)
 
 
 def optimal_clipping_trace(
@@ -307,10 +329,10 @@ def optimal_clipping_trace(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["epsilon", "epoch", "best_bound", "median_norm"]
-    return _drawn(families.OptimalClippingTrace, frame, needed, _range("best_bound"), look)
+    keys, values = "epsilon epoch", "best_bound median_norm"
+    return _drawn(families.OptimalClippingTrace, frame, keys, values, _range("best_bound"), look)
 
 
 def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
@@ -323,10 +345,10 @@ def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["rule", "effect", "epsilon", "best_bound"]
-    return _drawn(families.PrivacyEffectsFigure, frame, needed, _range("best_bound"), look)
+    keys, absent = "rule effect epsilon", _range("best_bound")
+    return _drawn(families.PrivacyEffectsFigure, frame, keys, "best_bound", absent, look)
 
 
 def predicted_clipping(
@@ -340,12 +362,12 @@ def predicted_clipping(
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent.
+        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    needed = ["rule", "epsilon", "predicted", "measured", "mean_lost", "settings"]
+    values = "rule epsilon predicted measured mean_lost settings"
     names = ("", "_lower", "_upper")
     absent = {f"rank_correlation{name}": np.nan for name in names} | {"mean_lost_upper": np.nan}
-    return _drawn(families.PredictedClipping, frame, needed, absent, look)
+    return _drawn(families.PredictedClipping, frame, "", values, absent, look)
 
 
 def _range(value: str) -> dict[str, Any]:

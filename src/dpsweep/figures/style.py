@@ -270,9 +270,13 @@ def write_percentage(share: float) -> str:
 
 
 def chosen_values(settings: pd.Series) -> dict[str, str]:
-    """The batch size and learning rate that were chosen, by their symbols."""
-    size = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
-    return {"B": size, "η": write_rate(settings["learning_rate"])}
+    """The batch size and learning rate that were chosen, as far as they are known, by their symbols."""
+    chosen = {}
+    if pd.notna(settings["batch_size"]):
+        chosen["B"] = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
+    if pd.notna(settings["learning_rate"]):
+        chosen["η"] = write_rate(settings["learning_rate"])
+    return chosen
 
 
 def write_chosen(settings: pd.Series) -> str:
@@ -464,6 +468,7 @@ def label_row(row: Sequence[Axes], text: str) -> None:
 
 def title(axes: Axes, text: str, *lines: str) -> None:
     """A panel's title, and under it lines of small grey type: what was chosen for it."""
+    lines = tuple(filter(None, lines))
     axes.set_title(text, pad=4 + 1.25 * look().small * len(lines))
     for index, line in enumerate(reversed(lines)):
         axes.annotate(

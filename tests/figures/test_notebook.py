@@ -1,0 +1,119 @@
+"""Figures of frames that no study wrote."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from tests.figures.test_draw import FAMILIES, STUDY
+
+from dpsweep.figures import families, notebook
+from dpsweep.study.paths import Paths
+
+NEEDED = {
+    "heatmap": "clipping_bound batch_size macro_accuracy",
+    "clipping_curve": "clipping_bound centre",
+    "gradient_norm_distribution": "epoch quantity norm value clipping_bound",
+    "gradient_norm_histogram": "lower upper share share_above_bound clipping_bound",
+    "per_class": "class class_name class_rank clipping_bound relative_retained_weight accuracy_difference",
+    "method_comparison": "epsilon label centre",
+    "noise_curve": "axes epsilon epochs batch_size steps noise accuracy_difference",
+    "attacker_curves": "epsilon false_positive_rate true_positive_rate records",
+    "norm_trace": "epsilon step mean_gradient_norm",
+    "optimal_batch_size": "epsilon epochs mean_batch_size train_size",
+    "error_decomposition": "epoch clipping_bound bias noise error best_bound",
+    "optimal_clipping_trace": "epsilon epoch best_bound median_norm",
+    "privacy_effects": "rule effect epsilon best_bound",
+    "predicted_clipping": "rule epsilon predicted measured mean_lost settings",
+}
+SORTED = [family for family in FAMILIES if family != "predicted_clipping"]
+
+
+@pytest.fixture(scope="module")
+def frames(results: Path) -> dict[str, pd.DataFrame]:
+    """By family the columns that it needs, of one panel."""
+    found = {}
+    for family, columns in NEEDED.items():
+        numbers = STUDY.figures[family].compute(STUDY, Paths(results))
+        parts = ["panel"] if family == "method_comparison" else ["panel", "line"]
+        for part in set(parts) & {*numbers}:
+            numbers = numbers[numbers[part] == 0]
+        found[family] = numbers[columns.split()].reset_index(drop=True)
+    return found
+
+
+def drawn(family: str, frame: pd.DataFrame) -> Figure:
+    axes = [families.NoiseAxes(title="t", quantity="cumulative", x="steps")]
+    options: dict[str, Any] = {"axes": axes} if family == "noise_curve" else {}
+    figure: Figure = getattr(notebook, family)(frame, **options)
+    figure.draw_without_rendering()
+    return figure
+
+
+def content(figure: Figure) -> list[Any]:
+    """Texts and lines of a figure."""
+    texts = [str(each.get_text()) for each in figure.findobj(Text) if isinstance(each, Text)]
+    lines = [str(np.asarray(line.get_xydata())) for axes in figure.axes for line in axes.lines]
+    return [sorted(texts), sorted(lines)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_columns_of_the_docstring_are_enough(
+    frames: dict[str, pd.DataFrame], family: str
+) -> None:
+    texts, _ = content(drawn(family, frames[family]))
+    assert not any("nan" in text or "()" in text for text in texts)
+
+
+@pytest.mark.parametrize("family", SORTED)
+@pytest.mark.parametrize(
+    "kind", ["order", "index", "float", "object", "category", "string", "double[pyarrow]"]
+)
+def test_order_index_and_types_change_nothing(
+    frames: dict[str, pd.DataFrame], family: str, kind: str
+) -> None:
+    frame = frames[family]
+    numbers = frame.select_dtypes("number").columns
+    match kind:
+        case "order":
+            by = [column for column in ("line", "label") if column in frame]
+            other = (
+                frame.iloc[::-1].sort_values(by, ascending=False, kind="stable")
+                if by
+                else frame.iloc[::-1]
+            )
+        case "index":
+            other = frame.set_index(frame.columns[0], drop=False)
+        case _:
+            other = frame.astype(dict.fromkeys(numbers, kind))
+    assert content(drawn(family, other)) == content(drawn(family, frame))
+
+
+@pytest.mark.parametrize("family", SORTED)
+def test_a_frame_that_cannot_be_drawn_is_refused(
+    frames: dict[str, pd.DataFrame], family: str
+) -> None:
+    frame = frames[family]
+    number = frame.select_dtypes("number").columns[-1]
+    for other, said in (
+        (frame.iloc[:0], "the frame has no row; "),
+        (pd.concat([frame, frame]), "found two rows of panel 0, "),
+        (frame.assign(**{number: "a"}), f"column {number}: .*allowed: numbers"),
+        (frame.assign(panel=np.nan), "column panel: found a row without a value"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            drawn(family, other)
+
+
+def test_what_a_logarithmic_axis_lacks_is_refused(frames: dict[str, pd.DataFrame]) -> None:
+    for family in ("clipping_curve", "heatmap", "error_decomposition"):
+        with pytest.raises(ValueError, match="clipping_bound: found 0; allowed: numbers above 0"):
+            drawn(family, frames[family].assign(clipping_bound=0))
+
+
+def test_the_baseline_is_one_of_the_bounds(frames: dict[str, pd.DataFrame]) -> None:
+    with pytest.raises(ValueError, match=r"baseline: found 3; allowed: 0.1, 1.0, 10.0"):
+        notebook.per_class(frames["per_class"], baseline=3)
