@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.units import count
 
 T = TypeVar("T")
 
@@ -57,7 +58,6 @@ _LIMITS = {
     "less_than_equal": "at most {le:g}",
     "string_too_long": "at most {max_length} characters",
     "string_too_short": "at least {min_length} character",
-    "too_short": "at least {min_length} entry",
 }
 
 # Keys that have another name now.
@@ -314,6 +314,8 @@ def _allowed(error: ErrorDetails) -> str:
         return _PATTERNS.get(limits["pattern"], f"text that matches {limits['pattern']}")
     if error["type"] == "model_type" and isinstance(error["input"], BaseModel):
         return f"a {limits['class_name']}"
+    if error["type"] == "too_short":
+        return f"at least {count(limits['min_length'], 'entry', 'entries')}"
     words = (_KINDS | _LIMITS).get(error["type"], error["msg"])
     return words.format(**limits)
 
