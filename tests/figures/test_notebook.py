@@ -69,27 +69,15 @@ def test_the_columns_of_the_docstring_are_enough(
 
 
 @pytest.mark.parametrize("family", SORTED)
-@pytest.mark.parametrize(
-    "kind", ["order", "index", "float", "object", "category", "string", "double[pyarrow]"]
-)
-def test_order_index_and_types_change_nothing(
-    frames: dict[str, pd.DataFrame], family: str, kind: str
-) -> None:
+def test_order_index_and_types_change_nothing(frames: dict[str, pd.DataFrame], family: str) -> None:
     frame = frames[family]
     numbers = frame.select_dtypes("number").columns
-    match kind:
-        case "order":
-            by = [column for column in ("line", "label") if column in frame]
-            other = (
-                frame.iloc[::-1].sort_values(by, ascending=False, kind="stable")
-                if by
-                else frame.iloc[::-1]
-            )
-        case "index":
-            other = frame.set_index(frame.columns[0], drop=False)
-        case _:
-            other = frame.astype(dict.fromkeys(numbers, kind))
-    assert content(drawn(family, other)) == content(drawn(family, frame))
+    other = frame.iloc[::-1].set_index(frame.columns[0], drop=False)
+    if "label" in frame:  # labels stand in the order of their rows
+        other = other.sort_values("label", ascending=False, kind="stable")
+    expected = content(drawn(family, frame))
+    for kind in ("float", "string", "category", "double[pyarrow]"):
+        assert content(drawn(family, other.astype(dict.fromkeys(numbers, kind)))) == expected, kind
 
 
 @pytest.mark.parametrize("family", SORTED)

@@ -87,7 +87,7 @@ def caption(study: StudyFile, target: Target) -> str:
     Raises:
         KeyError: a word is unknown; it is the exception's argument.
     """
-    text = re.sub(r"\{([^{}]+)\}", lambda word: _said(study, target, word[1]), target.caption)
+    text = re.sub(r"\{([A-Za-z_]+)\}", lambda word: _said(study, target, word[1]), target.caption)
     return f"{text} {target.caption_end()}".rstrip()
 
 

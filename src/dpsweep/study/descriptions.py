@@ -164,8 +164,8 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
             if times > 1:
                 lines = listed(_line(each.function) for each in described if each.name == name)
                 raise MistakeError(
-                    f"{module.__file__}, lines {lines}: found {times} targets of the name {name}; "
-                    "allowed: one"
+                    f"{Path(str(module.__file__)).name}, lines {lines}: found {times} targets of the "
+                    f"name {name}; allowed: one"
                 )
         found |= {each.name: each for each in described}
     return list(found.values())
