@@ -227,6 +227,8 @@ def stop() -> None:
             _until(lambda: not queue(), 60)
     for daemon in DAEMONS:
         _end(daemon)
+    # The plugin asks `scontrol` whenever Snakemake starts, which then waits for a controller that is gone.
+    (CONFIGURATION / "slurm.conf").unlink(missing_ok=True)
 
 
 def queue() -> list[tuple[str, str]]:
