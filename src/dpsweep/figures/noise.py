@@ -111,8 +111,8 @@ def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
 
 def _range(symbol: str, values: "pd.Series[float]", write: Callable[[float], str]) -> str:
     ends = dict.fromkeys([write(values.min()), write(values.max())])
-    joined = f"{'from' if len(ends) > 1 else '='} {' to '.join(ends)}"
-    return "" if "nan" in ends else f"{symbol} {joined}"
+    joined = " to ".join(ends)
+    return "" if "nan" in ends else f"{symbol} {'from' if len(ends) > 1 else '='} {joined}"
 
 
 def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:

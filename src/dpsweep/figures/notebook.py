@@ -123,10 +123,8 @@ def clipping_curve(
     Raises:
         ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
     """
-    absent, options = _lines("centre"), {"quantity": quantity}
-    return _drawn(
-        families.ClippingCurve, frame, "clipping_bound", "centre", absent, look, **options
-    )
+    keys, absent = "clipping_bound", _lines("centre")
+    return _drawn(families.ClippingCurve, frame, keys, "centre", absent, look, quantity=quantity)
 
 
 def method_comparison(

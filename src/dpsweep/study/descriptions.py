@@ -200,7 +200,7 @@ def _line(function: Callable[..., Any]) -> int:
 
 
 def _mistakes(found: Target) -> Iterator[str]:
-    """What the family of a target lacks, and what it names that does not exist."""
+    """List what the family of a target lacks, and what it names that does not exist."""
     family = type(found)
     lacking = [
         name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
