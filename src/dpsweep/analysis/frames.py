@@ -219,15 +219,8 @@ def seed_columns(points: pd.DataFrame) -> list[str]:
 
 
 _TEXTS = {
-    "panel",
-    "title",
-    "label",
-    "clipping",
-    "class_name",
-    "quantity",
-    "rule",
-    "effect",
-    "difficulty",
+    *("panel", "title", "label", "clipping", "class_name"),
+    *("quantity", "rule", "effect", "difficulty"),
 }
 _ABOVE_ZERO = {"epsilon", "epochs", "batch_size", "clipping_bound", "lower"}
 

@@ -154,7 +154,8 @@ def _said_of(framed: pd.DataFrame, squares: int) -> list[str]:
         return []
     lowest, highest = (style.write_rate(framed["learning_rate"].agg(end)) for end in ("min", "max"))
     rates = lowest if lowest == highest else f"{lowest} to {highest}"
-    return [f"framed: {len(framed)} of {squares}", f"η = {rates}" * (rates != "nan")]
+    chosen = [] if rates == "nan" else [f"η = {rates}"]
+    return [f"framed: {len(framed)} of {squares}", *chosen]
 
 
 def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:

@@ -17,7 +17,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.trajectory import Trajectory, measure_along, read_trials
+from dpsweep.training.trajectory import Trajectory, measure_along, read_cell
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def best_cell(
         )
     trials = pd.concat(
         [
-            read_trials(study, paths, cell).assign(problem=problem, cell=name)
+            read_cell(study, paths, cell).assign(problem=problem, cell=name)
             for name, cell in cells.items()
         ],
         ignore_index=True,

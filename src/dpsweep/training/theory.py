@@ -15,7 +15,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory.sums import ClippedSums, Rows
 from dpsweep.training.randomness import numpy_stream
-from dpsweep.training.trajectory import Trajectory, measure_along, read_trials
+from dpsweep.training.trajectory import Trajectory, measure_along, read_cell
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 """Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
@@ -40,7 +40,7 @@ def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.
     Raises:
         DamagedFileError: the file cannot be read.
     """
-    trials = read_trials(study, paths, cell)
+    trials = read_cell(study, paths, cell)
     first = trials[trials["best"]].sort_values("seed").head(seeds)
     return [row for _, row in first.iterrows()]
 

@@ -41,7 +41,7 @@ class TrajectoryError(DpsweepError):
     """A trial that cannot be looked at again; the message says what to do."""
 
 
-def read_trials(study: Study, paths: Paths, cell: Cell) -> pd.DataFrame:
+def read_cell(study: Study, paths: Paths, cell: Cell) -> pd.DataFrame:
     """Read the trials of a finished cell, with a row for each.
 
     Args:
