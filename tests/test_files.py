@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.base.errors import DpsweepError
@@ -55,15 +55,17 @@ def test_written_files_follow_the_umask(tmp_path: Path) -> None:
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda children: st.lists(children) | st.dictionaries(st.text(), children),
-    max_leaves=10,
+    max_leaves=5,
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(), json_values, max_size=5))
 def test_fingerprint_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
     assert fingerprint(value) == fingerprint(dict(reversed(value.items())))
 
 
+@settings(max_examples=40)
 @given(json_values, json_values)
 def test_different_values_have_different_canonical_json(one: object, other: object) -> None:
     if one != other:

@@ -21,7 +21,7 @@ from dpsweep.training.context import load_trainable
 from dpsweep.training.trial import evaluate, train_trial
 
 AVERAGE = {"kind": "tail", "share": 0.5}
-SECTION = FIXED | {"batch_size": [64], "epochs": [4], "learning_rate": [0.1]}
+SECTION = FIXED | {"epochs": [4], "learning_rate": [0.1]}
 
 
 def study(average: dict[str, Any] | None = AVERAGE) -> Study:
