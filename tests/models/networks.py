@@ -21,6 +21,7 @@ BERT: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention
 BERT |= {"intermediate_size": 16, "vocab_size": 12}
 DISTILBERT: dict[str, Any] = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
 DISTILBERT |= {"vocab_size": 12}
+GPT2: dict[str, Any] = {"n_embd": 8, "n_head": 2, "n_layer": 2, "vocab_size": 12}
 T5: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 T5 |= {"vocab_size": 12, "pad_token_id": 0, "eos_token_id": 3}
 

@@ -10,6 +10,7 @@ from tests.models.networks import (
     ALL,
     BERT,
     FILM,
+    GPT2,
     HEAD,
     SCRATCH,
     VIT,
@@ -36,6 +37,7 @@ def lora(*targets: str, rank: int = 2) -> LoRA:
 
 LORA = lora("qkv", "attn.proj")
 RESNET = {"stem_width": 4}
+PERCEIVER = {"num_latents": 2, "d_latents": 8, "d_model": 8, "num_blocks": 1}
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +220,11 @@ def test_two_heads_start_at_zero_and_both_train(method: Method, tmp_path: Path) 
         ("timm", "vit_tiny_patch16_224", {"wings": 2}, "wings"),
         ("dpsweep", "vit_tiny_patch16_224", {}, "allowed: .*wide_resnet of library dpsweep"),
         ("dpsweep", "wide_resnet", {"depth": 15}, "found depth 15"),
+        ("transformers", "destilbert", {}, "cannot build 'destilbert'"),
+        ("transformers", "distilbert", {"dimm": 8}, "unknown arguments dimm; allowed: "),
+        ("transformers", "distilbert", {"dim": 9, "n_heads": 2}, "n_heads"),
+        ("transformers", "gpt2", GPT2, "no padding token; set pad_token_id among the backbone's arguments"),
+        ("transformers", "perceiver", PERCEIVER, "PerceiverForS.* has no padding token; allowed: another"),
     ],
 )  # fmt: skip
 def test_networks_that_are_refused(

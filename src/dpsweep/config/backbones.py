@@ -22,6 +22,22 @@ from dpsweep.config.section import (
 _DESCRIBED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
+class _OnHub(Section):
+    kind: Literal["hub"]
+    id: HubId
+    revision: Commit | None = None
+    """a commit"""
+
+
+class _InFile(Section):
+    kind: Literal["file"]
+    path: LocalPath
+
+    def local_files(self) -> dict[str, str]:
+        """The file."""
+        return {"path": self.path}
+
+
 class RandomWeights(Section):
     """No pretraining: parameters are drawn from the trial's seed."""
 
@@ -58,24 +74,12 @@ class PublishedWeights(Section):
     before it"""
 
 
-class HubWeights(PublishedWeights):
+class HubWeights(_OnHub, PublishedWeights):
     """Published weights, in safetensors, at a pinned revision of the Hugging Face hub."""
 
-    kind: Literal["hub"]
-    id: HubId
-    revision: Commit | None = None
-    """a commit"""
 
-
-class FileWeights(PublishedWeights):
+class FileWeights(_InFile, PublishedWeights):
     """A local safetensors file."""
-
-    kind: Literal["file"]
-    path: LocalPath
-
-    def local_files(self) -> dict[str, str]:
-        """The file."""
-        return {"path": self.path}
 
 
 Weights = Annotated[
@@ -83,24 +87,12 @@ Weights = Annotated[
 ]
 
 
-class HubTokenizer(Section):
+class HubTokenizer(_OnHub):
     """The tokenizer of a repository on the Hugging Face hub: its ``tokenizer.json``."""
 
-    kind: Literal["hub"]
-    id: HubId
-    revision: Commit | None = None
-    """a commit"""
 
-
-class FileTokenizer(Section):
+class FileTokenizer(_InFile):
     """A local ``tokenizer.json``, or a ``vocab.txt`` of BERT's WordPiece."""
-
-    kind: Literal["file"]
-    path: LocalPath
-
-    def local_files(self) -> dict[str, str]:
-        """The file."""
-        return {"path": self.path}
 
 
 class TrainedTokenizer(Section):

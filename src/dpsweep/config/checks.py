@@ -29,19 +29,15 @@ from dpsweep.config.sweeps import Sweep
 
 def disagreements(study: StudyFile) -> Iterator[str]:
     """Yield a line for each disagreement, those of figures and tables aside."""
-    yield from _data_mistakes(study)
+    for name, dataset in study.datasets.items():
+        yield from _dataset_mistakes(study, name, dataset)
+    for name, backbone in study.backbones.items():
+        yield from _backbone_mistakes(study, f"backbones.{name}", backbone)
     yield from _sweep_mistakes(study)
     yield from _shared_cell_mistakes(study)
     yield from _role_mistakes(study)
     yield from _audit_mistakes(study)
     yield from _release_mistakes(study)
-
-
-def _data_mistakes(study: StudyFile) -> Iterator[str]:
-    for name, dataset in study.datasets.items():
-        yield from _dataset_mistakes(study, name, dataset)
-    for name, backbone in study.backbones.items():
-        yield from _backbone_mistakes(study, f"backbones.{name}", backbone)
 
 
 def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:

@@ -53,6 +53,11 @@ class Clipping(ABC):
         return norms > math.inf
 
 
+def _require_range(name: str, value: float) -> None:
+    if not SMALLEST_BOUND <= real(name, value) < math.inf:
+        raise ValueError(f"{name} {value} must be finite and at least {SMALLEST_BOUND}")
+
+
 @dataclass(frozen=True)
 class FlatClipping(Clipping):
     """The factor ``min(1/C, 1/norm)`` for a clipping bound C: exactly that, zero norms included.
@@ -70,10 +75,7 @@ class FlatClipping(Clipping):
     kind: Literal["flat"] = field(default="flat", init=False)
 
     def __post_init__(self) -> None:
-        if not SMALLEST_BOUND <= real("clipping bound", self.bound) < math.inf:
-            raise ValueError(
-                f"clipping bound {self.bound} must be finite and at least {SMALLEST_BOUND}"
-            )
+        _require_range("clipping bound", self.bound)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return ``min(1/C, 1/norm)``."""
@@ -98,10 +100,7 @@ class AutomaticClipping(Clipping):
     kind: Literal["automatic"] = field(default="automatic", init=False)
 
     def __post_init__(self) -> None:
-        if not SMALLEST_BOUND <= real("AUTO-S gamma", self.gamma) < math.inf:
-            raise ValueError(
-                f"AUTO-S gamma {self.gamma} must be finite and at least {SMALLEST_BOUND}"
-            )
+        _require_range("AUTO-S gamma", self.gamma)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return ``1 / (norm + gamma)``."""

@@ -175,11 +175,8 @@ class StudyFile(Section):
 
     @cached_property
     def _sweep_of(self) -> dict[Cell, str]:
-        found: dict[Cell, str] = {}
-        for name in self.sweeps:
-            for cell in self.sweep_cells(name):
-                found.setdefault(cell, name)
-        return found
+        # The first of the sweeps that have a cell is entered last.
+        return {cell: name for name in reversed(self.sweeps) for cell in self.sweep_cells(name)}
 
     def __copy__(self) -> Self:
         """A copy whose sections may be changed (``model_copy``): what follows from them is not taken."""

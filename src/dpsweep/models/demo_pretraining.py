@@ -84,11 +84,7 @@ def pretrain(
             f"weights.learning_rate, it is {recipe.learning_rate}"
         )
     accuracy = _accuracy(model, preprocess, dataset)
-    return Pretrained(
-        state=state_without_head(model),
-        accuracy=accuracy,
-        examples=len(labels),
-    )
+    return Pretrained(state_without_head(model), accuracy, examples=len(labels))
 
 
 def _rate(step: int, steps: int) -> float:
