@@ -109,6 +109,10 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
         ),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),
         (
+            "dpsweep.data.prepare, dpsweep.models.backbone",
+            {"torch", "timm", "datasets", "sklearn", "scipy", "matplotlib", "transformers"},
+        ),
+        (
             "dpsweep.figures, dpsweep.tables, dpsweep.report, dpsweep.analysis.frames",
             {"torch"},
         ),

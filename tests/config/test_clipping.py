@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpsweep.config.clipping import (
@@ -23,27 +23,19 @@ bounds = st.floats(1e-12, 1e12)
 
 
 @given(norm=norms, bound=bounds)
+@example(
+    norm=1.1e-5, bound=1e-5
+)  # the smallest of the paper, where Opacus' 1 / (norm + 1e-6) is off by 8 %
 def test_flat_factor_is_the_minimum(norm: float, bound: float) -> None:
     factor = FlatClipping(bound).factors(torch.tensor([norm], dtype=torch.float64))
     wanted = 1 / bound if norm == 0 else min(1 / bound, 1 / norm)
     assert float(factor) == pytest.approx(wanted, rel=1e-15)
 
 
-def test_flat_factor_is_exact_at_the_smallest_bound_of_the_paper() -> None:
-    """Opacus' C / (norm + 1e-6) would be off by 9 % at C = 1e-5."""
-    norm = torch.tensor([0.0, 5e-6, 1e-5, 1.1e-5, 1e-4, 3.0], dtype=torch.float64)
-    wanted = torch.tensor([1e5, 1e5, 1e5, 1 / 1.1e-5, 1e4, 1 / 3.0], dtype=torch.float64)
-    torch.testing.assert_close(FlatClipping(1e-5).factors(norm), wanted, rtol=1e-15, atol=0)
-
-
 @given(norm=norms, gamma=st.floats(1e-6, 1.0))
 def test_automatic_factor(norm: float, gamma: float) -> None:
     factor = AutomaticClipping(gamma).factors(torch.tensor([norm], dtype=torch.float64))
     assert float(factor) == pytest.approx(1 / (norm + gamma), rel=1e-15)
-
-
-def test_gamma_of_the_paper() -> None:
-    assert AutomaticClipping().gamma == 0.01
 
 
 @given(norm=st.floats(0, 2.0**50, width=32, allow_subnormal=False), bound=bounds)
@@ -68,11 +60,7 @@ def test_clipped_are_those_longer_than_the_bound() -> None:
     assert FlatClipping(1.0).clipped(length).tolist() == [False, False, False, True]
     assert not AutomaticClipping().clipped(length).any()
     assert not NoClipping().clipped(length).any()
-
-
-def test_no_clipping_bounds_nothing() -> None:
-    length = torch.tensor([0.0, 1e9])
-    assert torch.equal(NoClipping().factors(length), torch.ones(2))
+    assert torch.equal(NoClipping().factors(length), torch.ones(4))
     assert math.isinf(NoClipping().sensitivity)
 
 
@@ -97,6 +85,7 @@ def test_the_rule_of_a_value_of_the_grid(value: ClippingBound, rule: Clipping) -
     made = clipping_rule(value, gamma=0.1)
     assert made == rule
     assert made.kind == clipping_kind(value)
+    assert AutomaticClipping().gamma == 0.01, "as in its paper"
 
 
 def test_every_named_rule_is_known_by_its_name() -> None:

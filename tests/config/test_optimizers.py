@@ -1,11 +1,13 @@
 """The section `optimizers`: names, defaults, identities, schedules, averages, sweeps of several."""
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.config.small import complaints, load_small
 
 from dpsweep.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
@@ -73,23 +75,13 @@ def test_what_an_optimizer_does_is_in_the_names_of_files(tmp_path: Path) -> None
 
 
 def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
-    study = load_small(
-        tmp_path,
-        {
-            "optimizers": DEFINED,
-            "sweeps/flat/optimizer": ["adam", "momentum"],
-            "figures": {
-                "map_{optimizer}": {
-                    "family": "heatmap",
-                    "section": "Main",
-                    "caption": "By {optimizer}.",
-                    "series": {"optimizer": ["adam", "momentum", "rms"]},
-                    "panels": [{"epsilon": 1.0, "epochs": 2}],
-                }
-            },
-        }
-        | {},
-    )
+    figure = {
+        **{"family": "heatmap", "section": "Main", "caption": "By {optimizer}."},
+        "series": {"optimizer": ["adam", "momentum", "rms"]},
+        "panels": [{"epsilon": 1.0, "epochs": 2}],
+    }
+    edits = {"optimizers": DEFINED, "sweeps/flat/optimizer": ["adam", "momentum"]}
+    study = load_small(tmp_path, edits | {"figures": {"map_{optimizer}": figure}})
     captions = {name: each.caption for name, each in study.figures.items()}
     assert {name: text.partition(".")[0] for name, text in captions.items()} == {
         "map_adam": "By DP-Adam",
@@ -128,17 +120,10 @@ def test_a_schedule_rises_to_the_whole_rate_and_never_wastes_a_step(
 
 
 def test_the_weights_of_averages_are_those_of_their_definitions() -> None:
-    for share, steps, last in (
-        (0.2, 10, 2),
-        (0.25, 10, 3),
-        (1.0, 10, 10),
-        (0.01, 10, 1),
-        (0.3, 10, 3),
-    ):
+    for share, last in ((0.2, 2), (0.25, 3), (1.0, 10), (0.01, 1), (0.3, 3)):
         tail = TailAverage(kind="tail", share=share)
-        assert weights_of(tail, steps) == pytest.approx(
-            [0.0] * (steps - last) + [1 / last] * last, abs=1e-12
-        )
+        wanted = [0.0] * (10 - last) + [1 / last] * last
+        assert weights_of(tail, 10) == pytest.approx(wanted, abs=1e-12)
     ema = optimizer_of({"kind": "sgd", "average": {"kind": "ema", "decay": 0.9}}).average
     powers = 0.9 ** np.arange(49, -1, -1)
     assert weights_of(ema, 50) == pytest.approx(powers / powers.sum())
@@ -154,10 +139,6 @@ def weights_of(average: Any, steps: int) -> list[float]:
 
 
 def test_defaults_are_those_of_torch() -> None:
-    import inspect
-
-    import torch
-
     for name, section in BY_DEFAULT.items():
         if name == "adam-bc":
             continue

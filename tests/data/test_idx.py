@@ -59,11 +59,8 @@ def test_a_share_is_stratified_and_keeps_images_with_their_labels(tmp_path: Path
         assert LABELS["train"][place] == label
 
 
-IMAGES, FEW, PACKED = (
-    "train-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-    gzip.compress(b"x" * 99, mtime=0),
-)
+IMAGES, FEW = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+PACKED = gzip.compress(b"x" * 99, mtime=0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tokenizers: published ones are taken as they are, trained ones are the same everywhere."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +137,13 @@ def test_what_is_not_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, it fails at once with what to do."""
+    """Without it, it fails with what to do."""
     cache = offline(monkeypatch, tmp_path)
     first, revision = bert(tmp_path), "0123456789abcdef0123456789abcdef01234567"
     weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
     section = reader(None, architecture="bert", weights=weights)
-    started = time.monotonic()
     with pytest.raises(HubError) as refused:
         prepare("b", section, {}, tmp_path / "b.json")
-    assert time.monotonic() - started < 60
     # All that the backbone will need, in one command.
     files = "tokenizer.json config.json model.safetensors"
     assert f"hf download someone/bert {files} --revision {revision}" in str(refused.value)

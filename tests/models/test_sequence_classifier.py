@@ -112,7 +112,7 @@ LENGTHS: dict[str, tuple[dict[str, Any], int | None]] = {
     "distilbert": (DISTILBERT, 12),
     "bert": (BERT, 12),
     # Positions start after the padding token's, which is 1.
-    **dict.fromkeys(("roberta", "xlm-roberta", "data2vec-text", "ibert", "mpnet"), (BERT, 10)),
+    **dict.fromkeys(("roberta", "ibert", "mpnet"), (BERT, 10)),
     # Relative or rotated positions, and a table of two more.
     "xlnet": ({"d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16, "vocab_size": 12}, None),
     "deberta-v2": (BERT | {"relative_attention": True, "position_biased_input": False}, None),
@@ -147,8 +147,8 @@ BART: dict[str, Any] = {
     **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
 }
 WITH_DECODERS = {
-    **dict.fromkeys(("bart", "mbart", "plbart", "mvp", "bigbird_pegasus"), BART),
-    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    **dict.fromkeys(("bart", "mbart", "bigbird_pegasus"), BART),
+    **dict.fromkeys(("t5", "umt5"), T5),
 }
 
 

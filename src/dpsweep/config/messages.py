@@ -294,7 +294,9 @@ def _at(where: str, error: ErrorDetails, schemas: list[Any]) -> str:
         return f"{where}.{message}" if compares else f"{prefix}found {value(found)}; {message}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         key = error["ctx"]["discriminator"].strip("'")
-        allowed = [tag for each in schemas for tag in _tags(each)]
+        allowed = [
+            tag for each in schemas for tag in each.get("discriminator", {}).get("mapping", {})
+        ]
         if kind == "union_tag_not_found" or not isinstance(found, dict):
             return f"{_join(where, key)}: missing; allowed: {', '.join(allowed)}"
         return f"{_join(where, key)}: {unknown(str(found[key]), allowed)}"
@@ -374,7 +376,3 @@ def _below(schemas: list[Any], part: int | str, root: dict[str, Any], content: A
 
 def _keys(schemas: list[Any]) -> list[str]:
     return list(dict.fromkeys(key for each in schemas for key in each.get("properties", {})))
-
-
-def _tags(schema: Any) -> list[str]:
-    return list(schema.get("discriminator", {}).get("mapping", {}))

@@ -39,9 +39,9 @@ _LABELS = (
 _TYPES = KINDS["embedding"].types
 _MATRIX = 2
 _REMEDIES = {
-    "float64": "round them yourself: x.astype(numpy.float32)",
-    "bfloat16": "widen them: x.float()",
-    "object": "Python objects are pickled, which can run code; stack them: numpy.stack(list(x))",
+    "float64": ". Round them yourself: x.astype(numpy.float32)",
+    "bfloat16": ". Widen them: x.float()",
+    "object": ". Python objects are pickled, which can run code; stack them: numpy.stack(list(x))",
 }
 
 
@@ -247,10 +247,9 @@ def _plain(name: str) -> str:
 def _check_embeddings(array: Array) -> None:
     where, shape = _place(array), array.shape
     if array.dtype not in _TYPES:
-        remedy = _REMEDIES.get(array.dtype, "")
         raise DatasetError(
             f"{where}: found {array.dtype} {shape}; allowed: {' or '.join(_TYPES)} (N, d)"
-            f"{remedy and f'. {remedy[0].upper()}{remedy[1:]}'}"
+            f"{_REMEDIES.get(array.dtype, '')}"
         )
     if len(shape) != _MATRIX:
         remedy = ". Pool the vectors of an example into one: x.mean(axis=1)" * (

@@ -119,7 +119,9 @@ def open_hub(source: HubSource) -> HubFiles:
                 f"for example with: {_download_command(source)} --local-dir {folder}"
             )
         _refuse_litter(folder)
-        _refuse_pointers(folder)
+        for file in walk(folder):
+            if pointer := found_pointer(file):
+                raise DatasetError(f"{file}: {pointer}")
         origin = f"{source.id}, local copy"
     else:
         folder = _download(source)
@@ -166,12 +168,6 @@ def _refuse_litter(folder: Path) -> None:
             f"{folder}: found {shorten(found)}, which a server or other software has left there and "
             "which would be read as data; remove them"
         )
-
-
-def _refuse_pointers(folder: Path) -> None:
-    for file in walk(folder):
-        if found := found_pointer(file):
-            raise DatasetError(f"{file}: {found}")
 
 
 def _refuse_missing_shards(folder: Path) -> None:

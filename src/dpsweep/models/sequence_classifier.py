@@ -1,5 +1,6 @@
 """Text classifiers of Hugging Face's transformers, as functions of one tensor of tokens."""
 
+from bisect import bisect_left
 from functools import cache
 from typing import Any
 
@@ -144,13 +145,8 @@ def require_length(architecture: Architecture, length: int) -> None:
         ).eval()
     if _can_read(model, length):
         return
-    readable, unreadable = 0, length
-    while unreadable - readable > 1:
-        middle = (readable + unreadable) // 2
-        if _can_read(model, middle):
-            readable = middle
-        else:
-            unreadable = middle
+    lengths = range(1, length)
+    readable = bisect_left(lengths, True, key=lambda each: not _can_read(model, each))
     if readable:  # else it fails for another reason, which the first pass will tell
         raise BackboneError(
             f"the texts have {length} tokens, {model.name} reads at most "
