@@ -66,10 +66,10 @@ def test_names_of_other_kinds_are_refused(tmp_path: Path, name: Any, said: str) 
 
 
 def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
-    sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] | {"dataset": "none"} for i in range(200)}
+    sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] | {"dataset": "none"} for i in range(60)}
     *shown, rest = complaints(tmp_path, {"sweeps": sweeps, "figures": {}, "tables": {}})
     assert len(shown) >= 10
-    assert rest == f"... and {200 - len(shown)} more"
+    assert rest == f"... and {60 - len(shown)} more"
 
 
 def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ VALUES = JUNK | st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(
