@@ -278,8 +278,8 @@ class Texts(nn.Module):
         return logits
 
 
-def texts(layer: Callable[..., nn.Module], largest: float, *, frozen: bool = False) -> nn.Module:
-    return Texts(layer(VOCABULARY, WIDTH, max_norm=largest).requires_grad_(not frozen))
+def texts(layer: Callable[..., nn.Module], largest: float) -> nn.Module:
+    return Texts(layer(VOCABULARY, WIDTH, max_norm=largest))
 
 
 KEEPING = {
@@ -310,15 +310,9 @@ KEEPING = {
         *(r"layer\.count", "auto", "loop"),
         count=lambda: torch.tensor(0),
     ),
-    "frozen counter": kept_in(
-        lambda self, _: self.count.add_(1),
-        r"layer\.count",
-        count=lambda: random().requires_grad_(False),
-    ),
     "counter of Python": changing(lambda: 0, lambda count, _: count + 1, r"layer\.kept"),
     "extra state": Refused(on(Counting), r"layer\._extra_state"),
     "bank": changing(list, lambda bank, x: [*bank, x.detach()], r"layer\.kept\[0\]"),
-    "last batch": changing(lambda: None, lambda _, x: x.detach(), r"layer\.kept"),
     "last graph": changing(lambda: None, lambda _, x: [2 * x], r"layer\.kept\[0\]"),
     "numpy": changing(lambda: np.zeros(1), lambda sum, x: sum + float(x.sum()), r"layer\.kept"),
     "set": changing(set, lambda bank, x: bank | {float(x.sum())}, r"layer\.kept"),
@@ -355,17 +349,7 @@ KEEPING = {
     "embedding whose rows are short": Refused(
         partial(texts, nn.Embedding, 1e6), r"table\.weight.*max_norm"
     ),
-    "frozen embedding": Refused(partial(texts, nn.Embedding, 1.0, frozen=True), r"table\.weight"),
     "bag": Refused(partial(texts, nn.EmbeddingBag, 1.0), r"table\.weight"),
-    "look-up": Refused(
-        lambda: Texts(
-            Layer(
-                lambda self, x: F.embedding(x, self.weight, None, 1e6),
-                weight=random(VOCABULARY, WIDTH),
-            )
-        ),
-        r"table\.weight.*max_norm",
-    ),
     "inputs": kept_in(lambda _, x: x.mul_(2), r"changes its inputs in place.*clone"),
     "nothing that can be seen": Refused(
         linear_of(elsewhere), "other outputs when it sees the same inputs", ("loop",)

@@ -23,7 +23,7 @@ def test_trainings_on_the_full_batch_are_one_longer_training(count: int) -> None
 
 
 def test_trainings_of_two_kinds_lie_between_those_of_one() -> None:
-    few, many = (calibrate(2.0, DELTA, 1000, 100, steps) for steps in (10, 40))
+    few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
     both = composed_epsilon([few, many], [], DELTA)
 
     def twice(noise: object) -> float:
@@ -31,7 +31,7 @@ def test_trainings_of_two_kinds_lie_between_those_of_one() -> None:
 
     assert min(twice(few), twice(many)) * 0.999 <= both <= max(twice(few), twice(many)) * 1.001
     once = pld_epsilon(
-        few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(2.0, few.steps)
+        few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(8.0, few.steps)
     )
     assert twice(few) == pytest.approx(once, rel=1e-3)
 
@@ -54,12 +54,12 @@ def test_accountants_say_the_same_again(setting: tuple[float, int, int, int]) ->
     assert certify_again(noise) == noise
 
 
+def test_accountants_say_the_same_of_tuning_again() -> None:
+    noise = calibrate_tuning(8.0, DELTA, 3.0, 1.0, [(1215, 1215, 10), (1215, 215, 10)])
+    assert certify_tuning_again(noise) == noise
+
+
 def test_a_batch_of_more_than_all_examples_is_refused_again() -> None:
     noise = replace(calibrate(2.0, DELTA, 200, 200, 4), batch_size=300)
     with pytest.raises(CalibrationError, match="batch_size = 300 exceeds train_size = 200"):
         certify_again(noise)
-
-
-def test_accountants_say_the_same_of_tuning_again() -> None:
-    noise = calibrate_tuning(4.0, DELTA, 3.0, 1.0, [(1215, 1215, 10), (1215, 215, 10)])
-    assert certify_tuning_again(noise) == noise

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from opacus.optimizers.optimizer import _generate_noise
 from scipy import integrate, special, stats
 from tests.training.tiny_study import N, tiny_sections
 
@@ -71,6 +69,9 @@ def test_generators_in_use_cost_nothing_that_counts() -> None:
     assert not any(cost.refused for cost in costs)
     # Noise this small would give an example away whatever draws it.
     assert any(cost.refused for cost in tail_costs([calibration(0.12)]))
+    lines = tail_lines([calibration(0.4385613714925153)])
+    assert lines[0].startswith("1 calibrations") and len(lines) == 1 + len(GENERATORS)
+    assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
 
 
 def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
@@ -86,22 +87,3 @@ def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
     write_calibration(file, replace(made, noise_multiplier=made.noise_multiplier / 2))
     with pytest.raises(CalibrationError, match=re.escape(str(file))):
         study_calibrations(study, paths)
-
-
-def test_lines_name_every_generator() -> None:
-    lines = tail_lines([calibration(0.4385613714925153)])
-    assert lines[0].startswith("1 calibrations")
-    assert len(lines) == 1 + len(GENERATORS)
-    assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
-
-
-def test_opacus_draws_the_same_numbers_without_tails() -> None:
-    """Its noise is ``torch.normal`` in the dtype of the gradient; the secure mode halves four."""
-    gradient = torch.zeros(1000)
-    plain = _generate_noise(1.0, gradient, torch.Generator().manual_seed(1))
-    assert torch.equal(plain, torch.randn(1000, generator=torch.Generator().manual_seed(1)))
-    secure = _generate_noise(1.0, gradient, torch.Generator().manual_seed(1), secure_mode=True)
-    generator = torch.Generator().manual_seed(1)
-    torch.randn(1, 1, generator=generator)  # is thrown away
-    draws = [torch.randn(1000, generator=generator) for _ in range(4)]
-    torch.testing.assert_close(secure, torch.stack(draws).sum(0) / 2)

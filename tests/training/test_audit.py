@@ -68,8 +68,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 Audit = Callable[[TrialSpec], AuditedTrial]
 
 
-def context_of(prepared: Inputs, trial: TrialSpec, secret: bytes = b"") -> CanaryContext:
-    coins = numpy_stream(trial.key, "canaries", secret=secret)
+def context_of(prepared: Inputs, trial: TrialSpec) -> CanaryContext:
+    coins = numpy_stream(trial.key, "canaries")
     return CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU)
 
 
@@ -201,19 +201,6 @@ def test_an_audit_of_the_trainer_is_informative(proper: Audit, batch: dict[str, 
     assert found.consistent and 1 <= found.lower_bound <= 8
 
 
-def test_a_secret_changes_what_is_drawn_and_not_what_is_found(prepared: Inputs) -> None:
-    """A release trains with a secret: its audit is as good, and nobody can repeat it."""
-    trial, found = spec(4.0, PART, 20), []
-    for secret in (b"one", b"other"):
-        found.append(audit_trial(trial, context_of(prepared, trial, secret), secret))
-        assert judge(found[-1], trial, GUESSES).consistent
-    first, other = found
-    assert (first.included != other.included).any()
-    sizes = [each.trial.steps["sampled_examples"] for each in found]
-    assert (sizes[0] != sizes[1]).any()
-    assert (first.observations != other.observations).all()
-
-
 # -- planted mistakes ------------------------------------------------------------------------
 
 _step = PrivateOptimizer.step
@@ -312,25 +299,17 @@ SAMPLED = {"batch_size": PART, "steps": 20}
 STEP = (PrivateOptimizer, "step")
 # What is changed and how, in which trial; what sees it, and what that says.
 MISTAKES: list[tuple[type, str, Callable[..., Any], dict[str, Any], Check, str]] = [
-    *(
-        (*STEP, with_noise(share), trial, check_guesses, "too good")
-        for share in (0.0, 0.1)
-        for trial in ({}, SAMPLED)
-    ),
+    *((*STEP, with_noise(0.1), trial, check_guesses, "too good") for trial in ({}, SAMPLED)),
     (FlatClipping, "factors", without_clipping, {}, check_guesses, "too good"),
-    (*STEP, with_one_seed, {}, check_guesses, "too good"),
     (*STEP, with_one_seed, {"epsilon": 2.0}, check_noise, "noise repeats"),
     # n shares of 1/n have a standard deviation of 1/sqrt(n) together, here with n = 37.
     (
         *(*STEP, with_noise_per_microbatch(lambda n: 1 / n)),
         *({"physical_batch": 16}, check_guesses, "too good"),
     ),
-    *(
-        (
-            *(*STEP, with_noise_per_microbatch(scale)),
-            *(SAMPLED | {"epsilon": 2.0, "physical_batch": 16}, check_noise, "wrong distribution"),
-        )
-        for scale in (lambda n: 1.0, lambda n: 1 / n)
+    (
+        *(*STEP, with_noise_per_microbatch(lambda n: 1.0)),
+        *(SAMPLED | {"epsilon": 2.0, "physical_batch": 16}, check_noise, "wrong distribution"),
     ),
     *(
         (*STEP, with_noise(0.7), trial | {"epsilon": 4.0}, check_measured, "too little")

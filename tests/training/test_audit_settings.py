@@ -85,16 +85,19 @@ def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
     assert found["measured_noise"]["noise_at_most"] > spec.noise_multiplier
 
 
-def test_a_secret_audit_has_secret_coins(measure: Measuring) -> None:
-    secrets, coins = [], []
+def test_a_secret_audit_has_secret_coins_batches_and_noise(measure: Measuring) -> None:
+    """What it finds is as good, and nobody can repeat it."""
+    secrets, drawn = [], []
     for randomness in ("public", "secret", "secret"):
-        measure(randomness=randomness)
+        assert measure(randomness=randomness, batch_size=[100])["consistent"]
+        seen = measure.seen
         own = numpy_stream(measure.spec.key, "canaries", secret=measure.secret)
-        assert (measure.seen.included == own.integers(2, size=CANARIES)).all()
+        assert (seen.included == own.integers(2, size=CANARIES)).all()
         secrets.append(measure.secret)
-        coins.append(measure.seen.included.tobytes())
+        found = seen.included, seen.trial.steps["sampled_examples"], seen.observations
+        drawn.append([each.tobytes() for each in found])
     assert [len(secret) >= 16 for secret in secrets] == [False, True, True]
-    assert len(set(secrets)) == len(set(coins)) == 3
+    assert [len(set(each)) for each in (secrets, *zip(*drawn, strict=True))] == [3, 3, 3, 3]
 
 
 def test_a_claim_falls_with_any_of_its_bounds(measure: Measuring) -> None:

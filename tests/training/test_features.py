@@ -203,19 +203,6 @@ def test_missing_and_damaged_features_are_not_read(copied: Prepared) -> None:
         open_inputs(study, paths, PROBLEM)
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
-        {"layer": "patch_embed", "pooling": "token"},
-        {"layer": "blocks.0.attn.qkv", "pooling": "mean"},
-        {"layer": "head_drop", "pooling": "mean"},
-    ],
-)
-def test_layers(copied: Prepared, features: dict[str, Any]) -> None:
-    found = compute_features(feature_study(**features), copied.paths, SOURCE)
-    assert found.train_inputs.ndim == 2
-
-
 def test_what_is_refused_before_anything_is_written(
     copied: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.training.tiny_study import N, Prepared, calibrate, tiny_study
+from tests.training.tiny_study import N, Prepared, calibrate
 
 from dpsweep.config.shares import held_out_rows
 from dpsweep.privacy import CalibrationError
@@ -30,11 +30,6 @@ def made(tiny: Prepared, tmp_path: Path) -> Prepared:
 
 def train(made: Prepared) -> tuple[StoredTrial, Any]:
     return train_trial(made.spec(steps=3), made.context(), None, 1e9)
-
-
-def test_a_share_that_holds_out_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"holdout_share: found 1e-06, which leaves no example of"):
-        tiny_study({"select_on": "holdout", "holdout_share": 1e-6}, {"kind": "all"})
 
 
 def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:

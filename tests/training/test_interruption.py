@@ -32,8 +32,9 @@ def train(made: Prepared, log: Path) -> ForkProcess:
     """Train the cell in a process of its own, as its job does; see that it has begun."""
     study, paths, *_ = made
     (cell,) = study.all_cells()
-    steps = study.steps("digits", 30, 32)
-    write_calibration(paths.noise(study, "digits", 8.0, 30, 32), calibrate(8.0, 1e-5, N, 32, steps))
+    steps = study.steps("digits", cell.epochs, 32)
+    noise = calibrate(8.0, 1e-5, N, 32, steps)
+    write_calibration(paths.noise(study, "digits", 8.0, cell.epochs, 32), noise)
 
     def job() -> None:
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
@@ -93,7 +94,8 @@ def test_a_stopped_trial_goes_on_and_ends_the_same(
     pd.testing.assert_frame_equal(measured(made), measured(whole))
 
 
-def test_two_jobs_of_one_cell_do_no_harm(made: Prepared, tmp_path: Path) -> None:
+def test_two_jobs_of_one_cell_do_no_harm(tiny: Prepared, tmp_path: Path) -> None:
+    made = tiny.of({}, {"kind": "film"}, epochs=[6], batch_size=[32]).copied(tmp_path)
     jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
     assert len(stored(made)) == len(measured(made)) == 1

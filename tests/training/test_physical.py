@@ -187,29 +187,3 @@ def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool)
     else:
         with pytest.raises(type(error)):
             PhysicalBatch(8).fit(compute)
-
-
-def test_code_is_compiled_for_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not for any size, as torch does when it meets a second one."""
-    seen: list[Any] = []
-
-    def backend(module: Any, inputs: Any) -> Any:
-        seen.append(inputs[0].shape[0])
-        return module.forward
-
-    compiled = torch.compile(lambda x: x * 2, backend=backend)
-    no_gpu = torch.cuda.is_available
-
-    def compute(size: int) -> int:
-        monkeypatch.setattr(torch.cuda, "is_available", no_gpu)  # for the compiler
-        compiled(torch.ones(size, 3))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        if size > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return size
-
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    torch.compiler.reset()
-    assert PhysicalBatch(16).fit(compute) == 4
-    assert seen == [16, 8, 4]
-    assert all(type(each) is int for each in seen)

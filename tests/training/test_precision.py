@@ -13,7 +13,8 @@ from dpsweep.gradients.precision import autocast_dtype, resolve_precision
 def test_a_short_trial_ends_where_it_ends_in_float32(tiny: Prepared) -> None:
     context = tiny.context()
     # Noise and batches are drawn from the trial's key, which holds the precision: so without noise.
-    full = {"optimizer": "sgd", "noise_multiplier": 0.0, "train_size": 100, "batch_size": 100}
+    full = {"optimizer": "sgd", "noise_multiplier": 0.0, "steps": 8}
+    full |= {"train_size": 100, "batch_size": 100}
     none, exact, half = (
         end(replace(SPEC, **full, learning_rate=rate, precision=precision), context)
         for rate, precision in ((0.0, "float32"), (2.0, "float32"), (2.0, "bfloat16"))
