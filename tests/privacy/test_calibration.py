@@ -159,7 +159,7 @@ def test_hard_targets_are_certified_in_seconds(setting):
     rate, steps, delta = found.sampling_rate, found.steps, found.delta
     sigma, certified = found.noise_multiplier, found.certified_epsilon
     interval = mesh_width(sigma, rate, steps, delta, 1e-3 * found.epsilon, found.epsilon)
-    assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 1e-3)
+    assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 2e-3)
     # Half a percent less noise would break the target: nothing is wasted.
     assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon
 
