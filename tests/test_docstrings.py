@@ -76,32 +76,3 @@ def lacking(found: list[Documented]) -> dict[str, str]:
 def test_functions_with_many_parameters_say_what_they_are() -> None:
     found = [each for file in sorted(SOURCE.rglob("*.py")) for each in functions(file)]
     assert lacking(found) == {}
-
-
-def test_a_function_without_its_parameters_is_found(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(globals(), "SOURCE", tmp_path)
-    section = "\n\n    Args:\n        a: it.\n        b: it.\n        c: it.\n        d: it.\n    "
-    (tmp_path / "module.py").write_text(
-        f'''
-def good(a, b, *, c, d=1):
-    """Do it.{section}"""
-def partly(a, b, c, d, e):
-    """Do it.{section}"""
-def referring(a, b, c, d):
-    """Arguments are those of `module.good`."""
-def referring_with_others(a, b, c, e):
-    """Arguments are those of `module.good`."""
-def short(a, b, c):
-    """Do it."""
-def _private(a, b, c, d): ...
-class Public:
-    def method(self, a, b, c, **more):
-        """Do it."""
-''',
-        encoding="utf-8",
-    )
-    assert lacking(list(functions(tmp_path / "module.py"))) == {
-        "module.py: partly": "Args lacks e",
-        "module.py: referring_with_others": "Args lacks a, b, c, e",
-        "module.py: Public.method": "Args lacks a, b, c, more",
-    }

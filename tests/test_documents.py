@@ -41,8 +41,6 @@ def test_every_table_begins_with_its_head(page: Path) -> None:
     ("file", "column"),
     [
         ("optimal_clipping", "median_norm"),
-        ("privacy_effects", "smallest"),
-        ("predictions", "mean_lost_upper"),
         ("predictions", "lost"),
         ("demo_predictions", "rank_correlation"),
     ],

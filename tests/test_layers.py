@@ -103,6 +103,7 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
 @pytest.mark.parametrize(
     ("modules", "banned"),
     [
+        ("dpsweep", {"torch", "pandas", "numpy", "scipy"}),
         (
             "dpsweep.study.fingerprints, dpsweep.planning.plan, dpsweep.cli.main",
             {"torch", "pandas", "numpy", "matplotlib"},

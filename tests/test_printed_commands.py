@@ -184,24 +184,3 @@ def test_scripts_take_their_arguments(
     monkeypatch.setattr(ArgumentParser, "parse_args", parse_and_stop)
     with pytest.raises(HasBegunError):
         call(words, monkeypatch)
-
-
-# Those that a page calls begin with their arguments, as the test above shows; others are called by
-# benchmarks alone.
-SCRIPTS = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-    for path in (ROOT / "benchmarks").rglob("*.py")
-    for text in [path.read_text(encoding="utf-8")]
-    if 'if __name__ == "__main__"' in text and "    python -m benchmarks." in text
-} - {words[1] for words in commands("python")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", sorted(SCRIPTS))
-def test_help_starts_nothing(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        call(("-m", script, "--help"), monkeypatch)
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage:")

@@ -23,12 +23,6 @@ def files(paths: Paths) -> set[Path]:
     return {file for file in paths.results.rglob("*") if file.is_file()}
 
 
-def test_what_a_study_makes_is_not_former(paths: Paths) -> None:
-    study = make_study({"s": SWEEP})
-    finish_all(study, paths)
-    assert former_files(paths, [study]) == []
-
-
 def test_other_settings_leave_files_that_are_removed_alone(paths: Paths) -> None:
     before, after = make_study({"s": SWEEP}), make_study({"s": SWEEP | {"seeds": 3}})
     finish_all(before, paths)
