@@ -1,11 +1,15 @@
 """A workstation with GPUs: training jobs take turns on them. The GPUs are simulated."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
 
 import pytest
 from tests.workflow.tiny import SWEEP, TinyChain
+from typer.testing import CliRunner
+
+from dpsweep.cli.main import app
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +32,8 @@ def chain(
 
 
 def test_training_jobs_take_turns_on_the_gpus(chain: TinyChain) -> None:
-    said = chain.run("plan")
+    with contextlib.chdir(chain.folder):
+        said = CliRunner().invoke(app, ["plan", "study.yaml"]).output
     assert "2 GPUs on this machine (2 x H100, 1 GB)." in said
     cells = [f"eps8_epochs2_B{size}_C1" for size in ("32", "full")]
     chain.run(*(chain.cell_file(cell, SWEEP) for cell in cells))

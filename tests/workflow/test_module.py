@@ -21,20 +21,15 @@ def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(block.replace("pets.yaml", "study.yaml"))
     (tmp_path / "heading.txt").write_text("ours")
 
-    def run() -> str:
-        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "progress"]
-        ended = called(command, tmp_path, chain.environment)
-        return ended.stdout + ended.stderr
-
-    run()
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "progress"]
+    called(command, tmp_path, chain.environment)
     assert (tmp_path / "summary.txt").read_text() == "ours\npets_vit_film\n"
-    assert "Nothing to be done" in run()
 
     # Snakemake decides about their rules as always, and dpsweep about its own.
     (tmp_path / "heading.txt").write_text("newer")
     table = chain.results / "problems" / "pets_vit_film.parquet"
     made = table.stat().st_mtime_ns
     os.utime(chain.results / "data" / "pets" / "metadata.json", (2e9, 2e9))
-    run()
+    called(command, tmp_path, chain.environment)
     assert (tmp_path / "summary.txt").read_text() == "newer\npets_vit_film\n"
     assert table.stat().st_mtime_ns == made

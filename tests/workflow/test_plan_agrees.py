@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 
 # Edits of the sweep, and of other sections.
 EDITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({}, {}),
     ({"clipping_bound": [1.0, 10.0]}, {"privacy": {"delta": 1e-4}}),
     ({"seeds": 3}, {"theory": {"draws": 2}}),
 ]
