@@ -14,12 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, TypeAdapter, model_validator
 
 from dpsweep.config.cells import number
-from dpsweep.config.section import (
-    ArgumentName,
-    PositiveFloat,
-    Section,
-    Title,
-)
+from dpsweep.config.section import ArgumentName, PositiveFloat, Section, Title
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(gt=0, lt=1)]
@@ -263,13 +258,6 @@ Optimizer = Annotated[
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[OptimizerSection] = TypeAdapter(Optimizer)
-BY_DEFAULT: dict[str, OptimizerSection] = {
-    "adam": Adam(kind="adam"),
-    "adamw": AdamW(kind="adamw"),
-    "sgd": SGD(kind="sgd"),
-    "adam-bc": BiasCorrectedAdam(kind="adam-bc"),
-}
-"""The optimizers that a study may name without defining them."""
 
 
 def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:
@@ -282,6 +270,10 @@ def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:
         ValidationError: it is the identity of none.
     """
     return _ADAPTER.validate_python({"kind": identity} if isinstance(identity, str) else identity)
+
+
+BY_DEFAULT = {kind: optimizer_of(kind) for kind in ("adam", "adamw", "sgd", "adam-bc")}
+"""The optimizers that a study may name without defining them."""
 
 
 def _said(changed: dict[str, Any]) -> Iterator[str]:

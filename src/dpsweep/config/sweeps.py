@@ -113,9 +113,8 @@ class Sweep(Section):
         """The sweeps that a sweep of several optimizers stands for, by optimizer; none of a single one."""
         if isinstance(self.optimizer, str):
             return {}
-        own = dict.fromkeys(self.optimizer) | (
-            self.optimizer if isinstance(self.optimizer, dict) else {}
-        )
+        several = self.optimizer
+        own = several if isinstance(several, dict) else dict.fromkeys(several)
         return {
             name: self.model_copy(
                 update={"optimizer": name, "learning_rate": rates or self.learning_rate}
