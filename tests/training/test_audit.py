@@ -295,7 +295,7 @@ def check_sampling(seen: AuditedTrial, trial: TrialSpec) -> None:
     assert low < dispersion < high, "batches repeat themselves"
 
 
-SAMPLED = {"batch_size": PART, "steps": 20}
+SAMPLED = {"batch_size": PART, "steps": 12}
 STEP = (PrivateOptimizer, "step")
 # What is changed and how, in which trial; what sees it, and what that says.
 MISTAKES: list[tuple[type, str, Callable[..., Any], dict[str, Any], Check, str]] = [
