@@ -36,16 +36,16 @@ def test_features_are_a_stage_like_any_other(tmp_path: Path) -> None:
     assert audited["consistent"]
 
     # A cache that was deleted is computed again, and the trials stay.
-    stored = chain.stored_trials()
+    stored, table = chain.stored_trials(), "results/problems/pets_vit_head.parquet"
     (folder / "train_inputs.npy").unlink()
-    chain.run()
+    chain.run("results/features/pets/vit/train_inputs.npy", table)
     np.testing.assert_array_equal(np.load(folder / "train_inputs.npy"), features)
     assert chain.stored_trials() == stored
 
     # Another layer gives other features, and other trials.
     chain.study["backbones"]["vit"]["features"]["pooling"] = "token"
     chain.write()
-    chain.run()
+    chain.run(table)
     assert not np.array_equal(np.load(folder / "train_inputs.npy"), features)
     others = set((chain.results / "cells").glob("*/*/trials-*.parquet")) - cells
     assert len(others) == len(cells)
