@@ -1,5 +1,6 @@
 """GPUs of one machine: which there are, and that no two jobs get the same. The devices are simulated."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.base import gpus
 from dpsweep.base.gpus import Gpu, describe, visible_gpus
 
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
@@ -176,3 +178,15 @@ def test_a_job_that_dies_gives_its_gpu_back(
     assert begun(second)[0] == "0"
     assert first.wait() != 0
     assert second.wait() == 0
+
+
+def test_a_gpu_is_one_jobs(tmp_path: Path) -> None:
+    """Whoever asks gets a free one, until there are none; a number may be that of another GPU."""
+    both = [Gpu(label, f"GPU-{label}", "A100", 80.0) for label in ("0", "1")]
+    with contextlib.ExitStack() as held:
+        taken = [gpus._take(both, tmp_path, held) for _ in range(3)]
+        assert taken == [*both, None]
+        other = Gpu("0", "GPU-2", "A100", 80.0)
+        assert gpus._take([other], tmp_path, held) == other
+    with contextlib.ExitStack() as again:
+        assert gpus._take(both, tmp_path, again) == both[0]
