@@ -133,7 +133,7 @@ def test_full_batch_uses_the_closed_form():
 # Privacy losses far wider than epsilon, many steps, hardly any sampling: PLD and PRV take minutes at best.
 HARD = [
     # Here the first mesh of the check is too coarse.
-    (0.1, 1e-7, 10**6, 16, 62_500),
+    (0.1, 1e-7, 10**5, 16, 6_250),
     *(
         pytest.param(setting, marks=pytest.mark.slow)
         for setting in (
@@ -158,8 +158,8 @@ def test_hard_targets_are_certified_in_seconds(setting):
     assert 0.999 * found.epsilon <= found.certified_epsilon <= found.epsilon
     rate, steps, delta = found.sampling_rate, found.steps, found.delta
     sigma, certified = found.noise_multiplier, found.certified_epsilon
-    interval = mesh_width(sigma, rate, steps, delta, 1e-3 * found.epsilon, found.epsilon)
-    assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 2e-3)
+    interval = mesh_width(sigma, rate, steps, delta, 3e-4 * found.epsilon, found.epsilon)
+    assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 1e-3)
     # Half a percent less noise would break the target: nothing is wasted.
     assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon
 
