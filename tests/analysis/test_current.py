@@ -198,7 +198,7 @@ def test_the_table_of_a_problem_is_of_the_settings_of_today_or_not_read(paths: P
 
 def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:
     paper, paths = load_study(ROOT / "config.yaml"), Paths(tmp_path)
-    cells = paper.all_cells()[::6]
+    cells = paper.all_cells()[::12]
     trials = pd.DataFrame(
         {"problem": cell.problem, "cell": cell.name} | {column: row[column] for column in COMPARED}
         for cell in cells
@@ -206,5 +206,5 @@ def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:
     )
     write_noise(paper, paths)
     started = time.process_time()
-    assert len(current_trials(paper, paths, trials)) == len(trials) > 10_000
-    assert time.process_time() - started < 2
+    assert len(current_trials(paper, paths, trials)) == len(trials) > 5_000
+    assert time.process_time() - started < 1

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,7 @@ def _several() -> list[Grid]:
     """Grids of four datasets, two backbones each."""
     return [
         replace(grid, dataset=f"d{dataset}", backbone=f"b{backbone}")
-        for dataset in range(4)
-        for backbone in range(2)
-        for grid in grids()
+        for dataset, backbone, grid in product(range(4), range(2), grids())
     ]
 
 
@@ -166,7 +165,7 @@ def test_the_page_and_the_command_forecast_from_the_same_cells() -> None:
 @pytest.mark.slow
 def test_the_core_asks_the_questions_of_the_papers_study_and_sees_effects_twice_as_large() -> None:
     whole, core = (
-        prospects(design(study, ruled_cells(study)), World(), studies=150)
+        prospects(design(study, ruled_cells(study)), World(), studies=60)
         for study in (
             load_study(ROOT / file) for file in ("config.yaml", "studies/paper-core.yaml")
         )

@@ -1,17 +1,26 @@
 """Results of a small study that has a figure of every family."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from matplotlib.figure import Figure
 from tests.figures.test_draw import STUDY, write_results
 
-from dpsweep.figures import style
+from dpsweep.figures import attackers, style
 from dpsweep.study.paths import Paths
 
 Drawn = Callable[[str], Figure]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _curves_are_kept() -> Iterator[None]:
+    """All folders of results have the same noise, whose curves take a second each."""
+    kept = cache(attackers.mechanism_trade_off)
+    with mock.patch.object(attackers, "mechanism_trade_off", kept):
+        yield
 
 
 @pytest.fixture(scope="session")

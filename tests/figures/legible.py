@@ -1,12 +1,12 @@
 """Which texts of a drawing cannot be read: the renderer says where each one lies."""
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -29,26 +29,24 @@ class _Drawn:
 def illegible(drawing: Figure) -> list[str]:
     """Return what is wrong with the texts of a drawing: cut at an edge, or touching another text."""
     drawn = _texts(drawing)
-    width, height = drawing.bbox.size
-    cut = [
-        f"{each.text!r} is cut"
-        for each in drawn
-        if each.box.x0 < -_SHARED or each.box.y0 < -_SHARED
-        or each.box.x1 > width + _SHARED or each.box.y1 > height + _SHARED
-    ]  # fmt: skip
-    return cut + [
-        f"{one.text!r} touches {other.text!r}"
-        for one, other in itertools.combinations(drawn, 2)
-        if _touch(one, other)
+    boxes = np.array([each.box.extents for each in drawn]).reshape(-1, 4)
+    lower, upper = boxes[:, :2], boxes[:, 2:]
+    cut = (lower < -_SHARED).any(axis=1) | (upper > drawing.bbox.size + _SHARED).any(axis=1)
+    touching = _touching(lower, upper, np.array([each.size for each in drawn]))
+    return [f"{drawn[each].text!r} is cut" for each in np.flatnonzero(cut)] + [
+        f"{drawn[one].text!r} touches {drawn[other].text!r}"
+        for one, other in np.argwhere(np.triu(touching, 1))
     ]
 
 
-def _touch(one: _Drawn, other: _Drawn) -> bool:
-    across = min(one.box.x1, other.box.x1) - max(one.box.x0, other.box.x0)
-    down = min(one.box.y1, other.box.y1) - max(one.box.y0, other.box.y0)
-    nearest = _NEAREST * min(one.size, other.size)
-    on_a_line = down > 0.5 * min(one.box.height, other.box.height)
-    return across > -nearest if on_a_line else across > _SHARED and down > _SHARED
+def _touching(lower: Any, upper: Any, sizes: Any) -> Any:
+    """Which texts touch which, from the corners of their boxes, shape (texts, 2), and their type."""
+    shared = np.minimum(upper[:, None], upper) - np.maximum(lower[:, None], lower)
+    across, down = shared[..., 0], shared[..., 1]
+    heights = (upper - lower)[:, 1]
+    on_a_line = down > 0.5 * np.minimum.outer(heights, heights)
+    near = across > -_NEAREST * np.minimum.outer(sizes, sizes)
+    return np.where(on_a_line, near, (across > _SHARED) & (down > _SHARED))
 
 
 def _texts(drawing: Figure) -> list[_Drawn]:

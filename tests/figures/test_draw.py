@@ -1,5 +1,6 @@
 """What holds for every figure, whatever its family."""
 
+import itertools
 import math
 import os
 import shutil
@@ -187,14 +188,31 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "save", save)
 
 
-def files(paths: Paths, target: str) -> dict[str, bytes]:
-    return {suffix: paths.figure(target, suffix).read_bytes() for suffix in ("csv", "pdf", "png")}
+Printed = Callable[[str], Paths]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_files_are_fit_to_be_printed(folder: Folder, family: str) -> None:
-    paths = folder("all")
-    draw(STUDY, paths, family)
+@pytest.fixture(scope="module")
+def printed(folder: Folder) -> Printed:
+    """The folder in which a figure is drawn, once."""
+
+    @cache
+    def made(family: str) -> Paths:
+        draw(STUDY, folder("all"), family)
+        return folder("all")
+
+    return made
+
+
+PRINTED = ["heatmap", "clipping_curve"]
+"""Squares, and lines; slow tests print all families."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [each if each in PRINTED else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES],
+)
+def test_files_are_fit_to_be_printed(printed: Printed, family: str) -> None:
+    paths = printed(family)
     pdf, png = (paths.figure(family, suffix).read_bytes() for suffix in ("pdf", "png"))
     assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
     assert b"/Type3" not in pdf
@@ -209,41 +227,36 @@ def test_files_are_fit_to_be_printed(folder: Folder, family: str) -> None:
         np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_files_are_the_same_when_drawn_again(folder: Folder, family: str) -> None:
-    paths = folder("all")
-    draw(STUDY, paths, family)
-    before = files(paths, family)
-    draw(STUDY, paths, family)
-    assert files(paths, family) == before
+# With other settings of matplotlib, and a window system that is not there: opening a window would fail.
+ELSEWHERE = """
+import sys
+from pathlib import Path
+import matplotlib
+from dpsweep.figures import draw
+from dpsweep.study.paths import Paths
+from tests.figures.test_draw import STUDY
+
+matplotlib.rcParams.update({"font.size": 20, "xtick.color": "red"})
+results, *families = sys.argv[1:]
+for family in families:
+    draw(STUDY, Paths(Path(results)), family)
+assert "torch" not in sys.modules
+"""
 
 
-def draw_elsewhere(paths: Paths, before: str = "", after: str = "", **environment: str) -> None:
-    """Draw the heatmap in another process, with statements before and after."""
-    code = (
-        f"{before}; import sys; from pathlib import Path; from dpsweep.figures import draw; "
-        "from dpsweep.study.paths import Paths; from tests.figures.test_draw import STUDY; "
-        f"draw(STUDY, Paths(Path(sys.argv[1])), 'heatmap'); {after}"
-    )
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", code, str(paths.results)]
-    subprocess.run(command, check=True, cwd=root, env={**os.environ, **environment})
-
-
-@pytest.mark.slow
-def test_another_process_with_other_settings_draws_the_same_bytes(folder: Folder) -> None:
-    draw(STUDY, folder("all"), "heatmap")
-    settings = "{'font.size': 20, 'xtick.color': 'red'}"
-    before = f"import matplotlib; matplotlib.rcParams.update({settings})"
-    draw_elsewhere(folder("elsewhere"), before, PYTHONHASHSEED="7")
-    assert files(folder("elsewhere"), "heatmap") == files(folder("all"), "heatmap")
-
-
-def test_drawing_needs_neither_torch_nor_a_display(folder: Folder) -> None:
-    # A window system that is not there: opening a window would fail.
-    after = "assert 'torch' not in sys.modules"
-    draw_elsewhere(folder("no display"), "import sys", after, MPLBACKEND="tkagg", DISPLAY=":99")
+@pytest.mark.parametrize("families", [PRINTED[:1], pytest.param(FAMILIES, marks=pytest.mark.slow)])
+def test_another_process_draws_the_same_bytes_without_torch_or_a_display(
+    folder: Folder, printed: Printed, families: list[str]
+) -> None:
+    elsewhere = folder(f"elsewhere {len(families)}")
+    environment = {"PYTHONHASHSEED": "7", "MPLBACKEND": "tkagg", "DISPLAY": ":99"}
+    subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(elsewhere.results), *families], check=True,
+        cwd=Path(__file__).parents[2], env=os.environ | environment,
+    )  # fmt: skip
+    for family, suffix in itertools.product(families, ("csv", "pdf", "png")):
+        here = printed(family).figure(family, suffix)
+        assert elsewhere.figure(family, suffix).read_bytes() == here.read_bytes(), here.name
 
 
 @pytest.mark.usefixtures("sketched")

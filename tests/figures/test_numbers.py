@@ -241,7 +241,7 @@ def test_attacker_curves_are_those_of_the_noise(written: Written) -> None:
             assert curve["advantage"].iloc[0] == pytest.approx(2 * normal.cdf(mu / 2) - 1)
         elif records == 1:
             loss = privacy_loss_distribution.from_gaussian_mechanism(
-                sigma, sampling_prob=0.2, value_discretization_interval=1e-5
+                sigma, sampling_prob=0.2, value_discretization_interval=1e-4
             ).self_compose(steps)
             grid = np.linspace(0, 12, 4000)
             factor, delta = np.exp(grid), np.asarray(loss.get_delta_for_epsilon(grid))

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from torch.nn import functional
 
 from dpsweep.models.build import build_head
-from dpsweep.recommend import rule
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
     NoAdviceError,
@@ -22,15 +20,8 @@ from dpsweep.recommend.rule import (
 from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import load_study
 
-FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
+STUDIES = Path(__file__).parents[2] / "studies"
 SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
-noise_multiplier = lru_cache(rule.noise_multiplier)
-
-
-@pytest.fixture(autouse=True)
-def noise_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many tests recommend for one situation."""
-    monkeypatch.setattr(rule, "noise_multiplier", noise_multiplier)
 
 
 def test_the_smallest_batch_of_nearly_least_noise() -> None:
@@ -88,7 +79,7 @@ def test_an_optimizer_whose_steps_have_another_length_is_refused() -> None:
 def test_the_expected_gradient_norm_is_that_of_a_head(
     sweep: str, square: int, classes: int
 ) -> None:
-    expected = expected_gradient_norm(load_study(FEATURES), sweep)
+    expected = expected_gradient_norm(load_study(STUDIES / "frozen-features.yaml"), sweep)
     width = 384 if square == 1 else square
     features = torch.randn(1, width)
     features *= math.sqrt(square) / features.norm()
@@ -98,12 +89,9 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
     assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
 
 
-STUDY = Path(__file__).parents[2] / "studies" / "fashion-mnist.yaml"
-
-
 @pytest.mark.parametrize(("level", "epsilon"), [("low", 0.5), ("middle", 2), ("high", 8)])
 def test_the_small_grids_of_the_study_are_the_advised_ones(level: str, epsilon: float) -> None:
-    study = load_study(STUDY)
+    study = load_study(STUDIES / "fashion-mnist.yaml")
     advised = recommend(situation_of(study, "shorter", epsilon, 10))
     sweeps = [study.sweeps[f"{level}-{place}"] for place in ("quarter", "advised", "fourfold")]
     swept = {

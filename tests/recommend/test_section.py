@@ -1,8 +1,10 @@
 """What `recommend` prints, read back and compared field by field with what the study and the rule say."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,9 +12,7 @@ import yaml
 from benchmarks.common import RESULTS
 
 from dpsweep.base.files import read_json
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
-from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend import text
 from dpsweep.recommend.rule import Recommendation, Situation, batch_size, recommend
 from dpsweep.recommend.situation import expected_gradient_norm, situation_of
@@ -23,14 +23,23 @@ FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"
 
 
-def other_study() -> Study:
+# A recommendation none of whose numbers is another one's.
+GRID = {128: [0.0018, 0.0036, 0.007], 512: [0.004, 0.0072, 0.014], 2048: [0.0073, 0.015, 0.03]}
+MADE = Recommendation(512, 88, 0.351, 0.0072, GRID)
+
+
+def other_study(
+    features: Mapping[str, Any] | None = MappingProxyType({}), size: int | None = None, **sweep: Any
+) -> Study:
     """A study none of whose settings is a default."""
     content = load_study(FEATURES).model_dump(by_alias=True)
     content["privacy"] |= {"delta": 3e-6, "step_rounding": "ceil"}
-    content["sweeps"] = {SWEEP: content["sweeps"][SWEEP] | {"optimizer": "sgd"}}
-    content["backbones"]["vit-tiny"]["features"] = {}
-    content |= {"figures": "none", "audit": None}
-    return Study.model_validate(content)
+    content["sweeps"] = {SWEEP: content["sweeps"][SWEEP] | {"optimizer": "sgd"} | sweep}
+    content["backbones"]["vit-tiny"]["features"] = features
+    if size is not None:
+        content["datasets"]["cifar100"] |= {"train_size": size, "train_counts": None}
+        content["sweeps"][SWEEP]["batch_size"] = ["full"]
+    return Study.model_validate(content | {"figures": "none", "audit": None})
 
 
 def read_back(lines: list[str], *, tuned: bool) -> dict[str, Any]:
@@ -45,25 +54,31 @@ def read_back(lines: list[str], *, tuned: bool) -> dict[str, Any]:
     return found
 
 
+Printed = Callable[..., list[str]]
+
+
 @pytest.fixture
-def made() -> Recommendation:
-    """A recommendation none of whose numbers is another one's."""
-    grid = {128: [0.0018, 0.0036, 0.007], 512: [0.004, 0.0072, 0.014], 2048: [0.0073, 0.015, 0.03]}
-    return Recommendation(512, 88, 0.351, 0.0072, grid)
+def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
+    """What is printed for a study and its situation, of which the recommendation is made up."""
+
+    def lines(study: Study, made: Recommendation = MADE) -> list[str]:
+        def recommend(situation: Situation) -> Recommendation:
+            assert situation == situation_of(study, SWEEP, 1.5, 6)
+            return made
+
+        monkeypatch.setattr(text, "recommend", recommend)
+        return list(recommendation(study, SWEEP, 1.5, 6))
+
+    return lines
 
 
-@pytest.mark.parametrize("size", [pytest.param(512, marks=pytest.mark.slow), "full"])
-def test_the_section_says_what_was_recommended(
-    monkeypatch: pytest.MonkeyPatch, made: Recommendation, size: int | str
-) -> None:
-    study = other_study()
+@pytest.mark.parametrize("size", [512, "full"])
+def test_the_section_says_what_was_recommended(printed: Printed, size: int | str) -> None:
+    study, made = other_study(), MADE
     whole = study.datasets[study.sweeps[SWEEP].dataset].train_size
     if size == "full":
-        made = replace(made, batch_size=whole, small_grid={whole: made.small_grid[512]})
-    given = list[Situation]()
-    monkeypatch.setattr(text, "recommend", lambda situation: given.append(situation) or made)
-    lines = list(recommendation(study, SWEEP, 1.5, 6))
-    assert given == [situation_of(study, SWEEP, 1.5, 6)]
+        made = replace(made, batch_size=whole, small_grid={whole: GRID[512]})
+    lines = printed(study, made)
     section = {"sweep": SWEEP, "epsilon": 1.5, "epochs": [6], "clipping_bound": [0.35]}
     assert read_back(lines, tuned=False) == section | {
         **{"batch_size": [size], "learning_rate": [0.0072]},
@@ -83,8 +98,8 @@ def test_the_section_says_what_was_recommended(
     assert f"batch size {made.batch_size}, learning rate 0.004, 0.0072 or 0.014" in "".join(lines)
     meaning_at = 4 + len(made.small_grid) + 2
     assert lines[meaning_at - 2] == "read: the study's file; no data"
-    noise = calibrate(1.5, 3e-6, whole, made.batch_size, 88)
-    meaning = list(in_words(1.5, 3e-6, attacks_on_training(noise)))
+    noise = text.calibrate(1.5, 3e-6, whole, made.batch_size, 88)
+    meaning = list(in_words(1.5, 3e-6, text.attacks_on_training(noise)))
     assert lines[meaning_at : meaning_at + len(meaning)] == meaning
 
 
@@ -98,13 +113,10 @@ def is_accepted(study: Study, release: dict[str, Any]) -> bool:
     "features", [None, {}, {"transformation": "layer-norm"}, {"transformation": "unit-norm"}]
 )
 def test_what_is_printed_is_a_section_that_a_study_accepts(
-    features: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch, made: Recommendation
+    features: dict[str, Any] | None, printed: Printed
 ) -> None:
-    monkeypatch.setattr(text, "recommend", lambda *_: made)
-    content = other_study().model_dump(by_alias=True)
-    content["backbones"]["vit-tiny"]["features"] = features
-    study = Study.model_validate(content)
-    lines = list(recommendation(study, SWEEP, 1.5, 6))
+    study = other_study(features)
+    lines = printed(study)
     if features:
         assert lines[-2] == "no section release, because the study would be refused with it:"
         assert "found cifar100_vit-tiny_head, whose head reads other features" in lines[-1]
@@ -113,16 +125,10 @@ def test_what_is_printed_is_a_section_that_a_study_accepts(
         assert all(is_accepted(study, read_back(lines, tuned=tuned)) for tuned in (False, True))
 
 
-def test_tuning_that_holds_out_too_much_is_not_proposed(
-    monkeypatch: pytest.MonkeyPatch, made: Recommendation
-) -> None:
-    content = other_study().model_dump(by_alias=True)
-    content["datasets"]["cifar100"] |= {"train_size": 520, "train_counts": None}
-    content["sweeps"][SWEEP]["batch_size"] = ["full"]
-    study = Study.model_validate(content)
+def test_tuning_that_holds_out_too_much_is_not_proposed(printed: Printed) -> None:
     # A tenth is held out, which leaves 468 examples for a batch of 512.
-    monkeypatch.setattr(text, "recommend", lambda *_: made)
-    lines = list(recommendation(study, SWEEP, 1.5, 6))
+    study = other_study(size=520)
+    lines = printed(study)
     assert is_accepted(study, read_back(lines, tuned=False))
     assert not [line for line in lines if "private" in line]
 
@@ -164,9 +170,7 @@ def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_without_epochs_several_are_compared_each_with_its_own_advice() -> None:
-    content = other_study().model_dump(by_alias=True)
-    content["sweeps"][SWEEP]["optimizer"] = "adam"
-    study = Study.model_validate(content)
+    study = other_study(size=2000, optimizer="adam")
     head, *lines = text.compared_epochs(study, SWEEP, 1.5)
     rows = [line.replace(",", "").split() for line in lines[:4]]
     assert [int(row[0]) for row in rows] == [1, 4, 16, 64]
