@@ -15,6 +15,7 @@ SWEEP = {
 
 ONE = {"epsilon": 1.0, "epochs": 1}
 AUTOMATIC = {"title": "t", "clipping_bound": "automatic"}
+LINE_OF_AUTOMATIC = {"title": "t", "lines": [{"label": "l", "clipping_bound": "automatic"}]}
 LINES = {"title": "t", "lines": [{"label": "l", "epochs": 1}]}
 BASELINE: dict[str, Any] = {"baseline": 1.0, "panels": [{"title": "t"} | ONE]}
 
@@ -61,7 +62,7 @@ def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str
         ("per_class", BASELINE | {"baseline": 3.0},
          "f: baseline: found 3; allowed: a clipping bound of digits_small_film"),
         # What draws C needs a sweep that has it.
-        ("clipping_curve", {"panels": [{"title": "t", "lines": [{"label": "l", "clipping_bound": "automatic"}]}]},
+        ("clipping_curve", {"panels": [LINE_OF_AUTOMATIC]},
          "clipping_bound: found automatic; allowed: numbers"),
         ("gradient_norm_histogram", {"panels": [AUTOMATIC]},
          "panels[0].clipping_bound: found automatic; allowed: numbers"),
