@@ -1,10 +1,9 @@
 """What `recommend` prints, read back and compared field by field with what the study and the rule say."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,16 +20,13 @@ from dpsweep.study import Study, load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"
-
-
 # A recommendation none of whose numbers is another one's.
 GRID = {128: [0.0018, 0.0036, 0.007], 512: [0.004, 0.0072, 0.014], 2048: [0.0073, 0.015, 0.03]}
+NO_FEATURES: dict[str, Any] = {}
 MADE = Recommendation(512, 88, 0.351, 0.0072, GRID)
 
 
-def other_study(
-    features: Mapping[str, Any] | None = MappingProxyType({}), size: int | None = None, **sweep: Any
-) -> Study:
+def other_study(features: Any = NO_FEATURES, size: int | None = None, **sweep: Any) -> Study:
     """A study none of whose settings is a default."""
     content = load_study(FEATURES).model_dump(by_alias=True)
     content["privacy"] |= {"delta": 3e-6, "step_rounding": "ceil"}
