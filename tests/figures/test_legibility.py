@@ -145,23 +145,17 @@ def test_texts_that_run_together_or_leave_the_figure_are_found() -> None:
 
 
 def test_six_panels_stand_side_by_side() -> None:
+    seen = [*(("density", norm, 1.0) for norm in (0.5, 1.0, 2.0))]
+    seen += [("quantile", norm, share) for norm, share in ((0.7, 0.25), (1.0, 0.5), (1.4, 0.75))]
     rows = [
-        {
-            "panel": panel,
-            "title": f"ε = {epsilon:g}",
-            "quantity": quantity,
-            "norm": norm,
-            "value": value,
-        }
+        (panel, f"ε = {epsilon:g}", epoch, *each)
         for panel, epsilon in enumerate(PAPER["epsilon"])
-        for quantity, norm, value in (
-            *(("density", norm, 1.0) for norm in (0.5, 1.0, 2.0)),
-            *(("quantile", norm, share) for norm, share in ((0.7, 0.25), (1.0, 0.5), (1.4, 0.75))),
-        )
+        for epoch in range(1, 9)
+        for each in seen
     ]
+    frame = pd.DataFrame(rows, columns=["panel", "title", "epoch", "quantity", "norm", "value"])
     known = {"clipping_bound": 1.0, "batch_size": 64, "learning_rate": 0.01}
-    frames = [pd.DataFrame(rows).assign(epoch=epoch, **known) for epoch in range(1, 9)]
-    drawing = gradient_norm_distribution(pd.concat(frames))
+    drawing = gradient_norm_distribution(frame.assign(**known))
     drawing.draw_without_rendering()
     places = [axes.get_position() for axes in drawing.axes[:6]]
     assert len({round(place.y0, 3) for place in places}) == 1

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
-from tests.synthetic import make_study, write_cells
+from tests.synthetic import make_study, trial_rows, write_cells
 
-from dpsweep import TRAINER_VERSION
 from dpsweep.analysis.frames import MADE_FOR, table_made_for
 from dpsweep.report import explore, write_explore
 from dpsweep.report.trials import COLUMNS, read_trials
@@ -182,7 +180,7 @@ class TestInABrowser:
                 }
             }
         )  # fmt: skip
-        assert write_many_trials(study, paths, study.all_cells()) == 100_000
+        assert write_many_trials(study, paths) == 100_000
         write_explore(study, STUDY_FILE, paths)
         with chromium(1400, 1000) as page:
             session = page.context.new_cdp_session(page)
@@ -202,50 +200,26 @@ class TestInABrowser:
             assert page.locator("#cell tbody tr").count() == 10
 
 
-def write_many_trials(
-    study: Study, paths: Paths, cells: Sequence[Cell], noise: Mapping[str, float] | None = None
-) -> int:
-    """Write the table of one problem, with random trials of its cells; return how many.
-
-    Args:
-        study: the study.
-        paths: its files.
-        cells: of the problem.
-        noise: noise multipliers, by the names of the cells; random ones without it.
-    """
-    frame, file = many_trials(study, cells), paths.problem(cells[0].problem)
-    if noise is not None:
-        frame["noise_multiplier"] = frame["cell"].map(noise)
-    made_for = {MADE_FOR: table_made_for(study, paths, cells[0].problem).encode()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pandas(frame).replace_schema_metadata(made_for), file)
-    return len(frame)
-
-
-def many_trials(study: Study, cells: Sequence[Cell]) -> pd.DataFrame:
-    """Random trials of cells of one problem, in the columns that the page reads."""
-    random = np.random.default_rng(0)
-    trials = [*((rate, 1) for rate in range(1, 10)), (5, 2)]
-    count, of_cell = len(cells) * len(trials), len(trials)
-    accuracy = random.random(count)
-    axes = {
-        name: np.repeat([float(getattr(cell, name)) for cell in cells], of_cell)
-        for name in ("epsilon", "epochs", "batch_size", "clipping_bound")
+def write_many_trials(study: Study, paths: Paths) -> int:
+    """Write the table of a study of one problem, with random accuracies; return how many trials it has."""
+    cells, random = study.all_cells(), np.random.default_rng(0)
+    one = pd.DataFrame(trial_rows(study, cells[0], lambda *_: {})).drop(
+        columns="per_class_accuracy"
+    )
+    of_cells = {
+        name: np.repeat([getattr(cell, name) for cell in cells], len(one))
+        for name in ("problem", "epsilon", "epochs", "batch_size", "clipping_bound")
     }
-    rate, seed = (np.tile([each[i] for each in trials], len(cells)) for i in range(2))
-    return pd.DataFrame(
-        {
-            "problem": cells[0].problem,
-            "cell": np.repeat([cell.name for cell in cells], of_cell),
-            **axes, "learning_rate": rate, "seed": seed, "best": rate == 5, "delta": 1e-5,
-            "passes": 1.0, "certified_epsilon": axes["epsilon"], "accuracy": accuracy,
-            "macro_accuracy": accuracy, "selection_accuracy": accuracy, "diverged": False,
-            "nonfinite_examples": 0, "wall_seconds": 1.0, "device": "cpu", "precision": "float32",
-            "versions": "{}", "trial_key": [f"{cells[0].problem}{i:08x}" for i in range(count)],
-            "steps": np.repeat([study.steps("digits", c.epochs, c.batch_size) for c in cells], of_cell),
-            "train_size": study.train_size("digits"), "data_checksum": "", "classes_checksum": "",
-            "backbone_checksum": "", "trainer_version": TRAINER_VERSION,
-            "noise_multiplier": random.random(count), "mean_gradient_norm": random.random(count),
-            "clipped_fraction": random.random(count),
-        }
-    )  # fmt: skip
+    of_cells["cell"] = np.repeat([cell.name for cell in cells], len(one))
+    steps = [study.steps("digits", cell.epochs, cell.batch_size) for cell in cells]
+    frame = one.loc[np.tile(one.index, len(cells))].assign(
+        **of_cells,
+        steps=np.repeat(steps, len(one)),
+        macro_accuracy=random.random(len(cells) * len(one)),
+        trial_key=[f"{place:08x}" for place in range(len(cells) * len(one))],
+    )
+    made_for = {MADE_FOR: table_made_for(study, paths, cells[0].problem).encode()}
+    paths.problem(cells[0].problem).parent.mkdir(parents=True)
+    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(made_for)
+    pq.write_table(table, paths.problem(cells[0].problem))
+    return len(frame)

@@ -20,6 +20,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
@@ -47,42 +48,34 @@ FIGURES = ("squares", "curve", "classes", "noise")
 # -- a small study and results for it -------------------------------------------------------
 
 
+DRAWN = """
+figures:
+  squares: {family: heatmap, section: Difficulty, caption: Accuracy over C and B.,
+    panels: [{title: tight, epsilon: 1.0}]}
+  curve: {family: clipping_curve, section: Difficulty, caption: Accuracy against C.,
+    panels: [{title: digits, lines: [{label: all of it, epsilon: 8.0}]}]}
+  classes: {family: per_class, section: Classes, caption: Who is helped by clipping., baseline: 1.0,
+    panels: [{title: loose, epsilon: 8.0}]}
+  noise: {family: noise_curve, section: Classes, caption: Noise against B.,
+    axes: [{title: by B, quantity: effective, x: batch_size}]}
+tables:
+  grid: {family: hyperparameter_grid, section: Set-up, caption: What was tried.}
+  rules: {family: tuning_implications, section: Difficulty, caption: What follows.}
+"""
+
+
 def study_content() -> dict[str, Any]:
     """A study with four figures and two tables, as the content of its file."""
-    line = {"label": "all of it", "epsilon": 8.0}
     grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
     free = {"epsilon": [math.inf], "clipping_bound": "none", "batch_size": [64, 256]}
-    first, second = {"section": "Difficulty"}, {"section": "Classes"}
-    figures = {
-        "squares": first
-        | {"family": "heatmap", "caption": "Accuracy over C and B."}
-        | {"panels": [{"title": "tight", "epsilon": 1.0}]},
-        "curve": first
-        | {"family": "clipping_curve", "caption": "Accuracy against C."}
-        | {"panels": [{"title": "digits", "lines": [line]}]},
-        "classes": second
-        | {"family": "per_class", "caption": "Who is helped by clipping.", "baseline": 1.0}
-        | {"panels": [{"title": "loose", "epsilon": 8.0}]},
-        "noise": second
-        | {"family": "noise_curve", "caption": "Noise against B."}
-        | {"axes": [{"title": "by B", "quantity": "effective", "x": "batch_size"}]},
-    }
-    tables = {
-        "grid": {
-            "family": "hyperparameter_grid",
-            "section": "Set-up",
-            "caption": "What was tried.",
-        },
-        "rules": first | {"family": "tuning_implications", "caption": "What follows."},
-    }
     study = make_study(
         {
             "digits_film": grid | {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0]},
             "digits_reference": grid | free,
         },
         backbones=["strong"],
-    )  # fmt: skip
-    return study.model_dump() | {"figures": figures, "tables": tables}
+    )
+    return study.model_dump() | yaml.safe_load(DRAWN)
 
 
 STUDY = study_of(study_content())
