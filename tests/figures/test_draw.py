@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.figure import Figure
 from tests.described import study_of
 from tests.synthetic import (
@@ -34,57 +35,29 @@ SWEEP = {
     "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200, "full"],
     "clipping_bound": [0.1, 1.0, 10.0], "seeds": 2,
 }  # fmt: skip
-ONE = {"epsilon": 1.0, "epochs": 2}
-MEASURED = {"epochs": 2, "batch_size": 100, "clipping_bound": 1.0}
-LINES = [
-    {
-        "title": "Digits",
-        "lines": [{**ONE, "epsilon": 8.0, "label": "easy"}, {**ONE, "label": "hard"}],
-    }
-]
-FIGURES: dict[str, dict[str, Any]] = {
-    "heatmap": {"panels": [{**ONE, "title": "Digits"}]},
-    "clipping_curve": {"quantity": "difference", "panels": LINES},
-    "gradient_norm_distribution": {"panels": [{**ONE, "clipping_bound": 1.0, "title": "Digits"}]},
-    "gradient_norm_histogram": {"panels": [{**ONE, "clipping_bound": 1.0, "title": "Digits"}]},
-    "per_class": {"baseline": 1.0, "panels": [{**ONE, "title": "Digits"}]},
-    "method_comparison": {
-        "panels": [
-            {
-                "title": "Digits",
-                "lines": [
-                    {"epochs": 1, "label": "tuned"},
-                    {"clipping_bound": "automatic", "epochs": 1, "label": "AUTO-S"},
-                ],
-            }
-        ]
-    },
-    "noise_curve": {
-        "cells": {"epochs": "all"},
-        "axes": [{"title": "By steps", "quantity": "cumulative", "x": "steps"}],
-        "minimum_steps": {"digits_small_film": 5},
-    },
-    "attacker_curves": {
-        "records": [1, 3],
-        "panels": [{"epochs": 2, "batch_size": 100, "clipping_bound": 1.0, "title": "Digits"}],
-    },
-    "norm_trace": {"panels": [{"epochs": 2, "title": "Digits"}]},
-    "optimal_batch_size": {"panels": [{"epochs": "all", "title": "Digits"}]},
-    "error_decomposition": {
-        "panels": [
-            {**MEASURED, "epsilon": 8.0, "title": "loose"},
-            {**MEASURED, **ONE, "title": "tight"},
-        ]
-    },
-    "optimal_clipping_trace": {"panels": [{**MEASURED, "title": "Digits"}]},
-    "privacy_effects": {"panels": [{**MEASURED, "title": "Digits"}]},
-    "predicted_clipping": {
-        "panels": [
-            {**MEASURED, "clipping_bound": "all", "title": "Digits"},
-            {**MEASURED, "clipping_bound": "automatic", "title": "AUTO-S"},
-        ]
-    },
-}
+FIGURES: dict[str, dict[str, Any]] = yaml.safe_load("""
+heatmap: {panels: [&one {title: Digits, epsilon: 1.0, epochs: 2}]}
+clipping_curve: {quantity: difference, panels: [{title: Digits, lines: [
+  {label: easy, epsilon: 8.0, epochs: 2}, {label: hard, epsilon: 1.0, epochs: 2}]}]}
+gradient_norm_distribution: {panels: [&at_1 {<<: *one, clipping_bound: 1.0}]}
+gradient_norm_histogram: {panels: [*at_1]}
+per_class: {baseline: 1.0, panels: [*one]}
+method_comparison: {panels: [{title: Digits, lines: [
+  {label: tuned, epochs: 1}, {label: AUTO-S, epochs: 1, clipping_bound: automatic}]}]}
+noise_curve: {cells: {epochs: all}, minimum_steps: {digits_small_film: 5},
+  axes: [{title: By steps, quantity: cumulative, x: steps}]}
+attacker_curves:
+  records: [1, 3]
+  panels: [&measured {title: Digits, epochs: 2, batch_size: 100, clipping_bound: 1.0}]
+norm_trace: {panels: [{title: Digits, epochs: 2}]}
+optimal_batch_size: {panels: [{title: Digits, epochs: all}]}
+error_decomposition: {panels: [{<<: *measured, title: loose, epsilon: 8.0},
+  {<<: *measured, title: tight, epsilon: 1.0}]}
+optimal_clipping_trace: {panels: [*measured]}
+privacy_effects: {panels: [*measured]}
+predicted_clipping: {panels: [{<<: *measured, clipping_bound: all},
+  {<<: *measured, clipping_bound: automatic, title: AUTO-S}]}
+""")
 FAMILIES = list(FIGURES)
 STUDY = make_study(
     {"s": SWEEP, "auto": SWEEP | {"clipping_bound": "automatic"}},

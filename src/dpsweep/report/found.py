@@ -14,7 +14,7 @@ from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
-from dpsweep.tables.text import TextTable, signed
+from dpsweep.tables.text import TextTable, interval, signed
 from dpsweep.tables.write import read_numbers
 
 USUAL = "Usual C and B"
@@ -47,8 +47,8 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
     )
     text = "no comparison"
     if not math.isnan(effect):
-        interval = "" if math.isnan(lower) else f" [{signed(lower)}, {signed(upper)}]"
-        text = f"{signed(effect)}{interval} {row['unit']}"
+        found = filter(None, [signed(effect), interval(lower, upper), str(row["unit"])])
+        text = " ".join(found)
     if not math.isnan(visible):
         text += f"; an effect of {visible:.2f} would have been seen"
     if row["needs"]:

@@ -11,7 +11,7 @@ from dpsweep.analysis.optimizers import optimizers_table, paired_gains, settings
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import OptimizerTable
-from dpsweep.tables.text import TextTable, group_starts, signed
+from dpsweep.tables.text import TextTable, group_starts, interval, signed
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "
@@ -61,10 +61,10 @@ def show(_: OptimizerTable, numbers: pd.DataFrame) -> TextTable:
             "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
             "Optimizer": str(row["title"]),
             "Settings": str(row["settings"]),
-            "Gain [these settings]": _with_interval(row, "gain", "lower", "upper"),
-            "[problems like these]": _interval(row, "lower_elsewhere", "upper_elsewhere"),
+            "Gain [these settings]": _gain(row, ""),
+            "[problems like these]": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
             "Better, worse": f"{row['better']}, {row['worse']}",
-            "Average over last": _with_interval(row, "last_gain", "last_lower", "last_upper"),
+            "Average over last": _gain(row, "last_"),
         }
         for row in numbers.to_dict("records")
     ]
@@ -78,9 +78,6 @@ def show(_: OptimizerTable, numbers: pd.DataFrame) -> TextTable:
     )
 
 
-def _with_interval(row: dict[Hashable, Any], value: str, lower: str, upper: str) -> str:
-    return f"{signed(row[value])} {_interval(row, lower, upper)}".rstrip()
-
-
-def _interval(row: dict[Hashable, Any], lower: str, upper: str) -> str:
-    return "" if pd.isna(row[lower]) else f"[{signed(row[lower])}, {signed(row[upper])}]"
+def _gain(row: dict[Hashable, Any], prefix: str) -> str:
+    gain, lower, upper = (row[f"{prefix}{name}"] for name in ("gain", "lower", "upper"))
+    return f"{signed(gain)} {interval(lower, upper)}".rstrip()

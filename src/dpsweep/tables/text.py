@@ -36,6 +36,11 @@ def signed(value: float, decimals: int = 2) -> str:
     return "–" if math.isnan(value) else f"{value:+.{decimals}f}".replace("-", "−")
 
 
+def interval(lower: float, upper: float) -> str:
+    """An interval with the signs of its ends, nothing where there is none: [−0.12, +0.50]."""
+    return "" if math.isnan(lower) else f"[{signed(lower)}, {signed(upper)}]"
+
+
 def with_range(
     value: float | None, low: float | None = None, high: float | None = None, *, decimals: int
 ) -> str:

@@ -17,7 +17,7 @@ from dpsweep.config.datasets import related_datasets
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.table_targets import TuningImplications
-from dpsweep.tables.text import TextTable, group_starts, signed, with_range
+from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
 
 NOTE = (
     "An effect is the accuracy, in percentage points, that the rule gains: the setting is tuned under the"
@@ -72,9 +72,9 @@ def show(_: TuningImplications, numbers: pd.DataFrame) -> TextTable:
             "Rule": str(row["implication"]),
             "Measured": f"{row['effect_measured']} ({row['unit']})",
             "Effect [this study]": (
-                f"{signed(row['effect'])} {_interval(row['lower_here'], row['upper_here'])}"
+                f"{signed(row['effect'])} {interval(row['lower_here'], row['upper_here'])}"
             ),
-            "Other datasets": _interval(row["lower_elsewhere"], row["upper_elsewhere"]),
+            "Other datasets": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
             "Margin": f"{row['margin']:g}",
             "Visible": with_range(row["smallest_visible_here"], decimals=2),
             "Comparisons": str(row["comparisons"]),
@@ -91,7 +91,3 @@ def show(_: TuningImplications, numbers: pd.DataFrame) -> TextTable:
         size="footnotesize",
         note=NOTE,
     )
-
-
-def _interval(lower: float, upper: float) -> str:
-    return "" if pd.isna(lower) else f"[{signed(lower)}, {signed(upper)}]"
