@@ -59,7 +59,9 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
 
     def lines(study: Study, made: Recommendation = MADE) -> list[str]:
         def recommend(situation: Situation) -> Recommendation:
-            assert situation == situation_of(study, SWEEP, 1.5, 6)
+            whole = study.datasets["cifar100"].train_size
+            asked = situation.train_size, situation.epsilon, situation.delta, situation.epochs
+            assert asked == (whole, 1.5, 3e-6, 6)
             return made
 
         monkeypatch.setattr(text, "recommend", recommend)

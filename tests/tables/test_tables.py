@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep.analysis.frames import MissingResultsError
@@ -90,26 +91,17 @@ def test_a_table_in_markdown_is_one_for_its_readers() -> None:
 # -- the grid ------------------------------------------------------------------------------
 
 
+SWEEPS = """
+private: {epsilon: [0.25, 8.0], batch_size: [128, 256, 512, full], clipping_bound: [1.0e-5, 0.1, 42.0],
+  learning_rate: {first: 0.001, last: 0.02, count: 8}, seeds: 3}
+free: {epsilon: [.inf], clipping_bound: none, optimizer: sgd}
+auto: {method: lora, batch_size: [64, 128, 512, full], clipping_bound: automatic,
+  learning_rate: [0.1, 0.2, 0.3]}
+"""
+
+
 def test_the_grid_is_the_studys(paths: Paths) -> None:
-    study = make_study(
-        {
-            "private": {
-                "epsilon": [0.25, 8.0],
-                "batch_size": [128, 256, 512, "full"],
-                "learning_rate": {"first": 0.001, "last": 0.02, "count": 8},
-                "clipping_bound": [1e-5, 0.1, 42.0],
-                "seeds": 3,
-            },
-            "free": {"epsilon": [math.inf], "clipping_bound": "none", "optimizer": "sgd"},
-            "auto": {
-                "clipping_bound": "automatic",
-                "method": "lora",
-                "batch_size": [64, 128, 512, "full"],
-                "learning_rate": [0.1, 0.2, 0.3],
-            },
-        },
-        tables=table("hyperparameter_grid"),
-    )
+    study = make_study(yaml.safe_load(SWEEPS), tables=table("hyperparameter_grid"))
     numbers = written(study, paths).set_index("sweep")
     assert numbers.loc["private", "batch_size"] == "128 256 512 full"
     assert len(numbers.loc["private", "learning_rate"].split()) == 8
