@@ -255,19 +255,6 @@ def test_a_legend_never_lies_on_what_is_drawn(count: int) -> None:
     assert axes.title.get_window_extent().y0 >= highest
 
 
-def test_the_best_point_is_ringed_and_strips_say_what_was_chosen() -> None:
-    axes, batch_size, rate = notebook.clipping_curve(curve(["easy"])).axes
-    (ring,) = [each for each in axes.collections if not len(each.get_facecolor())]
-    assert ring.get_offsets()[0].tolist() == pytest.approx([1.0, 0.5])
-    assert rate.get_xscale() == "log"
-    assert rate.get_xlabel() == "Clipping bound C (log scale)"
-    assert labels(rate.get_xticklabels()) == ["0.1", "1", "10"]
-    assert (batch_size.get_ylabel(), rate.get_ylabel()) == ("B", "η")
-    assert batch_size.lines[0].get_xydata().tolist() == [[0.1, 100], [1, ALL], [10, 100]]
-    assert labels(batch_size.get_yticklabels()) == ["100", "Full"]
-    assert rate.lines[0].get_ydata().tolist() == [0.02] * 3
-
-
 @pytest.mark.parametrize("seeds", [1, 3, 5])
 def test_few_repeats_are_points_and_many_are_a_band(seeds: int) -> None:
     axes = notebook.clipping_curve(curve(["easy"], seeds)).axes[0]

@@ -201,15 +201,12 @@ class Evidence:
             [grid.dataset for each in own for grid in each.grids] for own in members.values()
         ]
         groups = groups_of_datasets(datasets, related)
-        effects, errors = (
-            np.stack(
-                [
-                    np.mean([getattr(each, name) for each in own], axis=0)
-                    for own in members.values()
-                ],
-                axis=-1,
-            )
-            for name in ("effect", "test_error")
+        effects = np.stack(
+            [np.mean([each.effect for each in own], axis=0) for own in members.values()], axis=-1
+        )
+        errors = np.stack(
+            [np.mean([each.test_error for each in own], axis=0) for own in members.values()],
+            axis=-1,
         )
         enough = len(members) >= FEWEST_UNITS
         many = enough and len(set(groups)) >= FEWEST_DATASETS
