@@ -55,6 +55,15 @@ class Overlap:
         """A noise multiplier for this batch: if it is smaller than B, noise an example stays the same."""
         return noise_multiplier * self.examples / self.batch_size
 
+    def setting(self, noise_multiplier: float | None = None) -> tuple[ClippedSums, float, int]:
+        """The sums, the noise and the dimension that rules of `dpsweep.theory` take.
+
+        Args:
+            noise_multiplier: sigma of a whole batch, by default that of the trial.
+        """
+        sigma = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+        return self.sums, self.scaled(sigma), self.dimension
+
 
 def load_overlaps(
     study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None

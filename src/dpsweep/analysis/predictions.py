@@ -183,15 +183,9 @@ def _predictions(
     if not own:
         return rows
     loose = max(overlaps, key=lambda each: each.cell.epsilon).noise_multiplier
-    theorem = [
-        mse_optimal_clipping(each.sums, each.scaled(each.noise_multiplier), each.dimension)
-        for each in own
-    ]
-    held = [mse_optimal_clipping(each.sums, each.scaled(loose), each.dimension) for each in own]
-    best = [
-        direction_optimal_clipping(each.sums, each.scaled(each.noise_multiplier), each.dimension)
-        for each in own
-    ]
+    theorem = [mse_optimal_clipping(*each.setting()) for each in own]
+    held = [mse_optimal_clipping(*each.setting(loose)) for each in own]
+    best = [direction_optimal_clipping(*each.setting()) for each in own]
     lower, upper = (
         float(np.median([getattr(each, end) for each in best])) for end in ("lower", "upper")
     )

@@ -54,14 +54,8 @@ def plot(numbers: pd.DataFrame) -> Figure:
 def _plot_bound(axes: Axes, numbers: pd.DataFrame, bound: str, limit: float) -> None:
     axes.plot([0, limit], [0, limit], color="black", linewidth=0.8, linestyle="--")
     axes.fill_between([0, limit], [0, limit], limit, color=style.BEST, alpha=0.08, linewidth=0)
-    axes.text(
-        0.04 * limit,
-        0.93 * limit,
-        "claim refuted",
-        color=style.BEST,
-        va="top",
-        fontsize=style.look().points(7),
-    )
+    look: dict[str, Any] = {"color": style.BEST, "va": "top", "fontsize": style.look().points(7)}
+    axes.text(0.04 * limit, 0.93 * limit, "claim refuted", **look)
     labelled = numbers.assign(label=[_label(row) for _, row in numbers.iterrows()])
     labels = list(labelled["label"].unique())
     sns.lineplot(

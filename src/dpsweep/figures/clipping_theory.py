@@ -115,8 +115,8 @@ def compute_error_decomposition(
 
 
 def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
-    noise_multiplier, square = overlap.scaled(overlap.noise_multiplier), overlap.sums.total_square
-    error = mean_squared_error(overlap.sums, bounds, noise_multiplier, overlap.dimension)
+    sums, noise_multiplier, dimension = overlap.setting()
+    error, square = mean_squared_error(sums, bounds, noise_multiplier, dimension), sums.total_square
     return pd.DataFrame(
         {
             "epoch": overlap.epoch,
@@ -124,7 +124,7 @@ def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
             "bias": error.bias / square,
             "noise": error.noise / square,
             "error": error.total / square,
-            "best_bound": mse_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension),
+            "best_bound": mse_optimal_clipping(*overlap.setting()),
         }
     )
 
@@ -190,13 +190,12 @@ def compute_optimal_clipping_trace(
 
 
 def _optima(overlap: Overlap) -> dict[str, Any]:
-    noise_multiplier = overlap.scaled(overlap.noise_multiplier)
-    direction = direction_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension)
+    direction = direction_optimal_clipping(*overlap.setting())
     norms = overlap.sums.norms
     return _of_the_cell(overlap) | {
         "trained_with_bound": float(overlap.cell.clipping_bound),
         "epoch": overlap.epoch,
-        "best_bound": mse_optimal_clipping(overlap.sums, noise_multiplier, overlap.dimension),
+        "best_bound": mse_optimal_clipping(*overlap.setting()),
         "median_norm": float(np.median(norms)) if len(norms) else 0.0,
         "direction_bound": direction.clipping_bound,
         "plateau_lower": direction.lower,

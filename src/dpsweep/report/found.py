@@ -47,8 +47,7 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
     )
     text = "no comparison"
     if not math.isnan(effect):
-        found = filter(None, [signed(effect), interval(lower, upper), str(row["unit"])])
-        text = " ".join(found)
+        text = " ".join(filter(None, [signed(effect), interval(lower, upper), str(row["unit"])]))
     if not math.isnan(visible):
         text += f"; an effect of {visible:.2f} would have been seen"
     if row["needs"]:
