@@ -302,14 +302,6 @@ def lose_node() -> None:
     partition("gpu", "UP")
 
 
-def kill_daemon() -> None:
-    """Kill the node's daemon; it comes back after some seconds."""
-    for pid in _pids("slurmd"):
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(5)
-    _run("slurmd")
-
-
 def partition(name: str, state: str) -> None:
     """Open (UP) a partition, or start no more jobs in it (DOWN)."""
     _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
