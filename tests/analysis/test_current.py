@@ -196,6 +196,13 @@ def test_the_table_of_a_problem_is_of_the_settings_of_today_or_not_read(paths: P
     assert read_trials(STUDY, Paths(paths.results, partial=True)).empty
 
 
+def test_no_table_of_a_problem_is_made_of_former_trials(paths: Paths) -> None:
+    write_dataset(paths, "digits", [250] * 4, checksum=OTHER)
+    with pytest.raises(FormerResultsError, match="data_checksum"):
+        write_problem(STUDY, paths, CELLS[0].problem)
+    assert not paths.problem(CELLS[0].problem).exists()
+
+
 def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:
     paper, paths = load_study(ROOT / "config.yaml"), Paths(tmp_path)
     cells = paper.all_cells()[::12]

@@ -63,17 +63,23 @@ def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Path
     cells = STUDY.sweep_cells("b")
     file = paths.cell_trials(STUDY, cells[0])
     frame = pd.read_parquet(file)
+
+    def is_refused(message: str) -> None:
+        for read in (
+            lambda: load_trials(STUDY, paths, cells),
+            lambda: write_problem(STUDY, paths, B),
+        ):
+            with pytest.raises(UnreadableResultsError, match=message) as error:
+                read()
+            assert error.value.remake == (file,)
+        assert not paths.problem(B).exists()
+
     frame.drop(columns=["steps", "best"]).to_parquet(file)
-    with pytest.raises(UnreadableResultsError, match="no column steps, best"):
-        load_trials(STUDY, paths, cells)
+    is_refused("no column steps, best")
     frame.assign(best=False).to_parquet(file)
-    with pytest.raises(UnreadableResultsError, match="no trial is marked best"):
-        load_trials(STUDY, paths, cells)
+    is_refused("no trial is marked best")
     file.write_bytes(file.read_bytes()[:100])
-    for read in (lambda: load_trials(STUDY, paths, cells), lambda: write_problem(STUDY, paths, B)):
-        with pytest.raises(UnreadableResultsError, match=str(file)) as error:
-            read()
-        assert error.value.remake == (file,)
+    is_refused(str(file))
 
 
 def test_steps_of_all_trials(paths: Paths) -> None:

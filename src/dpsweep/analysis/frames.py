@@ -268,15 +268,13 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
     """Write all trials of a problem, every column, as one table (the aggregate stage).
 
     Raises:
-        MissingResultsError: a cell has not been trained.
-        UnreadableResultsError: a file cannot be read.
+        DpsweepError: as `load_trials`.
     """
     cells = study.problem_cells(problem)
-    files = [paths.cell_trials(study, cell) for cell in cells]
-    _check_present(files, "trained cell")
+    load_trials(study, paths, cells)
     tables = []
-    for cell, file in zip(cells, files, strict=True):
-        table = _read(file)
+    for cell in cells:
+        table = _read(paths.cell_trials(study, cell))
         for name, value in (("problem", cell.problem), ("cell", cell.name)):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
