@@ -12,7 +12,7 @@ from tests.slurm import cluster
 from tests.slurm.site import Site
 from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import STUDY, Chain
-from tests.workflow.test_release_rule import FILES, LONG, files
+from tests.workflow.test_release_rule import FILES, RELEASE, files
 
 pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:
@@ -26,7 +26,9 @@ MADE = ("data/digits/metadata.json", "backbones/vit/metadata.json")
 def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A clone on a cluster, whose data and network are there."""
     # 758 steps a trial: long enough to be hit.
-    study = copy.deepcopy(STUDY) | {"release": LONG | {"epochs": [10], "batch_size": [16]}}
+    study = copy.deepcopy(STUDY) | {
+        "release": RELEASE | {"epochs": [10], "batch_size": [16], "mean_trials": 2.0}
+    }
     local = Chain(tmp_path_factory.mktemp("local"), study)
     local.run(*(f"results/{file}" for file in MADE))
     folder = tmp_path_factory.mktemp("slurm") / "clone"
