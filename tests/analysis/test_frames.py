@@ -7,12 +7,12 @@ from tests.synthetic import make_study, write_cells, write_gradient_norms
 
 from dpsweep.analysis.frames import (
     MissingResultsError,
-    UnreadableResultsError,
     load_gradient_norms,
     load_steps,
     load_trials,
     write_problem,
 )
+from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
 
-from dpsweep.analysis.frames import UnreadableResultsError
+from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.figures import draw
 from dpsweep.figures.classes import plot_per_class
 from dpsweep.study import Cell, Study

@@ -29,8 +29,9 @@ from tests.synthetic import make_study, write_cells, write_dataset, write_gradie
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
-from dpsweep.analysis.frames import UnreadableResultsError, write_problem
+from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
+from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.checks import Check, check_data, check_trials
 from dpsweep.report.embed import download_content, picture

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dpsweep.analysis.current import MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path, fingerprint
+from dpsweep.base.files import fingerprint
+from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, Selection
@@ -36,10 +36,6 @@ NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_r
 
 class MissingResultsError(DpsweepError):
     """Results that a figure or table needs and that are not there."""
-
-
-class UnreadableResultsError(DpsweepError):
-    """A result file that does not hold what it should."""
 
 
 def load_trials(
@@ -177,7 +173,7 @@ def of_todays_trials(
     for file, some in present.items():
         known = [cell for cell in some if cell in trained]
         allowed = set().union(*(keys.get((cell.problem, cell.name), set()) for cell in known))
-        found = set(_read(file, ["trial_key"]).column("trial_key").unique().to_pylist())
+        found = set(read_rows(file, ["trial_key"]).column("trial_key").unique().to_pylist())
         if known and not found <= allowed:
             former.append(file)
     if former and missing is None:
@@ -274,18 +270,13 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
     load_trials(study, paths, cells)
     tables = []
     for cell in cells:
-        table = _read(paths.cell_trials(study, cell))
+        table = read_rows(paths.cell_trials(study, cell))
         for name, value in (("problem", cell.problem), ("cell", cell.name)):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
     table = pa.concat_tables(tables, promote_options="permissive")
     made_for = {MADE_FOR: table_made_for(study, paths, problem).encode()}
-    with atomic_path(paths.problem(problem)) as partial:
-        pq.write_table(
-            table.replace_schema_metadata({**(table.schema.metadata or {}), **made_for}),
-            partial,
-            write_page_checksum=True,
-        )
+    write_rows(paths.problem(problem), table, made_for)
 
 
 def table_made_for(study: Study, paths: Paths, problem: str) -> str:
@@ -338,7 +329,10 @@ def read_all(
             assert missing is not None  # noqa: S101 (checked above)
             missing.append(file)
             continue
-        table = _read(file, columns, last_epoch)
+        table = read_rows(file, columns)
+        if last_epoch:
+            epochs = table.column("epoch")
+            table = table.filter(pc.equal(epochs, pc.max(epochs)))
         constants = [pa.array([value] * table.num_rows) for value in key]
         tables.append(
             pa.Table.from_arrays([*constants, *table.columns], names=[*key_columns, *columns])
@@ -347,27 +341,3 @@ def read_all(
         return pd.DataFrame(columns=[*key_columns, *columns])
     frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return frame
-
-
-def _read(file: Path, columns: Sequence[str] | None = None, last_epoch: bool = False) -> pa.Table:
-    """Read some columns of a file, or all."""
-    try:
-        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-            present = parquet.schema_arrow.names
-            columns = present if columns is None else columns
-            absent = [name for name in columns if name not in present]
-            if absent:
-                raise UnreadableResultsError(
-                    f"{file}: has no column {', '.join(absent)}; another version made it",
-                    (file,),
-                )
-            # Threads cost more than they bring for the few rows of a cell.
-            table = parquet.read(columns=list(columns), use_threads=False).select(list(columns))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UnreadableResultsError(
-            f"{file}: cannot be read as parquet ({error})", (file,)
-        ) from None
-    if last_epoch:
-        epochs = table.column("epoch")
-        table = table.filter(pc.equal(epochs, pc.max(epochs)))
-    return table

@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import (
-    UnreadableResultsError,
     load_gradient_norms,
     load_trials,
     stack_panels,
@@ -24,6 +23,7 @@ from dpsweep.analysis.statistics import (
     running_mean,
 )
 from dpsweep.base.files import read_checked_json
+from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.config.messages import shorten
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study

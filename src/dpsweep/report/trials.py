@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from dpsweep.analysis.current import COMPARED, current_trials
-from dpsweep.analysis.frames import MADE_FOR, UnreadableResultsError, read_all, table_made_for
+from dpsweep.analysis.frames import MADE_FOR, read_all, table_made_for
+from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
+import pyarrow as pa
 import torch
 
 from dpsweep import TRAINER_VERSION
-from dpsweep.base.files import atomic_path
+from dpsweep.base.parquet import write_rows
 from dpsweep.config.cells import Problem
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
@@ -247,11 +247,9 @@ def _write_outputs(study: Study, paths: Paths, run: _Run, best: float) -> None:
         _row(run.opened, spec, trial.record) | {"best": spec.learning_rate == best}
         for spec, trial in found
     ]
-    with atomic_path(paths.cell_trials(study, cell)) as partial:
-        pq.write_table(trial_table(rows), partial, write_page_checksum=True)
+    write_rows(paths.cell_trials(study, cell), trial_table(rows))
     steps = pd.concat([_step_rows(trial, spec) for spec, trial in found])
-    with atomic_path(paths.cell_steps(study, cell)) as partial:
-        steps.to_parquet(partial, index=False, write_page_checksum=True)
+    write_rows(paths.cell_steps(study, cell), pa.Table.from_pandas(steps, preserve_index=False))
 
 
 # Columns that are fields of a problem, and of a specification.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.parquet import read_rows
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import ClippingBound
 from dpsweep.gradients import GradientEngine
@@ -17,7 +18,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.trajectory import Trajectory, measure_along, read_cell
+from dpsweep.training.trajectory import Trajectory, measure_along
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def best_cell(
         The cell, and the row of its first seed at its best learning rate.
 
     Raises:
-        DamagedFileError: a file of trials cannot be read.
+        UnreadableResultsError: a file of trials cannot be read.
         GradientNormsError: the study has no such cell.
     """
     competing = study.competing_cells(problem, epsilon, epochs, clipping_bound)
@@ -60,7 +61,7 @@ def best_cell(
         )
     trials = pd.concat(
         [
-            read_cell(study, paths, cell).assign(problem=problem, cell=name)
+            read_rows(paths.cell_trials(study, cell)).to_pandas().assign(problem=problem, cell=name)
             for name, cell in cells.items()
         ],
         ignore_index=True,
@@ -86,7 +87,7 @@ def measure_gradient_norms(
     Raises:
         CalibrationError: the noise of the trial cannot be believed.
         CellError: the noise is for data of another size.
-        DamagedFileError: a file of trials cannot be read.
+        UnreadableResultsError: a file of trials cannot be read.
         GradientNormsError: the study has no such cell.
         Interrupted: a signal asked to stop (see `interruption`).
         TrajectoryError: the study describes another trial, or this device cannot repeat it.

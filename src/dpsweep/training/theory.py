@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from dpsweep.base.parquet import read_rows
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.theory.sums import ClippedSums, Rows
 from dpsweep.training.randomness import numpy_stream
-from dpsweep.training.trajectory import Trajectory, measure_along, read_cell
+from dpsweep.training.trajectory import Trajectory, measure_along
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"
 """Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
@@ -38,9 +39,9 @@ def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.
         seeds: how many, at most.
 
     Raises:
-        DamagedFileError: the file cannot be read.
+        UnreadableResultsError: the file cannot be read.
     """
-    trials = read_cell(study, paths, cell)
+    trials = read_rows(paths.cell_trials(study, cell)).to_pandas()
     first = trials[trials["best"]].sort_values("seed").head(seeds)
     return [row for _, row in first.iterrows()]
 
@@ -56,7 +57,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
     Raises:
         CalibrationError: the noise of the trial cannot be believed.
         CellError: the noise is for data of another size.
-        DamagedFileError: the file of trials cannot be read.
+        UnreadableResultsError: the file of trials cannot be read.
         Interrupted: a signal asked to stop (see `interruption`).
         TrajectoryError: the study describes another trial, or this device cannot repeat it.
     """

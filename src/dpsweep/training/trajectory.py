@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import DamagedFileError, atomic_path
+from dpsweep.base.files import atomic_path
+from dpsweep.base.parquet import write_rows
 from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
@@ -39,24 +39,6 @@ log = logging.getLogger(__name__)
 
 class TrajectoryError(DpsweepError):
     """A trial that cannot be looked at again; the message says what to do."""
-
-
-def read_cell(study: Study, paths: Paths, cell: Cell) -> pd.DataFrame:
-    """Read the trials of a finished cell, with a row for each.
-
-    Args:
-        study: the study.
-        paths: its files.
-        cell: of the study.
-
-    Raises:
-        DamagedFileError: its file cannot be read.
-    """
-    file = paths.cell_trials(study, cell)
-    try:
-        return pd.read_parquet(file, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DamagedFileError(f"{file}: cannot be read as parquet ({error})", (file,)) from None
 
 
 def measure_along(
@@ -104,12 +86,7 @@ def measure_along(
         given = {name: row[name] for name in columns}
         frames += [pd.read_parquet(file).assign(**given) for file in files.values()]
     table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
-    with atomic_path(output) as partial:
-        pq.write_table(
-            table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata}),
-            partial,
-            write_page_checksum=True,
-        )
+    write_rows(output, table, metadata)
     shutil.rmtree(folder)
     for row in rows:
         TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
