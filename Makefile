@@ -80,7 +80,7 @@ test-slurm: setup ## the workflow on a real Slurm on this machine (root; install
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" $(SLOWEST) tests/slurm
 
-planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (5 minutes)
+planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (20 minutes)
 	$(BIN)/python -m benchmarks.campaigns.planted_bugs
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
