@@ -1,7 +1,6 @@
 """The bound that guesses prove: exact in small cases, never too high, and sharp."""
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +70,12 @@ def test_all_guesses_right_in_closed_form() -> None:
         sharp = 0.05 ** (1 / guesses)
         bound = epsilon_lower_bound(1000, guesses, guesses, 0)
         assert bound == pytest.approx(math.log(sharp / (1 - sharp)), rel=1e-6)
+
+
+def test_what_a_coin_explains_proves_nothing() -> None:
+    assert epsilon_lower_bound(1000, 200, 100, 1e-5) == 0
+    assert epsilon_lower_bound(1000, 200, 111, 0) == 0  # 0.068 of all coin tosses
+    assert epsilon_lower_bound(1000, 200, 113, 0) > 0  # 0.038
 
 
 def test_verdict() -> None:
@@ -172,25 +177,34 @@ def test_high_scores_are_guessed_included_and_low_ones_excluded() -> None:
     assert count_correct(-scores, included, 2) == 0
 
 
+def test_guesses_of_noise_are_right_half_of_the_time() -> None:
+    random = np.random.default_rng(5)
+    included = random.random(20_000) < 0.5
+    right = count_correct(random.standard_normal(20_000), included, 10_000)
+    assert abs(right - 5000) < 4 * 50
+
+
 # -- nonsense ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "message"),
+    ("arguments", "message"),
     [
-        (p_value, (10, 11, 5, 1.0, 0.0), "0 <= right <= guesses <= canaries"),
-        (p_value, (10, 5, 6, 1.0, 0.0), "6 right of 5 guesses"),
-        (p_value, (10, 5, -1, 1.0, 0.0), "0 <= right"),
-        (p_value, (10, 5, 5, -1.0, 0.0), "epsilon >= 0"),
-        (p_value, (10, 5, 5, math.nan, 0.0), "epsilon >= 0"),
-        (p_value, (10, 5, 5, 1.0, 1.0), "delta < 1"),
-        (p_value, (1000, 5, 5, 1.0, 1e-3), "at most 500"),
-        *(
-            (epsilon_lower_bound, (10, 5, 5, 0.0, share), "confidence")
-            for share in (0, 1, math.nan)
-        ),
+        ((10, 11, 5, 1.0, 0.0), "0 <= right <= guesses <= canaries"),
+        ((10, 5, 6, 1.0, 0.0), "6 right of 5 guesses"),
+        ((10, 5, -1, 1.0, 0.0), "0 <= right"),
+        ((10, 5, 5, -1.0, 0.0), "epsilon >= 0"),
+        ((10, 5, 5, math.nan, 0.0), "epsilon >= 0"),
+        ((10, 5, 5, 1.0, 1.0), "delta < 1"),
+        ((1000, 5, 5, 1.0, 1e-3), "at most 500"),
     ],
 )
-def test_nonsense_is_refused(function: Any, arguments: tuple[float, ...], message: str) -> None:
+def test_nonsense_is_refused(arguments: tuple[int, int, int, float, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        function(*arguments)
+        p_value(*arguments)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
+def test_confidence_is_a_probability(confidence: float) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        epsilon_lower_bound(10, 5, 5, 0.0, confidence)

@@ -97,7 +97,8 @@ def test_one_step_is_bounded_tightly_by_its_exact_epsilon(accountant, direction,
     exact = one_step_epsilon(direction, sigma, q, delta)
     bound = BOUNDS[accountant](PrivacyLoss(sigma, q, direction), 1, delta, 1e-3 * exact)
     # delta_error of PRV, a thousandth of delta, costs a few parts in 10^5.
-    assert exact * (1 + LEAST[accountant]) <= bound <= exact * (1 + 1.3e-3)
+    most = 1.3e-3 if delta == DELTA else 1.2e-3
+    assert exact * (1 + LEAST[accountant]) <= bound <= exact * (1 + most)
 
 
 @pytest.mark.parametrize(

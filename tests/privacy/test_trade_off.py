@@ -205,6 +205,14 @@ def test_group_privacy_of_a_pair() -> None:
     assert guarantee_trade_off(300.0, 1e-3, records=10).true_positive_rate(0.01) == 1
 
 
+def test_group_privacy_of_a_pair_is_no_better_than_that_of_the_mechanism() -> None:
+    for records in GROUPS[1:]:
+        alone = guarantee_trade_off(SAMPLED.epsilon, SAMPLED.delta, records)
+        curve = training_trade_off(SAMPLED, records)
+        for rate in FALSE_POSITIVE_RATES:
+            assert curve.true_positive_rate(rate) < alone.true_positive_rate(rate)
+
+
 # -- accounted tuning ------------------------------------------------------------------------
 
 

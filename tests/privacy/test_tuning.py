@@ -1,5 +1,6 @@
 """Accounted tuning: check values, brute force on small mechanisms, an independent upper bound."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
 from dpsweep.privacy.tuning import (
     Profile,
     draw_trial_count,
+    largest_profile,
     total_epsilon,
     trial_count_probabilities,
 )
@@ -92,6 +94,13 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
         except CalibrationError:
             continue
         assert hockey_stick(*ours, epsilon) <= delta * (1 + 1e-9)
+
+
+def test_total_grows_with_the_mean_and_the_base() -> None:
+    totals = [total_epsilon(gaussian(1), 1e-5, mean, 0) for mean in (1.1, 2, 5, 20, 100)]
+    assert all(a < b for a, b in itertools.pairwise(totals))
+    both = largest_profile([gaussian(0.5), gaussian(1)])
+    assert total_epsilon(both, 1e-5, 5, 0) == total_epsilon(gaussian(1), 1e-5, 5, 0)
 
 
 @pytest.mark.parametrize(

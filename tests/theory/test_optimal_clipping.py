@@ -1,7 +1,6 @@
 """Optimal clipping bounds against brute force over C, with gradients that are written out."""
 
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,14 +47,8 @@ def grid(gradients: np.ndarray) -> np.ndarray:
     return np.concatenate([np.geomspace(positive.min() / 1e3, 3 * positive.max(), 2000), positive])
 
 
-def any_batch(test: Callable[..., None]) -> Callable[..., None]:
-    """Try a test with batches of 2 to 30 gradients."""
-    return settings(max_examples=40)(
-        given(seed=SEEDS, examples=st.integers(2, 30), sigma=SIGMAS)(test)
-    )
-
-
-@any_batch
+@settings(max_examples=80)
+@given(seed=SEEDS, examples=st.integers(2, 30), sigma=SIGMAS)
 def test_error_and_alignment_are_those_of_the_written_out_sums(
     seed: int, examples: int, sigma: float
 ) -> None:
@@ -71,16 +64,26 @@ def test_error_and_alignment_are_those_of_the_written_out_sums(
     np.testing.assert_allclose(aligned, wanted, rtol=1e-6, atol=1e-9)
 
 
-@any_batch
-def test_no_bound_of_a_fine_grid_is_better(seed: int, examples: int, sigma: float) -> None:
-    """Neither has a smaller error, nor a better direction."""
-    gradients = batch(seed, examples)
-    gram, bounds = gradients @ gradients.T, grid(gradients)
-    optimum = mse_optimal_clipping(gram, sigma, 6)
-    errors = direct_mse(gradients, bounds, sigma)
+@settings(max_examples=80)
+@given(seed=SEEDS, examples=st.integers(1, 30), sigma=SIGMAS)
+def test_no_bound_of_a_fine_grid_has_a_smaller_error(
+    seed: int, examples: int, sigma: float
+) -> None:
+    gradients = batch(seed, examples + 1)
+    best = mse_optimal_clipping(gradients @ gradients.T, sigma, 6)
+    others = direct_mse(gradients, grid(gradients), sigma)
     scale = (np.linalg.norm(gradients, axis=1).sum()) ** 2
-    assert direct_mse(gradients, optimum, sigma) <= errors.min() * (1 + 1e-9) + 1e-13 * scale
-    best = direction_optimal_clipping(gram, sigma, 6)
+    assert direct_mse(gradients, best, sigma) <= others.min() * (1 + 1e-9) + 1e-13 * scale
+
+
+@settings(max_examples=80)
+@given(seed=SEEDS, examples=st.integers(1, 30), sigma=SIGMAS)
+def test_no_bound_of_a_fine_grid_has_a_better_direction(
+    seed: int, examples: int, sigma: float
+) -> None:
+    gradients = batch(seed, examples + 1)
+    best = direction_optimal_clipping(gradients @ gradients.T, sigma, 6)
+    bounds = grid(gradients)
     others = direct_alignment(gradients, bounds, sigma)
     assert best.alignment == pytest.approx(
         direct_alignment(gradients, best.clipping_bound, sigma), rel=1e-6
@@ -103,9 +106,9 @@ def test_gradients_that_are_zero_or_cancel_are_best_left_out() -> None:
     assert mean_squared_error(gram, 2.0, 1.0, 4).total == 16
     cancelling = np.array([[1.0, 0.0], [-1.0, 0.0]])
     assert mse_optimal_clipping(cancelling @ cancelling.T, 1.0, 2) == 0
-    rows = ClippedSums.from_rows(lambda chosen: np.zeros((len(chosen), 5)), 3, 2)
-    assert len(rows.norms) == len(ClippedSums.of(gram).norms) == rows.total_square == 0
-    # Below all norms the direction is the same.
+
+
+def test_below_all_norms_the_direction_is_the_same() -> None:
     gradients = batch(5)
     small = alignment(gradients @ gradients.T, [0.0, 1e-9, 1e-6], 1.5, 6)
     assert small == pytest.approx(np.full(3, small[0]), rel=1e-9)
@@ -166,7 +169,7 @@ def test_gram_matrix_is_summed_in_float64_however_it_is_cut(dtype: type, block_b
     np.testing.assert_allclose(gram_matrix(gradients, block_bytes), exact @ exact.T, rtol=1e-12)
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), examples=st.integers(1, 40), block=st.integers(1, 50))
 def test_sums_are_those_of_the_written_out_vectors(seed: int, examples: int, block: int) -> None:
     gradients = batch(seed, examples)
@@ -194,6 +197,14 @@ def test_sums_are_those_of_the_written_out_vectors(seed: int, examples: int, blo
                 size = scale if "unit" not in name else np.sqrt(scale) * examples + examples**2
                 found = getattr(sums, name)[count]
                 assert found == pytest.approx(value, rel=1e-9, abs=1e-11 * size), name
+
+
+def test_sums_of_a_zero_batch_are_empty() -> None:
+    sums = ClippedSums.of(np.zeros((3, 3)))
+    assert len(sums.norms) == 0
+    assert sums.total_square == 0
+    rows = ClippedSums.from_rows(lambda chosen: np.zeros((len(chosen), 5)), 3, 2)
+    assert len(rows.norms) == 0
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

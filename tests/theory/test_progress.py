@@ -87,7 +87,6 @@ def test_measured_steps_keep_the_bound(seed: int, sigma: float, part: float) -> 
 def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
     seed: int, sigma: float
 ) -> None:
-    """The theorem, at a full step, is weaker."""
     features, labels, head = problem(seed)
     smoothness = softmax_smoothness(features)
     residuals = softmax_residuals(features, labels, head)
@@ -99,13 +98,26 @@ def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
         steps = np.geomspace(1e-3, 1e3, 4001) / smoothness
         best = (-steps * (clipped * gradient).sum() + smoothness * steps**2 / 2 * length).min()
         assert tuned == pytest.approx(best, rel=1e-4)
-        full = (-(clipped * gradient).sum() + length / 2) / smoothness
-        theorem = progress_bound(gram, bound, sigma, head.size, 1 / smoothness)
-        assert theorem == pytest.approx(full, rel=1e-9) and tuned <= theorem + 1e-12
         step = float(best_step_size(gram, bound, sigma, head.size, smoothness))
         assert step == pytest.approx((clipped * gradient).sum() / (smoothness * length))
         found = measured_progress(features, labels, head, [bound], sigma, step, draws=64)
         assert found.measured[0] <= tuned + 4 * found.standard_error[0]
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_theorem_is_weaker_than_its_tuned_form_and_all_of_it_at_a_full_step(sigma: float) -> None:
+    features, labels, head = problem(2)
+    smoothness = softmax_smoothness(features)
+    gram = softmax_gram(features, softmax_residuals(features, labels, head))
+    gradient = clipped_sum(features, labels, head, np.inf)
+    for bound in np.geomspace(1e-3, 30, 12):
+        clipped = clipped_sum(features, labels, head, bound)
+        length = (clipped**2).sum() + bound**2 * sigma**2 * head.size
+        full = (-(clipped * gradient).sum() + length / 2) / smoothness
+        theorem = progress_bound(gram, bound, sigma, head.size, 1 / smoothness)
+        assert theorem == pytest.approx(full, rel=1e-9)
+        tuned = tuned_progress_bound(gram, bound, sigma, head.size, smoothness)
+        assert tuned <= theorem + 1e-12
 
 
 def test_theorem_says_nothing_of_steps_above_one_over_l() -> None:
@@ -137,10 +149,19 @@ def test_step_sizes_out_of_range_are_refused(wrong: float) -> None:
 # -- the constants of a linear head with softmax -------------------------------------------------
 
 
+def gradients(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Of each example alone, shape (B, d)."""
+    return np.stack(
+        [
+            clipped_sum(features[[row]], labels[[row]], weights, np.inf).ravel()
+            for row in range(len(labels))
+        ]
+    )
+
+
 def test_gram_matrix_and_deviation_are_those_of_the_heads_gradients() -> None:
     features, labels, head = problem(1)
-    alone = [(features[[row]], labels[[row]]) for row in range(len(labels))]
-    every = np.stack([clipped_sum(*each, head, np.inf).ravel() for each in alone])
+    every = gradients(features, labels, head)
     found = softmax_gram(features, softmax_residuals(features, labels, head))
     np.testing.assert_allclose(found, every @ every.T, atol=1e-12)
     wanted = np.sqrt(((every - every.mean(0)) ** 2).sum(1).mean())
@@ -149,7 +170,17 @@ def test_gram_matrix_and_deviation_are_those_of_the_heads_gradients() -> None:
     assert softmax_gradient_deviation(*same) == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+def test_gradients_are_those_of_the_loss() -> None:
+    features, labels, head = problem(2)
+    direction = np.random.default_rng(2).normal(size=head.shape)
+    ahead, behind = (
+        summed_loss(features, labels, head + size * direction) for size in (1e-5, -1e-5)
+    )
+    slope = (clipped_sum(features, labels, head, np.inf) * direction).sum()
+    assert (ahead - behind) / 2e-5 == pytest.approx(slope, rel=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_gradients_change_by_no_more_than_the_smoothness_says(seed: int) -> None:
     features, labels, head = problem(seed)
     smoothness = softmax_smoothness(features)
@@ -178,8 +209,15 @@ def test_smallest_loss_has_a_closed_form_where_features_say_nothing() -> None:
     parts = np.array([0.6, 0.3, 0.1])
     entropy = -(parts * np.log(parts)).sum()
     assert smallest_softmax_loss(np.zeros((10, 4)), labels, 3) == pytest.approx(entropy, rel=1e-6)
-    # Where features say something, it is smaller, and more iterations gain nothing.
-    features, labels, _ = problem(4)
+
+
+def test_no_head_nearby_has_a_smaller_loss() -> None:
+    features, labels, head = problem(4)
     smallest = smallest_softmax_loss(features, labels, 3)
-    assert smallest < np.log(2)
+    generator = np.random.default_rng(4)
+    for _ in range(200):
+        head = generator.normal(size=head.shape) * 10 ** generator.uniform(-2, 1)
+        assert summed_loss(features, labels, head) / 60 >= smallest
+    assert smallest < np.log(3)
+    # More iterations gain nothing.
     assert smallest_softmax_loss(features, labels, 3, 5000) == pytest.approx(smallest, abs=1e-5)

@@ -36,4 +36,4 @@ def test_a_folder_of_images_becomes_a_verified_release(
     assert "release: (2, " in capsys.readouterr().out
     certificate = read_json(tmp_path / results / "release" / CERTIFICATE)
     assert certificate["network"]["architecture"] == "scattering"
-    assert certificate["test_accuracy"] > 0.8  # by chance 0.25
+    assert certificate["test_accuracy"] > 0.85  # by chance 0.25
