@@ -176,8 +176,12 @@ class LongCells:
 
 
 def continued(site: Site, jobs: list[str]) -> int:
-    """How often jobs of Slurm went on from a checkpoint."""
-    said = re.findall(r"^(\d+) .*continuing from step", site.journal_text(), re.MULTILINE)
+    """How often jobs of Slurm went on from a checkpoint, or found their trial done.
+
+    A node may be lost between the last step of a trial and the end of its job.
+    """
+    pattern = r"^(\d+) .*(?:continuing from step|best learning rate .* 0 of 1 trials trained now)"
+    said = re.findall(pattern, site.journal_text(), re.MULTILINE)
     return sum(job in jobs for job in said)
 
 
