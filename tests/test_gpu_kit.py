@@ -184,6 +184,7 @@ def test_a_piece_that_failed_comes_last_in_the_next_call(
     assert not list(tmp_path.glob("*.failed"))
 
 
+@pytest.mark.slow
 def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,6 +135,7 @@ def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
     return label, device, float(second)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus")
 def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
     jobs = [start(tmp_path, 1) for _ in range(5)]

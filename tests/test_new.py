@@ -153,6 +153,7 @@ def test_private_data_get_a_release_in_the_place_of_a_sweep() -> None:
     assert "need --unaccounted" in "\n".join(check(study, Paths(Path(study.results)), 0))
 
 
+@pytest.mark.slow
 def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     make_images({"pets/cat": 40, "pets/dog": 30})
     done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])

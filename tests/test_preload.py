@@ -106,7 +106,10 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
 
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param(PLANNED, marks=pytest.mark.slow), ["plan", "no-target"], ["no-command"]],
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (PLANNED, ["plan", "no-target"])),
+        ["no-command"],
+    ],
 )
 def test_a_command_ends_as_in_a_process_of_its_own(
     serving: Started, tmp_path: Path, arguments: list[str]

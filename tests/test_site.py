@@ -28,6 +28,7 @@ def test_the_gallery_has_every_picture_once(pages: Path) -> None:
     assert shown == Counter(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", site.EXPLORED)
 def test_a_page_to_explore_holds_every_committed_trial(pages: Path, name: str) -> None:
     text = (pages / f"explore-{name}.html").read_text()

@@ -113,6 +113,7 @@ def test_without_an_effect_no_rule_is_decided_against_the_truth(world: str) -> N
         assert row.get("supported_here", 0) + row.get("contradicted_here", 0) <= 0.05
 
 
+@pytest.mark.slow
 def test_intervals_contain_the_gain_without_noise() -> None:
     rows = rate(_several(), [], World(), False, 40, seed=1)
     covered = [

@@ -217,7 +217,8 @@ assert "torch" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("families", [PRINTED[:1], pytest.param(FAMILIES, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("families", [PRINTED[:1], FAMILIES])
 def test_another_process_draws_the_same_bytes_without_torch_or_a_display(
     folder: Folder, printed: Printed, families: list[str]
 ) -> None:

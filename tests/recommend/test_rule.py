@@ -89,7 +89,10 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
     assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(("level", "epsilon"), [("low", 0.5), ("middle", 2), ("high", 8)])
+@pytest.mark.parametrize(
+    ("level", "epsilon"),
+    [pytest.param("low", 0.5, marks=pytest.mark.slow), ("middle", 2), ("high", 8)],
+)
 def test_the_small_grids_of_the_study_are_the_advised_ones(level: str, epsilon: float) -> None:
     study = load_study(STUDIES / "fashion-mnist.yaml")
     advised = recommend(situation_of(study, "shorter", epsilon, 10))

@@ -70,7 +70,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
     return lines
 
 
-@pytest.mark.parametrize("size", [512, "full"])
+@pytest.mark.parametrize("size", [pytest.param(512, marks=pytest.mark.slow), "full"])
 def test_the_section_says_what_was_recommended(printed: Printed, size: int | str) -> None:
     study, made = other_study(), MADE
     whole = study.datasets[study.sweeps[SWEEP].dataset].train_size
@@ -123,6 +123,7 @@ def test_what_is_printed_is_a_section_that_a_study_accepts(
         assert all(is_accepted(study, read_back(lines, tuned=tuned)) for tuned in (False, True))
 
 
+@pytest.mark.slow
 def test_tuning_that_holds_out_too_much_is_not_proposed(printed: Printed) -> None:
     # A tenth is held out, which leaves 468 examples for a batch of 512.
     study = other_study(size=520)

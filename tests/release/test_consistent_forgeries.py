@@ -250,7 +250,7 @@ def forge(folder: Path, edits: list[Edit]) -> str:
     return json.dumps(content)
 
 
-@pytest.mark.parametrize("name", ["first", "tuned"])
+@pytest.mark.parametrize("name", ["first", pytest.param("tuned", marks=pytest.mark.slow)])
 def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
     name: str, results: Path, tmp_path: Path
 ) -> None:

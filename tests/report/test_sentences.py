@@ -75,6 +75,7 @@ def test_the_cost_of_the_habit_is_that_of_a_setting_in_which_it_is_seen() -> Non
     assert "up to 2.0 points" in habit and "in 1 of 2 settings" in habit
 
 
+@pytest.mark.slow
 def test_chance_alone_hardly_ever_makes_a_sentence_about_cost() -> None:
     wrong = sum(any("costs" in each for each in said({}, seed)) for seed in range(100, 108))
     assert wrong <= 1

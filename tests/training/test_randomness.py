@@ -75,6 +75,7 @@ def test_a_stream_without_a_secret_warns(
         stream("noise", secret=str(7))
 
 
+@pytest.mark.slow
 def test_a_program_is_warned_once() -> None:
     program = (
         "import dpsweep as d; d.GaussianNoise('a'); d.GaussianNoise('b'); d.PoissonSampler(9, 3)"
