@@ -10,7 +10,7 @@ from dpsweep.study import commands, fingerprints, load_study
 from dpsweep.study.paths import Paths
 from workflow.resources import JobResources
 
-# Slurm announces the end of a job to all of its processes. It concerns the training; Snakemake waits.
+# Slurm signals the end of a job to all its processes. Snakemake ignores the signal; the training handles it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 try:
     STUDY = load_study(commands.begin(config))
@@ -31,12 +31,12 @@ wildcard_constraints:
 
 
 onstart:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Snakemake's own may wait for ever
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Snakemake's own handler may wait for ever
     preload.start()
     progress.start()
 
 
-# Every file is named: Snakemake does not make one that is missing behind a newer target.
+# All files, because Snakemake does not make a missing input of a target that is up to date.
 rule all:
     input:
         OUTPUTS.files(),

@@ -1,6 +1,6 @@
-"""Resources of jobs, by the cost model: memory and time that a job asks of a cluster, more at every attempt.
+"""Resources of jobs from the cost model: memory and time on a cluster, more at every attempt.
 
-A profile limits time (``resources: runtime``) and says where jobs go (profiles/slurm/config.yaml).
+A profile limits the time (``resources: runtime``) and selects partitions (profiles/slurm/config.yaml).
 """
 
 import math
@@ -11,11 +11,11 @@ from typing import Any, Literal
 from dpsweep.planning.cost import ProblemCost, Stage
 from dpsweep.study import Cell, Study
 
-# A job that meets its limit saves its state and is requeued, so the margin need not cover every machine.
+# It need not cover every machine, because a job at its limit saves its state and is requeued.
 _MARGIN = 1.5
 # Slurm's start of a job, two starts of Snakemake, a slow file system, and the notice before the limit.
 _START_MINUTES = 10
-# All that jobs may have, for a release: a limit that only many trials meet would tell that they were fewer.
+# For a release, the most that jobs may have: ending before a shorter limit would reveal that trials were few.
 _MONTH_MINUTES = 30 * 24 * 60
 
 
@@ -25,15 +25,15 @@ class JobResources:
     def __init__(self, study: Study) -> None:
         self._study = study
         cost = cache(lambda name: ProblemCost(study, name))
-        # Thousands of jobs ask, but cells of a problem differ in their epochs alone.
+        # Cached for thousands of jobs; the costs of a problem's cells differ only by their epochs.
         self._gigabytes = cache(lambda name, epochs: cost(name).cell(epochs).host_gigabytes)
         self._seconds = cache(lambda stage, name, epochs: cost(name).seconds(stage, epochs))
 
     def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
-        """A GPU, memory of the CPU in MB and time in minutes, as functions of wildcards and attempt.
+        """Return a GPU, and CPU memory in MB and time in minutes as functions of wildcards and attempt.
 
-        A job is known by problem and cell or epochs, or by the dataset and backbone whose features it
-        computes: by its wildcards, or by what its rule knows.
+        The wildcards, or ``known`` in their place, identify the job: problem and cell or epochs, or the
+        dataset and backbone of features.
         """
 
         def mem_mb(wildcards: Mapping[str, str], attempt: int) -> int:

@@ -1,7 +1,7 @@
 """dpsweep: find and explain good hyperparameters for differentially private deep transfer learning.
 
-The names below are what a notebook needs; docs/library.md shows them at work. They are imported on
-first use, because torch and the accountants take seconds.
+The names below are for notebooks; docs/library.md shows how to use them. They are imported on first
+use, because importing torch and the accountants takes seconds.
 """
 
 from importlib import import_module
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Raised when the same trial would come out differently: stored trials of older versions are then
-# trained again. A refactoring that leaves every result bit for bit the same does not raise it.
+# Raise it when the result of a trial changes: stored trials of older versions are then trained again.
+# Do not raise it if every result stays the same bit for bit.
 TRAINER_VERSION = 6
-# Raised when images are prepared differently: those of older versions are then prepared again.
+# Raise it when the preparation of images changes: older images are then prepared again.
 IMAGES_VERSION = 2
 
 _MODULES = {

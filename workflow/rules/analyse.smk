@@ -11,8 +11,8 @@ rule aggregate:
         "dpsweep aggregate {wildcards.problem} > {log:q} 2>&1"
 
 
-# What is drawn depends on exactly the cells that it shows. It is drawn again if one is newer, or if its section of
-# the study or the sources that draw it have changed (`made_for`).
+# A figure or table depends on exactly the cells that it shows. It is made again if one of them is newer, or if its
+# section of the study or its source code has changed (`made_for`).
 rule figure:
     input:
         lambda w: OUTPUTS.figure(w.figure).inputs,
@@ -41,7 +41,7 @@ rule table:
         "dpsweep table {wildcards.table} > {log:q} 2>&1"
 
 
-# Behind the verdicts on tuning rules stand comparisons, in a file of their own.
+# The table of tuning rules also has a file with the comparisons behind its verdicts.
 use rule table as table_with_comparisons with:
     output:
         expand(R / "tables/{{table}}.{suffix}", suffix=["tex", "md", "csv", "comparisons.csv"]),
@@ -77,8 +77,8 @@ rule report:
         "dpsweep report > {log:q} 2>&1"
 
 
-# What is missing and what it will cost. `--config targets="..."` names figures, tables, problems, sweeps, cells or
-# files; without it, everything is planned. A profile says the speed of its GPUs; 0 is that of this machine.
+# List missing outputs and their cost. `--config targets="..."` selects figures, tables, problems, sweeps, cells or
+# files; without it, everything is planned. A profile sets the speed of its GPUs; 0 means the speed of this machine.
 rule plan:
     log:
         R / "logs/plan.log",

@@ -1,5 +1,5 @@
 # The privacy audit: one training run with canaries per setting. `snakemake audit` passes if no
-# setting gives away more than it claims; the evidence is written either way.
+# setting leaks more than it claims; the evidence is written in any case.
 if STUDY.audit is not None:
     AUDITED = STUDY.sweeps[STUDY.audit.sweep].problem.name
 

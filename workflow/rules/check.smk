@@ -1,5 +1,5 @@
-# `snakemake --profile slurm check_cluster` tries in a minute or two what a study needs of a cluster: a job computes on
-# a GPU, gets the signal that announces a time limit, is requeued, and goes on. Nothing is kept: each call tries again.
+# `snakemake --profile slurm check_cluster` tests in a minute or two what a study needs of a cluster: a job computes on
+# a GPU, gets the signal before a time limit, is requeued, and continues. Each call tests again, as no output is kept.
 rule check_gpu:
     output:
         temp(R / "logs/check/gpu.txt"),

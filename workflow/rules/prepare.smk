@@ -1,5 +1,5 @@
-# What trials read: tokenizers, datasets, backbones, features and noise multipliers. They are made again if their
-# section of the study or the local files that it names have changed (`made_for`).
+# Inputs of trials: tokenizers, datasets, backbones, features and noise multipliers. They are made again if their
+# section of the study or its local files have changed (`made_for`).
 PREPARED = ["metadata.json", "train_inputs.npy", "train_labels.npy", "test_inputs.npy", "test_labels.npy"]
 
 
@@ -44,7 +44,7 @@ rule prepare_backbone:
         "dpsweep prepare-backbone {wildcards.backbone} > {log:q} 2>&1"
 
 
-# What heads on frozen features read, on a GPU where there is one.
+# Features for heads, computed on a GPU if there is one.
 rule features:
     input:
         R / "data/{dataset}/metadata.json",
@@ -62,7 +62,7 @@ rule features:
         "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} > {log:q} 2>&1"
 
 
-# The noise multiplier of one (dataset, epsilon, epochs, batch size); no data is read.
+# The noise multiplier of one (dataset, epsilon, epochs, batch size); it reads no data.
 rule calibrate:
     output:
         R / "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.json",

@@ -1,10 +1,10 @@
-# A model that may be released: `snakemake release`. It is trained with secret randomness and cannot be made again:
-# where it exists, it is verified. It is no output of the rule, since Snakemake deletes outputs of jobs that fail.
+# A model that may be released: `snakemake release`. Its secret randomness cannot be repeated, so an existing model is
+# only verified. The model is not an output of the rule, because Snakemake deletes outputs of failed jobs.
 if STUDY.release is not None:
     RELEASED = STUDY.sweeps[STUDY.release.sweep].problem.name
     EXISTS = (R / "release/certificate.json").exists()
 
-    # `test -e`: the job of a call that was killed may have made the model meanwhile.
+    # `test -e`: the job of a killed call may have made the model in the meantime.
     rule release:
         input:
             [] if EXISTS else OUTPUTS.trained_on(RELEASED),

@@ -1,4 +1,4 @@
-# Names of files tell the settings that they were made for (`Study.made_for`): other settings are other files.
+# File names contain a hash of their settings (`Study.made_for`): other settings are other files.
 rule train:
     input:
         lambda w: OUTPUTS.cell_of(w).inputs,
@@ -14,7 +14,7 @@ rule train:
         "dpsweep train {wildcards.problem} {wildcards.cell} > {log:q} 2>&1"
 
 
-# Per-example gradient norms. All batch sizes compete, and the choice is made inside the job.
+# Per-example gradient norms of the best batch size, which the job chooses.
 rule gradient_norms:
     input:
         lambda w: OUTPUTS.gradient_norms_of(w).inputs,
@@ -30,7 +30,7 @@ rule gradient_norms:
         "{wildcards.clipping_bound} > {log:q} 2>&1"
 
 
-# How the per-example gradients of a cell's best trials overlap. Not private: these are raw gradients.
+# The overlap of per-example gradients in a cell's best trials. Not private: these are raw gradients.
 rule theory:
     input:
         lambda w: OUTPUTS.theory_of(w).inputs,

@@ -1,8 +1,8 @@
-"""Run `snakemake --lint` and fail on every finding but one.
+"""Run `snakemake --lint`, and fail on every finding but one.
 
-Snakemake wants a conda environment or a container for each rule. All rules of this workflow run
-the one environment in which snakemake itself is installed (requirements.lock, environment.yml),
-so that finding does not apply.
+Snakemake expects a conda environment or a container for each rule. All rules of this workflow run in
+the environment where snakemake is installed (requirements.lock, environment.yml), so this finding does
+not apply.
 """
 
 import subprocess
@@ -14,9 +14,9 @@ ACCEPTED = "Specify a conda environment or container for each rule.:"
 
 
 def main() -> None:
-    """Print the findings that count, and exit with 1 if there are any."""
+    """Print the findings, and exit with status 1 if there are others than the accepted one."""
     study = Path("config.yaml").absolute()
-    # Snakemake leaves files where it runs, and in the results of the study.
+    # In a temporary folder, because Snakemake writes files where it runs and into the results folder.
     with tempfile.TemporaryDirectory() as folder:
         command = ["snakemake", "--lint", "--directory", folder, "--config", f"study={study}"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,1 +1,1 @@
-"""The command line: one command per stage, and commands for people."""
+"""The command line: one command for each stage of the workflow, and commands for users."""

@@ -1,4 +1,4 @@
-"""Check a study before anything runs: its file, its local data, its networks, its texts."""
+"""Checks of a study before it runs: its file, local data, networks and texts."""
 
 import math
 import os
@@ -28,22 +28,22 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell
 
-_FEW = 5  # targets, whose reasons are told unasked
-# Held-out examples of a class, below which choosing by their accuracy is a matter of luck.
+_FEW = 5  # undrawn targets; up to this number the reasons are always listed
+# Held-out examples of a class; with fewer, a choice by their accuracy is mostly noise.
 _FEW_HELD_OUT = 10
 
 
 def check(study: Study, paths: Paths, seconds: float, every_target: bool = False) -> Iterator[str]:
-    """Yield what there is to say, line by line.
+    """Check a study, and yield lines about it.
 
     Args:
         study: the study.
         paths: its files.
-        seconds: how long the first steps of networks are tried; 0 looks at no network.
-        every_target: say of each target that is not drawn what the study lacks for it.
+        seconds: time for the first steps of networks; 0 skips networks.
+        every_target: for each target that is not drawn, list what the study lacks.
 
     Raises:
-        StudyError: in the end, naming everything that would fail.
+        StudyError: at the end, listing everything that would fail.
     """
     yield from _sizes(study, every_target)
     yield from outlook(study)
@@ -52,7 +52,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     looked_at: list[tuple[str, str]] = []
     for name in _used_datasets(study):
         if any(each.startswith(f"datasets.{name}.") for each in wrong):
-            continue  # a file that is missing has been named
+            continue  # a missing file is already listed
         try:
             found = _classes(study, paths, name)
         except DatasetError as error:
@@ -67,7 +67,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
         yield f"{', '.join(names)}: {what}"
     wrong += yield from _hub(study, paths)
     if study.optimizers:
-        # It takes seconds to import.
+        # The import takes seconds.
         from dpsweep.training.after_noise import mistaken_optimizers
 
         wrong += mistaken_optimizers(study)
@@ -100,7 +100,7 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
 
 
 def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
-    """Yield what the study draws, by name, and how much it does not; or each of that with the reason."""
+    """Yield the targets that the study draws, and the number of others or the reason of each."""
     reasons = study.targets.reasons()
     if not reasons:
         return
@@ -115,7 +115,7 @@ def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
 
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
-    """The names of a dataset's classes, as prepared or as its local source has them."""
+    """Return the names of a dataset's classes, from its prepared files or its local source."""
     folder, section = paths.dataset(dataset), study.datasets[dataset]
     if (folder / "metadata.json").exists():
         found = PreparedDataset.open(folder).metadata
@@ -127,7 +127,7 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
 
 
 def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
-    # It takes seconds to import.
+    # The import takes seconds.
     from dpsweep.training.first_step import try_first_steps
 
     found = try_first_steps(study, seconds)
@@ -145,7 +145,7 @@ def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
 
 
 def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
-    """Ask the hub for weights and tokenizers that are still to be fetched; say what it could not tell."""
+    """Check that the hub has the weights and tokenizers to fetch; note the ones that were not checked."""
     wrong, unknown = [], []
     for name in study.swept_backbones:
         backbone = study.backbones[name]
@@ -174,8 +174,8 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
 
 
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
-    """Find text that the figures cannot write: titles, and names of classes where they draw these."""
-    # It takes a second to import.
+    """Find titles, and names of drawn classes, with characters that the figures' fonts lack."""
+    # The import takes a second.
     from dpsweep.figures.fonts import UnwritableTextError, require_fonts
 
     texts = _drawn_texts(study)
@@ -190,11 +190,11 @@ def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
     return []
 
 
-# -- what the file and this machine can show -------------------------------------------------
+# -- checks of the file and this machine -----------------------------------------------------
 
 
 def _used_datasets(study: Study) -> list[str]:
-    """The datasets that a sweep trains on, or that a network or a tokenizer of one is made from."""
+    """Return the datasets that sweeps train on, or that train their networks and tokenizers."""
     made_from = (
         dataset
         for name in study.swept_backbones
@@ -204,7 +204,7 @@ def _used_datasets(study: Study) -> list[str]:
 
 
 def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
-    """Say what will fail, each with its key, what was found and what is allowed."""
+    """Yield what will fail: each with its key, the value found, and the allowed values."""
     for key, path, is_folder in _local_files(study, paths):
         if not (path.is_dir() if is_folder else path.is_file()):
             kind = "folder" if is_folder else "file"
@@ -235,7 +235,7 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
 
 
 def _notes(study: Study, paths: Paths) -> Iterator[str]:
-    """Say what may not be meant so."""
+    """Yield settings that may be unintended."""
     if not paths.results.resolve().is_relative_to(Path.cwd()):
         yield f"results: {paths.results} lies outside of this folder"
     if spent := price(study):
@@ -249,7 +249,7 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
 
 
 def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
-    """Datasets, each with its number, and what is to be said of all that are alike; {} stands for them."""
+    """Yield a dataset with its number, and a note; {} in the note stands for all datasets that share it."""
     for name in study.swept_datasets:
         dataset, size = study.datasets[name], study.train_size(name)
         private = any(
@@ -276,7 +276,7 @@ def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def _drawn_texts(study: Study) -> list[str]:
-    """The texts of the study that may appear in a figure."""
+    """Return the texts of the study that may appear in a figure."""
     sections = (study.datasets, study.backbones, study.methods)
     titles = [each.title for section in sections for each in section.values()]
     titles += [each.called(private=True) for each in study.every_optimizer.values()]
@@ -295,7 +295,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _local_files(study: Study, paths: Paths) -> Iterator[tuple[str, Path, bool]]:
-    """The key, place and kind (a folder or not) of the local files that are still to be read."""
+    """Yield the key and path of each local file still to be read, and whether it is a folder."""
     for name in _used_datasets(study):
         if (paths.dataset(name) / "metadata.json").exists():
             continue
@@ -315,5 +315,5 @@ def _named_by(where: str, section: Section) -> Iterator[tuple[str, Path, bool]]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())

@@ -1,7 +1,7 @@
-"""The command line: commands for people (`studies`, `releases`), and one per stage (`stages`).
+"""The command line: commands for users (`studies`, `run`, `releases`), and one for each stage (`stages`).
 
-What the user can mend (a study that does not fit, a missing file, a full disk) ends
-in one message and exit status 1. Of anything else the message names a file with the traceback.
+An error that the user can fix (an invalid study, a missing file, a full disk) ends in one message and exit
+status 1. For any other error, the message names a file with the traceback.
 """
 
 import logging
@@ -56,8 +56,7 @@ app.add_typer(stages.app)
 
 def main(call: "Callable[..., None]" = app) -> None:
     """Run the command line."""
-    # Other libraries log warnings and errors only.
-    # Some of them set up logging of their own when they are imported.
+    # Other libraries log only warnings and errors. `force` replaces the handlers that some of them install.
     logging.basicConfig(
         format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
     )
@@ -77,7 +76,7 @@ def main(call: "Callable[..., None]" = app) -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    """Keep the traceback of a mistake of ours; return what to do with it."""
+    """Write the traceback of a bug to a file; return a message that asks for a report."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="dpsweep-error-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:

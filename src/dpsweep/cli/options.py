@@ -1,4 +1,4 @@
-"""Options that commands share, and how they open a study."""
+"""Options that commands share, and functions that open a study."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.find import home, named_study, only_study
 from dpsweep.study.paths import Paths
 
-# For the timing breakdown of a job: when it started (see `dpsweep.cli.preload`).
+# The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
 
 
 OPENED: ContextVar[Path] = ContextVar("study file", default=DEFAULT_STUDY)
-"""The study that the command is about, for messages about it."""
+"""The file of the command's study, for messages."""
 
 
 def _here(study_file: Path) -> Path:
-    """Take the only study in the current folder where there is no ``config.yaml``."""
+    """Return the study's file; without a ``config.yaml``, the only study in the current folder."""
     if study_file == DEFAULT_STUDY and not study_file.exists():
         study_file = only_study(Path())
     OPENED.set(study_file)
@@ -74,20 +74,20 @@ class OpenStudy(NamedTuple):
 
 
 def open_study(study_file: Path, partial: bool = False, figures: bool = True) -> OpenStudy:
-    """Read a study, with its figures where they matter; return it with its files."""
+    """Read a study, with or without its figures; return it with its files."""
     study = load_study(study_file, figures)
     return OpenStudy(study, Paths(Path(study.results), partial))
 
 
 class FoundStudyFile(NamedTuple):
-    """A study, and the folder that its paths start at."""
+    """A study, and the folder that its relative paths start at."""
 
     file: Path
     study: Study
     folder: Path
 
     def seen_from(self, folder: Path) -> Path:
-        """Return the study's file as it is named in a folder."""
+        """Return the study's file as a path from a folder."""
         if folder.resolve() == Path.cwd():
             return self.file
         file, folder = self.file.resolve(), folder.resolve()
@@ -97,14 +97,14 @@ class FoundStudyFile(NamedTuple):
 def locate_study(named: str | Path | None) -> FoundStudyFile:
     """Find a study and read it.
 
-    Results in the current folder are those that are meant: then its paths start here.
+    If the current folder has results of the study, its paths start here.
 
     Args:
-        named: its file or name. None: that of the environment (the workflow sets it for its jobs),
+        named: its file or name. None: the study of the environment (the workflow sets it for its jobs),
             ``config.yaml``, or the only study in the current folder.
 
     Raises:
-        DpsweepError: there is no such study, none at all or several, or it is not valid.
+        DpsweepError: the study does not exist, is ambiguous, or is not valid.
     """
     named = named or os.environ.get(STUDY)
     file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
@@ -113,13 +113,13 @@ def locate_study(named: str | Path | None) -> FoundStudyFile:
 
 
 def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
-    """Find a study as `locate_study` does, and go to the folder that its paths start at.
+    """Find a study as `locate_study` does, and change to the folder that its paths start at.
 
     Returns:
-        Its file, seen from that folder, the study, and its files.
+        Its file as a path from that folder, the study, and its files.
 
     Raises:
-        DpsweepError: there is no such study, none at all or several, or it is not valid.
+        DpsweepError: as `locate_study`.
     """
     found = locate_study(named)
     file = found.seen_from(found.folder)
@@ -129,16 +129,16 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
 
 
 def pick_cell(study: Study, problem: str, name: str) -> Cell:
-    """A cell of a problem, or an error that names the problems or the cells that there are."""
+    """Return a cell of a problem, or raise an error that lists the problems or cells of the study."""
     pick("problem", problem, study.problems)
     return pick("cell", name, {each.name: each for each in study.problem_cells(problem)})
 
 
 @contextlib.contextmanager
 def training() -> Iterator[None]:
-    """Train or measure inside the block: on a GPU of its own where there is one, without a network.
+    """Run the block without network access, on a GPU that no other job uses if there is one.
 
-    SIGTERM and SIGUSR1 end the job in good order (see `dpsweep.training.job`).
+    SIGTERM and SIGUSR1 end the job with saved state (see `dpsweep.training.job`).
     """
     from dpsweep.training.job import refuse_network, watched
 

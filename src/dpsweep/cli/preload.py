@@ -1,14 +1,12 @@
-"""Commands that start at once, because a process that has imported everything forks them.
+"""Commands without import time: a server process imports the libraries once and forks every command.
 
-Most commands of a study are short, and importing torch costs more than many of them do. While a
-workflow runs, one server process holds the libraries; the command ``dpsweep`` then only hands its
-arguments, environment and output over and waits. The server forks a child for every command, so
-commands stay as separate as they were: a child has its own memory, takes the signals that its
-command gets, and ends when its command is killed.
+Most commands of a study are short, and importing torch takes longer than many of them. While a workflow
+runs, the command ``dpsweep`` only sends its arguments, environment and output to a server, and waits. The
+server forks a child for every command, so commands stay separate: a child has its own memory, receives
+the signals of its command, and ends when its command is killed.
 
-Nothing needs the server. Without one (no address in the environment, server gone, not Linux) a
-command runs in its own process, with the same result. Where the workflow is gone too, it does not
-start.
+The server is optional. Without one (no address in the environment, server ended, not Linux) a command runs
+in its own process, with the same result. If the workflow has ended too, the command does not start.
 """
 
 import contextlib
@@ -36,10 +34,10 @@ from dpsweep.cli import surroundings
 ADDRESS = "DPSWEEP_PRELOADED"
 """Environment variable: the server's socket."""
 STARTED_BY = "DPSWEEP_PRELOADED_BY"
-"""Environment variable: ``process@machine`` that started the server, whose end ends all commands there."""
+"""Environment variable: ``process@machine`` that started the server; commands end with this process."""
 
-# Libraries that commands import only where they need them. The server imports what a child has
-# needed of these, and of dpsweep's own modules, before it forks the next one.
+# Libraries that only some commands import. After a child has imported one of these, or a module of
+# dpsweep, the server imports it too, before it forks the next child.
 LAZY_LIBRARIES = frozenset(
     {
         "matplotlib.pyplot",
@@ -53,26 +51,26 @@ LAZY_LIBRARIES = frozenset(
     }
 )
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# Threads of a library would not survive a fork: those of linear algebra, and of Arrow's allocator.
+# Without threads, which would not survive a fork: of linear algebra, and of Arrow's allocator.
 _SERVERS_OWN = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "PYTHONUTF8": "1",  # as its commands
+    "PYTHONUTF8": "1",  # as in its commands
 }
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
+_PR_SET_PDEATHSIG = 1  # option of Linux' prctl: the signal to a process when its parent ends
 _INTEGER_BYTES = 4
 _LARGEST_MESSAGE = 1 << 16
 _LONGEST_ADDRESS = 100  # of a socket, in bytes; TMPDIR may be longer
 
 
-# Keeps the connection to a server open that tells it to go on.
+# Keeps the servers' standard inputs open; a server ends when its input is closed.
 _servers: list["subprocess.Popen[bytes]"] = []
 
 
 def main() -> None:
-    """Run the command line: in a child of the server where there is one, else here."""
+    """Run the command line in a child of the server, or without a server in this process."""
     try:
         surroundings.prepare()
     except DpsweepError as error:
@@ -84,22 +82,22 @@ def main() -> None:
             sys.exit("the workflow has ended, and its commands with it")
         if status is not None:
             sys.exit(status)
-    # Importing the command line takes longer than handing over.
+    # Imported late, because the import takes longer than a request to the server.
     from dpsweep.cli.main import main as run
 
     run()
 
 
 def start() -> None:
-    """Start a server for the commands that this process and its children will start.
+    """Start a server for the commands of this process and its children, unless there is one already.
 
-    It ends with this process, however that ends, and its commands with it: those that train save
-    their state first. Where there is a server already, it will do. Nothing happens outside Linux:
-    other systems do not let a process fork safely once it has loaded such libraries.
+    It ends when this process ends for any reason, and its commands end with it; those that train save
+    their state first. Outside Linux nothing is started, because other systems cannot safely fork a
+    process that has loaded such libraries.
     """
     if sys.platform != "linux" or ADDRESS in os.environ:
         return
-    # A private folder: who can write to the socket can run commands as this user.
+    # A private folder, because writing to the socket runs commands as this user.
     address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
     if len(str(address)) > _LONGEST_ADDRESS:
         address.parent.rmdir()
@@ -107,12 +105,12 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen(socket.SOMAXCONN)
-        # Ctrl-C is for the jobs; the server ends with this process.
+        # The server ignores Ctrl-C; it ends with this process.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         _servers.append(
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "dpsweep.cli.preload", str(listener.fileno())],
-                # Closed by the system when this process ends, which the server notices.
+                # The system closes it when this process ends, and then the server ends.
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 env={**os.environ, **_SERVERS_OWN},
@@ -126,7 +124,7 @@ def start() -> None:
 
 
 def _hand_over(address: str) -> int | None:
-    """Have the server run this process's command; return its exit status, None without server."""
+    """Let the server run this process's command; return its exit status, or None without a server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(address)
@@ -149,12 +147,12 @@ def _hand_over(address: str) -> int | None:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, forward)
         status = connection.recv(1)
-        # A child that was killed has said nothing.
+        # A killed child sends no status.
         return status[0] if status else 128 + signal.SIGKILL
 
 
 def _is_running(started_by: str) -> bool:
-    """Whether a process is there, or is another machine's; one that has ended may wait for its parent."""
+    """Return whether a process is running (neither ended nor a zombie), or belongs to another machine."""
     process, machine = started_by.split("@")
     if machine != os.uname().nodename:
         return True
@@ -173,9 +171,9 @@ def serve(listener: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _ENDING_SIGNALS:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the children
     importlib.import_module("dpsweep.cli.main")
-    end_with_parent = ctypes.CDLL(None).prctl  # looked up before there are threads
+    end_with_parent = ctypes.CDLL(None).prctl  # before there are threads
     needed, children = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     while True:
         ready, _, _ = select.select([listener, sys.stdin, needed], [], [])
@@ -200,7 +198,7 @@ def _import(name: str) -> None:
 
 
 def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
-    """Run one command in this new process and end it."""
+    """Run one command in this new process, and end the process."""
     preloaded = set(sys.modules)
     status = 1
     try:
@@ -216,7 +214,7 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        tempfile.tempdir = None  # may stand in the environment
+        tempfile.tempdir = None  # read again from the new environment
         connection.sendall(os.getpid().to_bytes(_INTEGER_BYTES, "big"))
         threading.Thread(target=_end_with_command, args=[connection], daemon=True).start()
         status = _command()
@@ -238,7 +236,7 @@ def _run(connection: socket.socket, server: socket.socket) -> NoReturn:
                 sys.stderr.flush()
                 connection.sendall(bytes([status]))
         finally:
-            # Not sys.exit: the server's own clean-up is not this process's business.
+            # Not sys.exit, which would run the server's clean-up in this process.
             os._exit(status)
 
 
@@ -258,8 +256,8 @@ def _command() -> int:
 
 
 def _end_with_command(connection: socket.socket) -> None:
-    """Kill this process when the command that it runs for is killed."""
-    # The connection is reset where the command ends before it has read its answer.
+    """Kill this process when its command is killed."""
+    # The connection is reset if the command ends before it reads the answer.
     with contextlib.suppress(ConnectionResetError):
         if connection.recv(1):
             return

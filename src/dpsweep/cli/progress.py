@@ -1,7 +1,6 @@
-"""The progress of a run where no terminal shows it: a line for every tenth of the jobs.
+"""The progress of a run without a terminal: a line for every tenth of the jobs.
 
-Snakemake's logger plugin ``rich`` draws its bars on terminals only; into a file or a pipe it writes what
-failed and nothing of what is done.
+Snakemake's logger plugin ``rich`` draws bars only on terminals; into a file or pipe it writes only failures.
 """
 
 import logging
@@ -17,16 +16,13 @@ _LINES = 10
 
 
 def start() -> None:
-    """Write the progress of this call of Snakemake where no terminal shows bars.
-
-    Jobs that are only touched make nothing, so they are no progress.
-    """
+    """Write the progress of this call of Snakemake if no terminal shows bars, except with ``--touch``."""
     if not sys.stderr.isatty() and not {"--touch", "-t"} & set(sys.argv):
         logging.getLogger().addHandler(Tenths())
 
 
 class Tenths(Handler):
-    """Writes to standard error how many jobs are done, and how long the others will take at this pace."""
+    """A handler that writes the number of finished jobs and the remaining time to standard error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +30,7 @@ class Tenths(Handler):
         self._written = 0
 
     def emit(self, record: LogRecord) -> None:
-        """Look at one message of Snakemake."""
+        """Write a line if a progress message of Snakemake completes another tenth."""
         if getattr(record, "event", None) != LogEvent.PROGRESS:
             return
         done, total = int(record.done), int(record.total)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Commands on the way to a released model: recommend a setting, train for release, verify."""
+"""Commands for a released model: recommend a setting, explain a guarantee, train, verify."""
 
 import shlex
 from pathlib import Path
@@ -128,7 +128,7 @@ def verify(
     if study_file is not None:
         from dpsweep.release.section import compare
 
-        # Somebody else's study may name Python files: none of them is run here.
+        # Without figures: a study from elsewhere may name Python files, which must not run here.
         study, paths = open_study(study_file, figures=False)
         compare(folder, study, _section(study_file, study), paths, compared)
     typer.echo(
@@ -153,7 +153,7 @@ def verify(
     else:
         typer.echo(f"the ledger {compared} has this certificate, and the same earlier releases")
     for name, why in CHANGED_TOGETHER.items():
-        typer.echo(f"  {name}, where an enemy derives all numbers anew: {why}")
+        typer.echo(f"  {name}, if an attacker derives all numbers anew: {why}")
     if backbone is None:
         typer.echo(f"  numbers in {FROZEN}: compared only with --backbone")
 

@@ -1,4 +1,4 @@
-"""The command that runs the workflow of the package, in the folder of a study."""
+"""The command `dpsweep run`, which runs the package's workflow in the folder of a study."""
 
 import os
 import shlex
@@ -27,7 +27,7 @@ from dpsweep.study.load import StudyLoader
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
-# What a user names too comes later, and counts.
+# The user's own values of these options come later, and override them.
 _OURS = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
@@ -37,10 +37,10 @@ _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster
 
 
 class _AsTyped(TyperCommand):
-    """A command whose words are all its own: Click looks for ``--help`` only."""
+    """A command that receives all words unparsed; Click only handles ``--help``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Hide the words from Click."""
+        """Hide the words from Click, except ``--help``."""
         return super().parse_args(ctx, args if "--help" in args else ["--", *args])
 
 
@@ -51,7 +51,7 @@ def run(
         typer.Argument(
             metavar="[STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]...",
             help="the study; figures, tables, problems, sweeps, cells or files to make (by default all); and "
-            "whatever Snakemake is to be told (-h lists its options)",
+            "options of Snakemake (-h lists them)",
         ),
     ] = None,
 ) -> None:
@@ -76,7 +76,7 @@ def run(
     if call.changes:
         file, before = change_study(found.file, call.changes), found.study
         found = FoundStudyFile(file, load_study(file), found.folder)
-        # What Snakemake prints may be the input of another program, as that of --dag.
+        # To standard error, because Snakemake's output, as of --dag, may be the input of another program.
         typer.echo(f"{file}: the study with {', '.join(call.changes)}", err=True)
         for line in undrawn_values(before, found.study, targets):
             typer.echo(line, err=True)
@@ -91,7 +91,7 @@ def run(
     results = Paths(folder.resolve() / found.study.results)
     if not (call.unaccounted or call.settings.dryrun or call.settings.touch):
         _refuse_unaccounted(found.study, results, targets)
-    # The last value of an option counts.
+    # Of a repeated option, the last value counts.
     options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
     options += ["unaccounted=true"] if call.unaccounted else []
     if folder.resolve() != Path.cwd():
@@ -117,9 +117,9 @@ def run(
 
 def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> None:
     """Refuse a call that would train sweeps of private data, before anything runs."""
-    # It reads accountants, which take a moment to import.
     if not study.has_private_data:
         return
+    # It imports accountants, which takes a moment.
     from dpsweep.release.unaccounted import private_sweeps, refusal
 
     sweeps = private_sweeps(study)
@@ -140,30 +140,30 @@ def _trains_no_sweep(study: Study, target: str) -> bool:
 def _note_on_sources(study: Study, paths: Paths) -> str:
     if not (paths.results / "cells").is_dir():
         return ""
-    # It reads parquet files, whose library takes a moment to import.
+    # It imports the library of parquet files, which takes a moment.
     from dpsweep.analysis.sources import other_sources
 
     return other_sources(study, paths)
 
 
 def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
-    """The files whose times tell what a call has done: the report, or all that may be touched."""
+    """Return the files whose times show what a call did: the report, or with ``--touch`` all files."""
     if not touched:
         return [paths.report]
     return Outputs(study, paths).files()
 
 
 def _times(files: Iterable[Path]) -> dict[Path, int]:
-    """When the files that are there were last written; clocks of file systems differ from ours."""
+    """Return the modification times of the files that exist, by the clock of their file system."""
     return {file: file.stat().st_mtime_ns for file in files if file.exists()}
 
 
 def change_study(study_file: Path, changes: Sequence[str]) -> Path:
-    """Write a study that extends another one with some values changed, beside it; return its file.
+    """Write a study that extends another one and changes some values; return its file, beside the other.
 
     Args:
-        study_file: the other one.
-        changes: ``key.of.the.study=value`` each, with the value in YAML.
+        study_file: the study to extend.
+        changes: of the form ``key.of.the.study=value``, with the value in YAML.
 
     Raises:
         DpsweepError: a change has no key or no value in YAML.
@@ -192,17 +192,17 @@ def change_study(study_file: Path, changes: Sequence[str]) -> Path:
 
 
 def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Iterator[str]:
-    """Name the values that a change adds to a sweep and that the figures and tables asked for do not draw.
+    """Yield the values that a change adds to a sweep, but that the requested figures and tables do not draw.
 
-    A figure of the ends of a grid, for example, does not draw what lies between them.
+    A figure of the ends of a grid, for example, does not draw the values between them.
 
     Args:
         before: the study without the change.
         after: the study with it.
-        targets: what is asked for.
+        targets: the requested targets.
     """
     drawn = {**after.figures, **after.tables}
-    # A file of a figure is a target as well.
+    # A target may also be a figure's file.
     names = dict.fromkeys(each if each in drawn else Path(each).stem for each in targets)
     for target in (name for name in names if name in drawn):
         cells = {cell for each in drawn[target].selections() for cell in after.cells(each)}
@@ -220,16 +220,16 @@ def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Itera
 
 
 def target_files(study: Study, paths: Paths, target: str) -> list[str]:
-    """Return every file of a target, since Snakemake makes only those that are named.
+    """Return all files of a target, because Snakemake makes only the files that are named.
 
     Args:
         study: the study.
         paths: its files.
         target: a figure, a table, a problem, a sweep, a cell (``problem/cell``, or its folder), a rule, or a
-            file, which is its own name.
+            file. Rules and files are returned as they are.
 
     Raises:
-        DpsweepError: there is nothing of that name; the message has the nearest ones.
+        DpsweepError: there is no such target; the message lists the nearest names.
     """
     cells = list(_cells(study, paths, target))
     lacking = [name for name in ("audit", "release") if getattr(study, name) is None]
@@ -257,7 +257,7 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
 
 
 def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
-    """The cell that a target names, if it does: ``problem/cell``, or what lies in the folder of its files.
+    """Yield the cell of a target ``problem/cell``, or of a file in the cell's folder.
 
     Raises:
         DpsweepError: the problem has no such cell.
@@ -272,7 +272,7 @@ def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
 
 
 def _profile(name: str) -> str:
-    """Return where a profile is; one of the package is copied to where it is edited.
+    """Return the path of a profile; copy a profile of the package into the current folder, to be edited.
 
     Raises:
         DpsweepError: there is no profile of this name.

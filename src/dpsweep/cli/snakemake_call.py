@@ -1,7 +1,7 @@
-"""A call of Snakemake, read by Snakemake's own parser: options as they were typed, targets apart.
+"""A call of Snakemake, parsed by Snakemake's own parser into options as typed, and targets.
 
-`snakemake.cli.get_argument_parser` is the parser that Snakemake's documentation shows its options with. It
-reads every spelling, abbreviations and profiles included, so no option is listed here.
+`snakemake.cli.get_argument_parser` is the parser that Snakemake's documentation is generated from. It
+accepts every spelling, abbreviations and profiles included, so this module lists no options.
 """
 
 import argparse
@@ -23,21 +23,21 @@ USAGE = "dpsweep run [STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]... [-- TARGETS.
 
 
 class _Word(str):
-    """A word of a command line that is told apart from its equals by ``is``."""
+    """A word of a command line; ``is`` distinguishes it from equal words."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class SnakemakeCall:
-    """The words of a call, read.
+    """A parsed call.
 
     Attributes:
         options: all words but the targets, as they were typed.
-        targets: what is to be made, wherever it stands among the options.
+        targets: the targets, from any position among the options.
         changes: values of ``--set``, an option of ``dpsweep run`` alone.
-        unaccounted: whether ``--unaccounted`` is there, another one.
-        settings: what Snakemake reads from the options.
+        unaccounted: whether ``--unaccounted`` is given, also an option of ``dpsweep run`` alone.
+        settings: the options as Snakemake parses them.
     """
 
     options: Sequence[str]
@@ -48,27 +48,27 @@ class SnakemakeCall:
 
     @property
     def profiles(self) -> list[str]:
-        """The profiles that are named, here or in ``SNAKEMAKE_PROFILE``."""
+        """The profiles of the call, or of ``SNAKEMAKE_PROFILE``."""
         return list(self.settings.profile or [])
 
     @property
     def config(self) -> list[str]:
-        """``key=value`` of ``--config`` each."""
+        """The ``key=value`` words of ``--config``."""
         return list(self.settings.config or [])
 
     @property
     def study(self) -> str | None:
-        """The study that the options of Snakemake name, with ``--config study=`` or as a ``--configfile``."""
+        """The study in the options of Snakemake: ``--config study=``, or a ``--configfile``."""
         named = [word.partition("=")[2] for word in self.config if word.startswith("study=")]
         if named:
             return str(yaml.safe_load(named[-1]))
         return next((str(file) for file in self.settings.configfile if is_study(file)), None)
 
     def with_profiles(self, places: Mapping[str, str]) -> "SnakemakeCall":
-        """The same call with other places of profiles, and with the ``--config`` that these bring.
+        """Return the same call with other paths of profiles, and with their ``--config``.
 
         Args:
-            places: of every profile of the call.
+            places: the path of every profile of the call, by name.
         """
         from snakemake.cli import get_argument_parser
 
@@ -83,10 +83,10 @@ class SnakemakeCall:
 def _parsed(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Read words, with one sentence for all that Snakemake finds wrong in them.
+    """Parse words; report every error of Snakemake in one sentence.
 
     Raises:
-        SystemExit: with that sentence; some values are looked at behind the parser's own errors.
+        SystemExit: with that sentence; Snakemake checks some values outside the parser's error handling.
     """
     from snakemake.exceptions import CliException, WorkflowError
 
@@ -110,9 +110,9 @@ def _moved(word: str, places: Mapping[str, str]) -> str:
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
-    """Divide the words of a command line as Snakemake does.
+    """Parse the words of a command line as Snakemake does.
 
-    Targets may stand between options too, and need a ``--`` behind an option that takes any number of values.
+    Targets may also stand between options. They need a ``--`` after an option with any number of values.
 
     Raises:
         SystemExit: Snakemake's parser refuses an option, or prints its help or its version.
@@ -126,7 +126,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     own, before = ours.parse_known_args([_Word(word) for word in words[:end]])
     parser = get_argument_parser()
     parser.prog = "dpsweep run"
-    # In the place of eighty lines; Snakemake's own help has them.
+    # Instead of eighty lines, which are in Snakemake's own help.
     parser.usage = None if {"-h", "--help"} & set(before) else USAGE
     settings, unread = _parsed(parser, before)
     if unknown := [word for word in unread if word.startswith("-")]:
@@ -138,7 +138,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
 
 
 def is_profile(name: str) -> bool:
-    """Whether Snakemake finds a profile of this name."""
+    """Return whether Snakemake finds a profile of this name."""
     from snakemake.cli import get_argument_parser
 
     with contextlib.redirect_stderr(io.StringIO()):
@@ -150,16 +150,16 @@ def is_profile(name: str) -> bool:
 
 
 def run_snakemake(words: Sequence[str]) -> int:
-    """Run ``python -m snakemake`` with some words in this process, which has its libraries already.
+    """Run ``python -m snakemake`` with these words in this process, which has already imported its libraries.
 
     Args:
-        words: what stands behind ``snakemake``.
+        words: the words after ``snakemake``.
 
     Returns:
         Its exit status.
     """
     sys.argv[1:] = words
-    # Its messages reach our handlers too, which would print them a second time.
+    # Our handlers would print its messages a second time.
     logging.getLogger().handlers.clear()
     try:
         runpy.run_module("snakemake", run_name="__main__", alter_sys=True)

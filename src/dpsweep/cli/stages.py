@@ -1,4 +1,4 @@
-"""One command per stage; rules call nothing else."""
+"""One command for each stage; the workflow's rules call only these."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -30,7 +30,7 @@ from dpsweep.study.prepared import check_settings, note_settings
 
 app = typer.Typer()
 
-# How many outputs fit a terminal.
+# The number of outputs that fit a terminal.
 _SHOWN = 20
 
 
@@ -67,7 +67,7 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.models.prepare import prepare
 
     study, paths = open_study(study_file)
-    # Weights depend on it in their last digits, and their checksum is a part of every trial's key.
+    # The number of threads changes the last digits of weights; their checksum is part of every trial's key.
     torch.set_num_threads(study.training.threads)
     backbone = pick("backbone", name, study.backbones)
     if backbone.reads_with is not None:
@@ -80,7 +80,7 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 @app.command()
 def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
-    """Compute the features of a dataset that heads train on.
+    """Compute the features of a dataset for training heads.
 
     SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
     """
@@ -128,7 +128,7 @@ def calibrate(
 
 
 def _refuse_unaccounted(study: Study, dataset: str) -> None:
-    """Refuse to train on private data what is neither a release nor asked for."""
+    """Refuse to train a sweep on private data, unless the user asked for it."""
     if study.has_private_data:
         from dpsweep.release.unaccounted import refuse_unaccounted
 
@@ -274,7 +274,7 @@ def report(
 ) -> None:
     """Write the report; if something is missing, fail and list it.
 
-    With --partial figures, tables and pages are drawn of what is there, while the study runs or after it.
+    With --partial, figures, tables and pages are drawn from the results so far, also while the study runs.
     """
     from dpsweep.report import write
 
@@ -295,7 +295,7 @@ def report(
 
 
 def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterator[str]:
-    """Draw all figures and tables, and the page to explore; say which cannot be drawn, and why."""
+    """Draw all figures and tables, and the page to explore; yield the reason for each that fails."""
     from dpsweep.figures import draw
     from dpsweep.report import write_explore
     from dpsweep.tables import write
@@ -311,10 +311,10 @@ def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterato
 
 @app.command()
 def check_machine(
-    written: Annotated[Path, typer.Argument(metavar="FILE", help="what was found goes there")],
+    written: Annotated[Path, typer.Argument(metavar="FILE", help="file for the result")],
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
-    """Compute as training would; in a job of Slurm, be told that time is up, and be requeued."""
+    """Compute as in training; in a job of Slurm, also test the signal before its time limit."""
     from dpsweep.base.gpus import taken_gpu
     from dpsweep.training.check import check_machine as check
     from dpsweep.training.job import watched

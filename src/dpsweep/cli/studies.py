@@ -1,4 +1,4 @@
-"""Commands for people: write a study, check it, price it, watch it."""
+"""Commands for studies: write, check, plan, compare, watch, clean."""
 
 import os
 import sys
@@ -105,7 +105,7 @@ def new(
     from dpsweep.recommend import look
     from dpsweep.recommend.draft import new_study
 
-    if second is not None:  # an option takes one value, so the second table is an argument
+    if second is not None:  # an option takes one value, so the second file is an argument
         study_file, second = sorted((study_file, second), key=_is_no_study)
         if texts is None and embeddings is None:
             raise StudyError(
@@ -166,14 +166,14 @@ def new(
 
 
 def _ask_whether_private() -> bool:
-    """Ask whoever sits at a terminal; elsewhere data are public unless ``--private`` is given."""
+    """Ask at a terminal; without one, data are public unless ``--private`` is given."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     return typer.confirm("Are these data private?", default=False)
 
 
 def private_steps(study_file: Path, study: Study) -> str:
-    """Say what comes after a study of private data was written: a release, and no sweep."""
+    """Return the next commands for a new study of private data: a release, not a sweep."""
     (sweep,) = study.sweeps
     release = study.release
     assert release is not None  # noqa: S101 (the draft has the section)

@@ -1,8 +1,8 @@
-"""The surroundings of a command: caches, temporary files, locale, backend, width of the terminal.
+"""The environment of a command: caches, temporary files, locale, backend, width of the terminal.
 
-Libraries look at these late: a cache that cannot be written ends a job after its training. So every command
-begins here, and what is set comes to the processes that it starts. Where nothing is wrong, nothing is set but
-the backend of matplotlib: dpsweep draws into files only.
+Libraries use these late: a cache that is not writable would end a job after its training. So every command
+begins here, and its child processes inherit the settings. If nothing is wrong, only the backend of matplotlib
+is set, because dpsweep draws only into files.
 """
 
 import locale
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
 
-# What else keeps something in the cache, and reads what is there, if it is not told another place.
+# Variables with the cache folders of other libraries, and the default names of these folders.
 _IN_CACHE = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
 
 
 def prepare() -> None:
-    """Mend what would end a command later; say on standard error what was mended.
+    """Fix the environment where it would end a command later; report fixes on standard error.
 
     Raises:
-        DpsweepError: there is no place for temporary files.
+        DpsweepError: there is no writable folder for temporary files.
     """
     _use_utf8()
     lines = [*_locale(), *_temporary_files(), *_home(), *_caches()]
@@ -35,7 +35,7 @@ def prepare() -> None:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether a folder is there or can be made, and takes files."""
+    """Create a folder if it is missing, and return whether it accepts files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -45,13 +45,13 @@ def can_write(folder: Path) -> bool:
 
 
 def _use_utf8() -> None:
-    """Start anew in Python's UTF-8 mode where this process reads or writes in another encoding."""
+    """Restart in Python's UTF-8 mode if this process reads or writes in another encoding."""
     encodings = {locale.getpreferredencoding(False), sys.getfilesystemencoding()}
     encodings |= {stream.encoding for stream in (sys.stdout, sys.stderr) if stream is not None}
     if {name.lower().replace("-", "") for name in encodings} == {"utf8"}:
         return
     if os.environ.get("PYTHONUTF8") == "1":
-        return  # this is as far as it goes
+        return  # UTF-8 mode is on, and does not help
     os.environ["PYTHONUTF8"] = "1"
     os.environ.pop("PYTHONIOENCODING", None)
     sys.stdout.flush()
@@ -59,7 +59,7 @@ def _use_utf8() -> None:
 
 
 def _locale() -> Iterator[str]:
-    """Leave a locale that is not installed: shells and libraries complain or fail."""
+    """Replace a locale that is not installed, because shells and libraries complain or fail with it."""
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")
@@ -88,7 +88,7 @@ def _temporary_files() -> Iterator[str]:
 
 
 def _home() -> Iterator[str]:
-    """Give a name and a home to a user who has none, as in a container with any number for a user."""
+    """Set a name and home folder for a user without an account, as in a container."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -101,7 +101,7 @@ def _home() -> Iterator[str]:
 def _caches() -> Iterator[str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     if not can_write(cache):
-        # What was downloaded before can still be read.
+        # Existing downloads can still be read.
         for name, folder in _IN_CACHE.items():
             if (cache / folder).is_dir():
                 os.environ.setdefault(name, str(cache / folder))
@@ -110,14 +110,14 @@ def _caches() -> Iterator[str]:
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "matplotlib"
     drawing = os.environ.get("MPLCONFIGDIR")
     if not can_write(Path(drawing) if drawing else settings):
-        # Or fonts would be looked for by every job.
+        # Otherwise every job would search for fonts.
         os.environ["MPLCONFIGDIR"] = str(_scratch() / "matplotlib")
         if drawing:
             yield f"MPLCONFIGDIR={drawing}: cannot be written; {os.environ['MPLCONFIGDIR']} is used"
 
 
 def _scratch() -> Path:
-    """A folder of this user alone among the temporary files, the same for all commands."""
+    """Return a private temporary folder of this user, the same for all commands."""
     folder = Path(tempfile.gettempdir(), f"dpsweep-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -1,7 +1,7 @@
-"""The study file: every section and key of the YAML, what is allowed in it, and the messages about it.
+"""The study file: every section and key of the YAML, the allowed values, and the error messages.
 
-The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.study.study.Study` and turns each
-validation failure into a message for the person who wrote the file.
+The classes are plain data. `dpsweep.study.load` reads YAML into a `dpsweep.study.study.Study`, and turns
+each validation error into a message for the author of the file.
 """
 
 from dpsweep.config.backbones import (

@@ -18,7 +18,7 @@ from dpsweep.config.section import (
     Title,
 )
 
-# Names that timm reads a repository of the hub, or a folder, in.
+# Names that timm resolves to a repository of the hub or to a folder.
 _DESCRIBED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
@@ -34,12 +34,12 @@ class _InFile(Section):
     path: LocalPath
 
     def local_files(self) -> dict[str, str]:
-        """The file."""
+        """Return the file."""
         return {"path": self.path}
 
 
 class RandomWeights(Section):
-    """No pretraining: parameters are drawn from the trial's seed."""
+    """No pretraining: the trial's seed determines the initial parameters."""
 
     kind: Literal["random"]
 
@@ -66,11 +66,11 @@ class Pretraining(Section):
 class PublishedWeights(Section):
     """Weights of a network, or of a part of it."""
 
-    # Studies without it stay as they are, and so do their prepared networks.
+    # Excluded if empty: studies without it keep their prepared networks.
     leave_out: Annotated[
         list[Annotated[str, Field(min_length=1)]], Field(exclude_if=lambda modules: not modules)
     ] = []
-    """modules that the file has and the network has not, such as blocks.11 of a network that is cut
+    """modules that are in the file but not in the network, such as blocks.11 of a network that ends
     before it"""
 
 
@@ -112,30 +112,30 @@ class GroupNorm(Section):
 
     kind: Literal["group-norm"]
     groups: PositiveInt
-    """how many groups of the same size; those of a map are of channels, as in Wu and He (2018)"""
+    """number of groups of the same size; a feature map has groups of channels, as in Wu and He (2018)"""
 
 
 class Features(Section):
     """Features that a head trains on, computed once for each example.
 
-    A transformation uses one example alone. What is estimated from the data (standardisation,
-    whitening, principal components) would not be private.
+    A transformation uses one example alone. Estimates from the data (standardisation, whitening,
+    principal components) would not be private.
     """
 
     layer: LayerName | None = None
-    """whose outputs they are, by its name in the network (blocks.5); by default what the network's
-    own head reads"""
+    """name of the layer in the network whose outputs are the features (blocks.5); by default the inputs
+    of the network's own head"""
     pooling: Literal["token", "mean"] | None = None
-    """of a layer's outputs for the parts of an example: those of the first token, or their mean; by
-    default as the network's own head does"""
+    """of a layer's outputs for the parts of an example: the first token's output, or their mean; by
+    default as in the network's own head"""
     transformation: Literal["layer-norm", "unit-norm"] | GroupNorm | None = None
     """layer-norm: to mean 0 and variance 1 over the features of an example; unit-norm: to length 1;
-    {kind: group-norm, groups: 27}: to mean 0 and variance 1 over each of so many groups.
-    What is estimated from several examples is not private"""
+    {kind: group-norm, groups: 27}: to mean 0 and variance 1 over each of 27 groups.
+    Estimates from several examples would not be private"""
 
 
 IDENTITY = "dpsweep", "identity"
-"""The library and name of the network that gives embeddings as it reads them."""
+"""The library and name of the network that returns its input, an embedding."""
 
 
 def kind_read_by(library: str, architecture: str) -> KindName:
@@ -148,22 +148,22 @@ class Backbone(Section):
 
     title: Title
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
-    """who builds the architecture"""
+    """the library that builds the architecture"""
     architecture: str
     arguments: dict[ArgumentName, bool | int | float | str] = {}
     weights: Weights
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     tokenizer: Tokenizer | None = None
-    """library transformers only; by default that of the hub's weights"""
+    """library transformers only; by default the tokenizer of the weights' repository on the hub"""
 
     features: Features | None = None
-    """the method head trains on features that are computed once; by default the network runs in
-    every step"""
+    """with it, the method head trains on features that are computed once; by default the network runs
+    in every step"""
 
     @property
     def described_at(self) -> tuple[str, str] | None:
-        """The source and place of the ``config.json`` that names a network of timm, if one does."""
+        """The source and place of the ``config.json`` of a network of timm, if it has one."""
         found = _DESCRIBED.fullmatch(self.architecture) if self.library == "timm" else None
         return found and (found[1].lower(), found[2])
 
@@ -176,7 +176,7 @@ class Backbone(Section):
 
     @property
     def made_from(self) -> dict[str, str]:
-        """The datasets of the study that its tokenizer and its weights are trained on, by key."""
+        """The datasets of the study that train its tokenizer and its weights, by key."""
         parts = {"tokenizer": self.reads_with, "weights": self.weights}
         return {
             key: part.dataset
@@ -186,14 +186,14 @@ class Backbone(Section):
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of the inputs, per channel; empty where they are no images."""
+        """Mean and standard deviation of images, per channel; empty for other inputs."""
         if self.reads != "image":
             return (), ()
         return tuple(self.mean), tuple(self.std)
 
     @property
     def reads_with(self) -> HubTokenizer | FileTokenizer | TrainedTokenizer | None:
-        """The tokenizer of a network that reads text; None for one that reads images."""
+        """The tokenizer of a network that reads text; None for other networks."""
         if self.tokenizer is not None or self.library != "transformers":
             return self.tokenizer
         match self.weights:

@@ -1,4 +1,4 @@
-"""Cells: the squares of the paper's heatmaps, and the names they have in files."""
+"""Cells: the squares of the paper's heatmaps, and their names in files."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BatchSize = int | Full
 
 
 def number(value: float | str) -> str:
-    """Write a grid value as in file names: 8, 0.25, 1e-05, inf, full, automatic.
+    """Format a grid value as in file names: 8, 0.25, 1e-05, inf, full, automatic.
 
     >>> [number(value) for value in (8.0, 0.25, 1e-5, "full")]
     ['8', '0.25', '1e-05', 'full']
@@ -26,13 +26,13 @@ def number(value: float | str) -> str:
 
 
 def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str) -> int:
-    """Number of optimizer steps T for E epochs at expected batch size B over N examples.
+    """Return the number of optimizer steps T for E epochs at expected batch size B over N examples.
 
     >>> optimizer_steps(train_size=50_000, batch_size=1024, epochs=8, rounding="round")
     391
 
-    ``round`` is max(1, round(E*N/B)), halves rounded up: the compute budget is honest to half a
-    batch. ``ceil`` is E*ceil(N/B). Integer arithmetic, so no N is off by one.
+    ``round`` is max(1, round(E*N/B)), halves rounded up: T*B is within half a batch of E*N.
+    ``ceil`` is E*ceil(N/B). Integer arithmetic keeps both exact for every N.
 
     Args:
         train_size: N.
@@ -41,7 +41,7 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
         rounding: round or ceil.
 
     Raises:
-        ValueError: a number is no integer, B is not in 1..N, E < 1, or the rounding is unknown.
+        ValueError: a number is not an integer, B is not in 1..N, E < 1, or the rounding is unknown.
     """
     train_size, batch_size = integer("train_size", train_size), integer("batch_size", batch_size)
     epochs = integer("epochs", epochs)
@@ -58,7 +58,7 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Dataset, backbone, method and optimizer whose hyperparameters are tuned together."""
+    """A dataset, backbone, method and optimizer: hyperparameters are tuned for each problem."""
 
     dataset: str
     backbone: str
@@ -73,7 +73,7 @@ class Problem:
 
 
 class FeatureSource(NamedTuple):
-    """Whose features a head trains on, by names of the study."""
+    """The dataset and backbone of cached features, by their names in the study."""
 
     dataset: str
     backbone: str
@@ -81,7 +81,7 @@ class FeatureSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One job: a (problem, epsilon, epochs, B, C), for which the learning rate is tuned.
+    """A (problem, epsilon, epochs, B, C): one job, which tunes the learning rate.
 
     >>> cell = Cell("digits_vit_film", epsilon=8.0, epochs=4, batch_size="full", clipping_bound=0.1)
     >>> cell.name
@@ -91,7 +91,7 @@ class Cell:
     """
 
     problem: str
-    """its name; ``Study.problems`` has the parts"""
+    """its name; ``Study.problems`` has its parts"""
     epsilon: float
     epochs: int
     batch_size: BatchSize

@@ -1,4 +1,4 @@
-"""Check that the sections of a study agree."""
+"""Checks that the sections of a study agree."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ from dpsweep.config.sweeps import Sweep
 
 
 def disagreements(study: StudyFile) -> Iterator[str]:
-    """Yield a line for each disagreement, those of figures and tables aside."""
+    """Yield a line for each disagreement, except those of figures and tables."""
     for name, dataset in study.datasets.items():
         yield from _dataset_mistakes(study, name, dataset)
     for name, backbone in study.backbones.items():
@@ -108,7 +108,7 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
 
 
 def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[str]:
-    """Refuse data marked private, under any name, where no noise is added."""
+    """Refuse data marked private, under any name, for training without noise."""
     shared = [
         name
         for name, each in study.datasets.items()
@@ -125,7 +125,7 @@ def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[st
 
 
 def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
-    """Refuse data that a backbone does not read: of another kind, in other tokens, of another dimension."""
+    """Refuse data of another kind, with other tokens, or of another dimension than the backbone reads."""
     section = study.datasets[dataset]
     made_for = section.tokenizer
     if made_for in study.backbones:
@@ -181,7 +181,7 @@ def _batch_mistakes(
 
 
 def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
-    """Refuse a method that does not go with the weights of a backbone, or with a section for features."""
+    """Refuse a method that does not fit the backbone's weights, inputs or features."""
     random = isinstance(backbone.weights, RandomWeights)
     if isinstance(method, Scratch) and not random:
         yield (
@@ -224,7 +224,7 @@ def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
 
 
 def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
-    """Sweeps that share a name, a cell or a problem, and disagree about it; names too long for a file."""
+    """Refuse sweeps that disagree about a shared name, cell or problem, and names too long for files."""
     for name, sweep in study.sweeps.items():
         if len(sweep.problem.name) > LONGEST_JOINED_NAME:
             yield (

@@ -1,16 +1,16 @@
 """Clipping rules: how per-example gradients are scaled before they are summed.
 
-A rule is the same object from the study file to the update. A grid names it by a number, the bound
-of `FlatClipping`, or by a name in `RULES`; `clipping_rule` makes the rule of such a value. A trial's
-specification holds it, the trial's key has its fields, and the optimizer asks it for factors.
+A grid names a rule by a number, the bound of `FlatClipping`, or by a name in `RULES`; `clipping_rule`
+makes the rule. A trial's specification contains the rule, the trial's key contains the rule's fields,
+and the optimizer calls it for factors.
 
-All private rules are *normalised*: whatever the clipping bound, the scaled gradient of one example
-has a norm of at most 1, so the noise has standard deviation ``noise_multiplier`` (Algorithm 1 of
-the paper; De et al. 2022). That holds in exact arithmetic. In float32 the norm is a rounded sum
-and the factor a rounded quotient, so a contribution can exceed 1 by a few units in the last place
-(relative 1e-6). To cover it, the noise multiplier would have to be larger by the same 1e-6.
+All private rules are *normalised*: for every clipping bound, the scaled gradient of one example has a
+norm of at most 1, so the noise has standard deviation ``noise_multiplier`` (Algorithm 1 of the paper;
+De et al. 2022). That holds in exact arithmetic. In float32 the norm is a rounded sum and the factor a
+rounded quotient, so a contribution can exceed 1 by a few units in the last place (relative 1e-6). To
+cover it, the noise multiplier would have to be larger by the same 1e-6.
 
-This module does not import torch: a study file is read without it.
+This module does not import torch, because reading a study file must not need it.
 """
 
 import math
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SMALLEST_BOUND = 1e-12
-"""Below it, squares of gradients that matter would underflow in float32."""
+"""The smallest clipping bound; below it, squares of relevant gradients would underflow in float32."""
 
 PrivateRule = Literal["automatic"]
 """Names of rules that bound the influence of an example and have no bound to tune."""
@@ -49,7 +49,7 @@ class Clipping(ABC):
         """Return the factor of each gradient; shape and dtype are those of ``norms``."""
 
     def clipped(self, norms: "Tensor") -> "Tensor":
-        """Return which gradients are longer than the clipping bound (bool); none without a bound."""
+        """Mark the gradients that are longer than the clipping bound (bool); none without a bound."""
         return norms > math.inf
 
 
@@ -60,7 +60,7 @@ def _require_range(name: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class FlatClipping(Clipping):
-    """The factor ``min(1/C, 1/norm)`` for a clipping bound C: exactly that, zero norms included.
+    """The factor ``min(1/C, 1/norm)`` for a clipping bound C, exact also for zero norms.
 
     >>> from torch import tensor
     >>> FlatClipping(2.0).factors(tensor([0.0, 1.0, 4.0]))
@@ -121,16 +121,16 @@ class NoClipping(Clipping):
 
 
 RULES: dict[str, type[Clipping]] = {"automatic": AutomaticClipping, "none": NoClipping}
-"""The rules that a grid calls by name."""
+"""The rules that a grid refers to by name."""
 
 
 def clipping_kind(value: object) -> str:
-    """The kind of the rule that a value of a grid stands for; flat for numbers and their words."""
+    """Return the kind of rule of a grid's value; flat for numbers and the words that stand for them."""
     return value if isinstance(value, str) and value in RULES else "flat"
 
 
 def nearest_to_one(bounds: Iterable[ClippingBound]) -> float:
-    """The clipping bound that is nearest to 1, of two the smaller; names of rules are passed over.
+    """Return the clipping bound nearest to 1, the smaller of two; ignore names of rules.
 
     >>> nearest_to_one([0.1, 0.5, 2.0, "automatic"])
     0.5
@@ -140,7 +140,7 @@ def nearest_to_one(bounds: Iterable[ClippingBound]) -> float:
 
 
 def clipping_rule(value: ClippingBound, gamma: float) -> Clipping:
-    """The rule that a value of a grid stands for.
+    """Return the rule of a grid's value.
 
     >>> clipping_rule(1, gamma=0.01)
     FlatClipping(bound=1.0, kind='flat')

@@ -25,16 +25,16 @@ KindName = Literal["image", "text", "embedding"]
 
 @dataclass(frozen=True)
 class Kind:
-    """Facts about a kind of data before any of it is read."""
+    """The storage format of a kind of data, and the keys that its datasets need."""
 
     types: tuple[str, ...]
-    """of stored numbers, as NumPy calls them"""
+    """NumPy types of stored numbers"""
     axes: tuple[str, ...]
-    """of a stored input"""
+    """axes of a stored input"""
     same: str
-    """what equal inputs have in common"""
+    """the parts of an input that are compared to find duplicates"""
     keys: Mapping[str, str]
-    """of the section, with what is allowed: all are needed"""
+    """required keys of the section, with the allowed values"""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -66,13 +66,13 @@ class SourceSection(Section):
     """Base of all sources."""
 
     holds: ClassVar[tuple[KindName, ...]] = ("image",)
-    """kinds of datasets; the first is meant where the dataset says none"""
+    """kinds of datasets; the first is the default"""
     grey: ClassVar[bool] = False
     """whether images have one channel; others have three"""
 
 
 class DigitsSource(SourceSection):
-    """The 1,797 handwritten digits (8 x 8, grey) that ship inside scikit-learn, or some of them."""
+    """The 1,797 handwritten digits (8 x 8, grey) that come with scikit-learn, or some of them."""
 
     grey: ClassVar[bool] = True
     kind: Literal["sklearn-digits"]
@@ -81,17 +81,17 @@ class DigitsSource(SourceSection):
         Field(min_length=2),
         AfterValidator(strictly_increasing),
     ] = list(range(10))
-    """which of them are the classes"""
+    """the digits that are classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     imbalance: Annotated[float, Field(ge=1)] = 1.0
-    """the first class's training examples over the last one's; the sizes between fall geometrically"""
+    """ratio of training examples of the first class to those of the last; sizes between fall geometrically"""
     seed: int = 0
 
 
 class GlyphsSource(SourceSection):
-    """Digits and letters rendered from the fonts that ship with matplotlib, randomly transformed."""
+    """Digits and letters rendered from the fonts that come with matplotlib, randomly transformed."""
 
     grey: ClassVar[bool] = True
     kind: Literal["glyphs"]
@@ -102,7 +102,7 @@ class GlyphsSource(SourceSection):
 
 
 class IdxSource(SourceSection):
-    """A folder with the four IDX files of MNIST and its relatives, plain or compressed (``.gz``)."""
+    """A folder with the four IDX files of MNIST or a similar dataset, plain or compressed (``.gz``)."""
 
     grey: ClassVar[bool] = True
     kind: Literal["idx"]
@@ -112,7 +112,7 @@ class IdxSource(SourceSection):
     seed: int = 0
 
     def local_folders(self) -> dict[str, str]:
-        """The folder of the files."""
+        """Return the folder of the files."""
         return {"path": self.path}
 
 
@@ -127,18 +127,17 @@ class HubSource(SourceSection):
     path: LocalPath | None = None
     """a local copy, used instead of the hub"""
     configuration: str | None = None
-    """which one, where the repository has several"""
+    """for a repository with several configurations"""
     train_splits: Annotated[list[str], Field(min_length=1)] = ["train"]
     test_split: str = "test"
     input_column: str = "image"
     label_column: str = "label"
-    # Studies without it stay as they are, and so do their prepared data.
+    # Excluded by default: studies without it keep their prepared data.
     merge_classes: Annotated[
         dict[str, Annotated[list[str], Field(min_length=1)]] | None,
         Field(exclude_if=lambda merged: merged is None),
     ] = None
-    """coarser classes by name, each with the names of the classes that it takes the place of; every
-    class once"""
+    """coarser classes by name, each with the names of the classes that it replaces; every class once"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     test_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -152,7 +151,7 @@ class HubSource(SourceSection):
         return self
 
     def local_folders(self) -> dict[str, str]:
-        """The copy, if there is one."""
+        """Return the copy, if there is one."""
         return {} if self.path is None else {"path": self.path}
 
 
@@ -162,18 +161,18 @@ class FolderSource(SourceSection):
     kind: Literal["folder"]
     path: LocalPath
     train_folders: Annotated[list[FolderName], Field(min_length=1)] = ["train"]
-    """merged; [.] is the folder itself"""
+    """are merged; [.] is the folder itself"""
     test_folder: FolderName = "test"
     test_from_train: Annotated[float | None, Field(gt=0, lt=1)] = None
-    """share of the training images that becomes the test set, where there is no test folder; each
-    image is drawn by itself"""
+    """share of the training images that becomes the test set if there is no test folder; each image is
+    drawn independently"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training images"""
     seed: int = 0
-    # Studies without it stay as they are, and so do their prepared data.
+    # Excluded by default: studies without it keep their prepared data.
     folders_are_classes: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """whether the folders are classes even if they look like splits: by their names, or because they
-    hold the same folders"""
+    """treat the folders as classes even if they look like splits, by their names or because they contain
+    the same folders"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:
@@ -187,20 +186,20 @@ class FolderSource(SourceSection):
         return self
 
     def local_folders(self) -> dict[str, str]:
-        """The folder of images."""
+        """Return the folder of images."""
         return {"path": self.path}
 
 
 class TrainAndTest(SourceSection):
-    """Local files for training and for testing, or one of which a share is for testing."""
+    """Local files for training and testing, or one file that is split into both."""
 
     train: LocalPath
     test: LocalPath | None = None
-    # Studies without these stay as they are, and so do their prepared data.
+    # Excluded by default: studies without these keep their prepared data.
     test_from_train: Annotated[
         float | None, Field(gt=0, lt=1, exclude_if=lambda share: share is None)
     ] = None
-    """share of the rows of the only file that becomes the test set; equal rows stay together"""
+    """share of the rows of the single file that becomes the test set; equal rows stay together"""
     seed: Annotated[int, Field(exclude_if=lambda seed: seed == 0)] = 0
 
     @model_validator(mode="after")
@@ -214,13 +213,13 @@ class TrainAndTest(SourceSection):
         return self
 
     def local_files(self) -> dict[str, str]:
-        """The files."""
+        """Return the files."""
         keys = ("train", "test", "train_labels", "test_labels")
         return {key: path for key in keys if (path := getattr(self, key, None)) is not None}
 
 
 class FilesSource(TrainAndTest):
-    """One or two local tables of texts, for training and for testing: CSV, TSV, lines of JSON or parquet."""
+    """One or two local tables of texts, for training and testing: CSV, TSV, lines of JSON or parquet."""
 
     holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["files"]
@@ -239,12 +238,13 @@ class ArraysSource(TrainAndTest):
     holds: ClassVar[tuple[KindName, ...]] = ("embedding",)
     kind: Literal["arrays"]
     train_labels: LocalPath | None = None
-    """a file of their own, as .npy needs it"""
+    """a separate file of labels, which .npy needs"""
     test_labels: LocalPath | None = None
     input_column: str | None = None
-    """the array, tensor or column of embeddings; by default the one that is called so, or the only one"""
+    """the array, tensor or column of embeddings; by default one with a usual name (embeddings, x), or the
+    only one"""
     label_column: str | None = None
-    """likewise"""
+    """likewise, of labels (labels, y)"""
 
     @model_validator(mode="after")
     def _labels_of_both(self) -> Self:
@@ -263,26 +263,26 @@ class ArraysSource(TrainAndTest):
 
 
 class DocstringsSource(SourceSection):
-    """Docstrings of installed Python packages, which are read and never run; a class is a module.
+    """Docstrings of installed Python packages; a class is a module.
 
-    The names of the packages are taken out of the texts.
+    The packages are read and never run. Their names are removed from the texts.
     """
 
     holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["docstrings"]
     modules: Annotated[list[ModuleName], Field(min_length=2)]
-    """packages or modules, with all inside"""
+    """packages or modules, with all their submodules"""
     train_per_class: PositiveInt
     test_per_class: PositiveInt
     seed: int = 0
 
 
 Origins = list[list[str]]
-"""Places that examples come from: each has a kind, and the parts of a path or a name."""
+"""Places that examples come from: each a kind, and the parts of a path or name."""
 
 
 def origins(source: "Source") -> Origins:
-    """Return where a source's examples come from, whatever part of them is taken.
+    """Return where a source's examples come from; shares and subsets of them do not matter.
 
     Paths are absolute, so that they can be compared with those of other studies.
     """
@@ -297,7 +297,7 @@ def origins(source: "Source") -> Origins:
 
 
 def overlap(one: Origins, other: Origins) -> bool:
-    """Whether two sources may hold the same examples: as a folder and one within it do."""
+    """Return whether two sources may have examples in common, such as a folder and one inside it."""
     return any(
         all(mine == theirs for mine, theirs in zip(first, second, strict=False))
         for first in one
@@ -306,7 +306,7 @@ def overlap(one: Origins, other: Origins) -> bool:
 
 
 def shares_examples(one: "Source", other: "Source") -> bool:
-    """Whether two sources may hold the same examples, whatever part of them is taken."""
+    """Return whether two sources may have examples in common, ignoring shares and subsets."""
     return overlap(origins(one), origins(other))
 
 
@@ -338,12 +338,12 @@ def _kind_of(dataset: dict[str, Any]) -> KindName:
 
 
 class Dataset(Section):
-    """A labelled dataset and what it must turn out to be once it is prepared."""
+    """A labelled dataset, and the sizes that it must have once it is prepared."""
 
     title: Title
     source: Source
     kind: Annotated[KindName, Field(default_factory=_kind_of)]
-    """by default what the source holds; images, where it may hold them"""
+    """by default the kind that the source contains; image for sources that can contain several kinds"""
     classes: Annotated[int, Field(ge=2)]
     train_size: PositiveInt
     """N, after merging and subsetting"""
@@ -356,28 +356,27 @@ class Dataset(Section):
     """by default images are resized to a square; a crop resizes the shorter side to image_size /
     crop and keeps the middle (hub and folder only)"""
     corrupt: Literal["refuse", "skip"] = "refuse"
-    """images that cannot be read, empty texts, embeddings that are not finite; skipped ones count for no
-    size"""
-    # Studies without it stay as they are, and so do their prepared data.
+    """for unreadable images, empty texts and embeddings that are not finite; sizes exclude skipped ones"""
+    # Excluded by default: studies without it keep their prepared data.
     duplicates: Annotated[
         Literal["warn", "refuse"], Field(exclude_if=lambda value: value == "warn")
     ] = "warn"
-    """test examples that a network reads as the same pixels, tokens or numbers as a training example"""
+    """for test examples that have the same pixels, tokens or numbers as a training example"""
     private: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """whether sweeps of it need ``--unaccounted``: no epsilon covers all of their trials"""
+    """whether its sweeps need ``--unaccounted``, because no epsilon covers all of their trials"""
     train_counts: PositiveInt | list[PositiveInt] | None = None
-    """training examples of every class, or of each in the order of classes"""
+    """training examples of every class, or a list in the order of classes"""
     tokenizer: str | None = None
     """a backbone's name (text only)"""
     max_length: PositiveInt | None = None
     """tokens (text only)"""
-    # Studies without it stay as they are, and so do their prepared data.
+    # Excluded by default: studies without it keep their prepared data.
     dimension: Annotated[PositiveInt | None, Field(exclude_if=lambda value: value is None)] = None
-    """d, the numbers in an embedding (embedding only)"""
+    """d, the length of an embedding (embedding only)"""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Return the shape of a stored input, with 1 in place of a missing key."""
+        """The shape of a stored input, with 1 for a missing key."""
         match self.kind:
             case "image":
                 return (self.image_size or 1, self.image_size or 1, 1 if self.source.grey else 3)

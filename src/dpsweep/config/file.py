@@ -1,4 +1,4 @@
-"""The whole study file: its sections, and what follows from them."""
+"""The whole study file: its sections, and the cells and problems that follow from them."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from dpsweep.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.config.training import Privacy, Theory, Training
 
 NO_FIGURES = "none"
-"""Stands in place of a file of figures, and leaves out the paper's."""
+"""An entry of `figures` that leaves out the paper's figures and tables."""
 
 
 class StudyFile(Section):
@@ -33,7 +33,7 @@ class StudyFile(Section):
 
     title: Title
     results: Annotated[str, Field(min_length=1), AfterValidator(usable_folder)] = "results"
-    """the folder of all outputs"""
+    """folder of all outputs"""
     privacy: Privacy = Privacy()
     training: Training = Training()
     theory: Theory = Theory()
@@ -41,16 +41,16 @@ class StudyFile(Section):
     backbones: dict[Name, Backbone]
     methods: dict[Name, Method]
     optimizers: dict[Name, Optimizer] = {}
-    """adam, adamw, sgd and adam-bc have their defaults where they are not defined here"""
+    """adam, adamw, sgd and adam-bc have their defaults unless defined here"""
     sweeps: Annotated[dict[Name, Sweep], Field(min_length=1), AfterValidator(one_optimizer_each)]
     roles: Roles = Roles()
     described_in: Annotated[str | list[str], Field(alias="figures")] = []
-    """Python files that describe figures and tables beside the paper's (their paths start at the
+    """Python files that describe figures and tables beside the paper's (relative paths start at the
     study's file); none, alone or before such files, leaves out the paper's"""
     style: Style = Style()
     references: list[PaperNumber] | str = []
     """numbers of a paper for comparison tables, or a CSV file with a column for each of their keys
-    (its path starts at the study's file)"""
+    (a relative path starts at the study's file)"""
     audit: Audit | None = None
     release: Release | None = None
     budget: Annotated[Budget | None, Field(exclude_if=lambda value: value is None)] = None
@@ -74,7 +74,7 @@ class StudyFile(Section):
         return [] if isinstance(self.references, str) else self.references
 
     def audit_cells(self) -> list[Cell]:
-        """The settings that are audited, batch size by batch size; none without an audit.
+        """Return the audited settings, batch size by batch size; none without an audit.
 
         Their full batch is the training set with its canaries.
         """
@@ -88,7 +88,7 @@ class StudyFile(Section):
         ]
 
     def sweep_cells(self, sweep: str) -> list[Cell]:
-        """All cells of a sweep, in grid order."""
+        """Return all cells of a sweep, in grid order."""
         return self.sweeps[sweep].cells()
 
     @cached_property
@@ -97,11 +97,11 @@ class StudyFile(Section):
         return {sweep.problem.name: sweep.problem for sweep in self.sweeps.values()}
 
     def sweeps_of(self, problem: str) -> list[str]:
-        """The names of the sweeps that train a problem."""
+        """Return the names of the sweeps that train a problem."""
         return [name for name, sweep in self.sweeps.items() if sweep.problem.name == problem]
 
     def problem_cells(self, problem: str) -> list[Cell]:
-        """All cells of a problem, each once, in the order of the sweeps that have it."""
+        """Return all cells of a problem, each once, in the order of its sweeps."""
         return list(self._problem_cells[problem])
 
     @cached_property
@@ -115,7 +115,7 @@ class StudyFile(Section):
     def competing_cells(
         self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
     ) -> list[Cell]:
-        """The cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
+        """Return the cells that compete for the gradient norms of one (problem, epsilon, epochs, C).
 
         Args:
             problem: its name.
@@ -124,7 +124,7 @@ class StudyFile(Section):
             clipping_bound: C, or the name of a rule.
 
         Returns:
-            One for each batch size of the grid, in its order; none where there is no such cell.
+            One for each batch size of the grid that has the cell, in the grid's order.
         """
         sizes = self._batch_sizes.get(problem, ())
         cells = (Cell(problem, epsilon, epochs, size, clipping_bound) for size in sizes)
@@ -144,29 +144,29 @@ class StudyFile(Section):
 
     @property
     def swept_datasets(self) -> list[str]:
-        """The datasets that a sweep trains on, in the order of the study."""
+        """The datasets that sweeps train on, in the order of the study."""
         used = {sweep.dataset for sweep in self.sweeps.values()}
         return [name for name in self.datasets if name in used]
 
     @property
     def swept_backbones(self) -> list[str]:
-        """The backbones that a sweep trains, in the order of the sweeps."""
+        """The backbones of the sweeps, in their order."""
         return list(dict.fromkeys(sweep.backbone for sweep in self.sweeps.values()))
 
     def kinds(self) -> list[tuple[str, int]]:
-        """Every (problem, epochs) of the study: its cells cost the same."""
+        """Return every (problem, epochs) of the study; the cells of one cost the same."""
         return list(dict.fromkeys((cell.problem, cell.epochs) for cell in self.all_cells()))
 
     def all_cells(self) -> list[Cell]:
-        """Every cell of the study once, problem by problem."""
+        """Return every cell of the study once, problem by problem."""
         return [cell for cells in self._problem_cells.values() for cell in cells]
 
     def has(self, cell: Cell) -> bool:
-        """Whether a cell is in the grid of the study."""
+        """Return whether a cell is in the grid of the study."""
         return cell in self._sweep_of
 
     def sweep_of(self, cell: Cell) -> str:
-        """The first sweep that has a cell; another one that has it too agrees about its training.
+        """Return the first sweep that has a cell; all sweeps that have it train it alike.
 
         Raises:
             KeyError: no sweep has it.
@@ -175,18 +175,18 @@ class StudyFile(Section):
 
     @cached_property
     def _sweep_of(self) -> dict[Cell, str]:
-        # The first of the sweeps that have a cell is entered last.
+        # The first sweep that has a cell is entered last, and overwrites the others.
         return {cell: name for name in reversed(self.sweeps) for cell in self.sweep_cells(name)}
 
     def __copy__(self) -> Self:
-        """A copy whose sections may be changed (``model_copy``): what follows from them is not taken."""
+        """Copy without cached properties, because ``model_copy`` may replace the sections behind them."""
         copy = super().__copy__()
         for name in copy.__dict__.keys() - type(self).model_fields.keys():
             del copy.__dict__[name]
         return copy
 
     def method_title(self, problem: str) -> str:
-        """Title of a problem's method; another optimizer than Adam is named."""
+        """Return the title of a problem's method, with its optimizer unless that is Adam."""
         parts = self.problems[problem]
         title = self.methods[parts.method].title
         if parts.optimizer == "adam":
@@ -195,75 +195,75 @@ class StudyFile(Section):
 
     @cached_property
     def every_optimizer(self) -> dict[str, OptimizerSection]:
-        """Optimizers by name: those of the study, and kinds with their defaults."""
+        """Optimizers by name: those of the study, and the default ones."""
         return BY_DEFAULT | self.optimizers
 
     def optimizer(self, name: str) -> OptimizerSection:
-        """An optimizer by its name."""
+        """Return an optimizer by its name."""
         return self.every_optimizer[name]
 
     def optimizer_title(self, name: str, epsilons: Iterable[float]) -> str:
-        """Title of an optimizer at some epsilons: DP-Adam, SGD."""
+        """Return the title of an optimizer at some epsilons: DP-Adam, SGD."""
         return self.optimizer(name).called(private=any(map(math.isfinite, epsilons)))
 
     def physical_batch(self, problem: str) -> int | Literal["auto"]:
-        """How many examples of a problem are on the device at once."""
+        """Return the physical batch size of a problem: examples on the device at once."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.physical_batch or self.training.physical_batch
 
     def engine(self, problem: str) -> Engine:
-        """How the trials of a problem compute per-example gradients."""
+        """Return how the trials of a problem compute per-example gradients."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.engine or self.methods[first.method].engine or self.training.engine
 
     def clipping(self, cell: Cell) -> Clipping:
-        """The rule that bounds the influence of one example in the trials of a cell."""
+        """Return the clipping rule of a cell."""
         return clipping_rule(cell.clipping_bound, self.training.automatic_clipping_gamma)
 
     def features(self, problem: str) -> Features | None:
-        """The cached features that a problem's trials read; None where they run the network."""
+        """Return the cached features that a problem's trials read; None if they run the network."""
         parts = self.problems[problem]
         if isinstance(self.methods[parts.method], HeadOnly):
             return self.backbones[parts.backbone].features
         return None
 
     def trains_on_vectors(self, problem: str) -> bool:
-        """Whether trials train a head on vectors that need no network: embeddings, or cached features."""
+        """Return whether trials train a head on embeddings or cached features, without a network."""
         dataset = self.datasets[self.problems[problem].dataset]
         return dataset.kind == "embedding" or self.features(problem) is not None
 
     def feature_sources(self) -> list[FeatureSource]:
-        """List the datasets and networks of which features are computed."""
+        """List the datasets and backbones for which features are computed."""
         problems = [parts for name, parts in self.problems.items() if self.features(name)]
         return list(dict.fromkeys(FeatureSource(each.dataset, each.backbone) for each in problems))
 
     def batch_size(self, cell: Cell) -> int:
-        """The expected batch size of a cell as a number: N for the full batch."""
+        """Return the expected batch size of a cell as a number: N for the full batch."""
         return self.numeric_batch_size(self.problems[cell.problem].dataset, cell.batch_size)
 
     def numeric_batch_size(self, dataset: str, batch_size: BatchSize) -> int:
-        """The expected batch size as a number of examples of a dataset."""
+        """Return the expected batch size as a number of examples of a dataset."""
         return self.train_size(dataset) if isinstance(batch_size, str) else batch_size
 
     def steps(self, dataset: str, epochs: int, batch_size: BatchSize) -> int:
-        """T: the optimizer steps that some epochs on a dataset are, by the study's rule."""
+        """Return T, the number of optimizer steps, by the study's rounding rule."""
         size = self.numeric_batch_size(dataset, batch_size)
         return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.step_rounding)
 
     @property
     def holdout_share(self) -> float:
-        """The share of training sets that is held out to select on; 0 where the test set is for that."""
+        """The share of training sets held out for selection; 0 if the test set is used for that."""
         return self.training.holdout_share if self.training.select_on == "holdout" else 0.0
 
     def holdout_size(self, dataset: str) -> int:
-        """How many examples of a dataset's training set are held out to select on; often none.
+        """Return the number of training examples held out for selection: the rows of `held_out_rows`.
 
-        It is the number of rows that `held_out_rows` draws, which no data has a say in.
+        It does not depend on the data.
         """
         if not self.holdout_share:
             return 0
         return len(held_out_rows(self.datasets[dataset].train_size, self.holdout_share))
 
     def train_size(self, dataset: str) -> int:
-        """N: the examples that private training samples from, and that noise is calibrated for."""
+        """Return N: the examples that private training samples from; noise is calibrated for N."""
         return self.datasets[dataset].train_size - self.holdout_size(dataset)

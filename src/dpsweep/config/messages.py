@@ -1,4 +1,4 @@
-"""Messages about mistakes in a study: the key, what was found, what is allowed."""
+"""Messages about mistakes in a study: the key, the value found, and the allowed values."""
 
 import difflib
 import itertools
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST_JOINED_NAME = 200
-"""Characters of joined names, at most: a file name has 255 bytes, with its suffix and a temporary prefix."""
+"""Most characters of joined names: a file name has 255 bytes, with its suffix and a temporary prefix."""
 HUB_ID_PATTERN = r"^\w[\w.-]*/\w[\w.-]*$"
-# One folder inside another, or that folder itself.
+# A folder inside another one, or "." for the outer folder itself.
 FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
 LAYER_PATTERN = r"^[A-Za-z]\w*(\.\w+)*$"
@@ -36,7 +36,7 @@ _PATTERNS = {
     MODULE_PATTERN: "the dotted name of a Python module",
 }
 
-# Errors that say "this is another kind of value": in a union they rule an alternative out.
+# Errors about the type of a value. In a union they rule an alternative out.
 _KINDS = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
@@ -60,7 +60,7 @@ _LIMITS = {
     "string_too_short": "at least {min_length} character",
 }
 
-# Keys that have another name now.
+# Former names of keys.
 _RENAMED = {
     "second_opinion": "check_with_opacus",
     "steps": "step_rounding",
@@ -76,9 +76,9 @@ _LONGEST_NAME = 200  # of a file, or of two
 
 
 def unknown(found: str, allowed: Iterable[str]) -> str:
-    """Say that ``found`` is none of the ``allowed`` names, and which it is nearest to."""
+    """Return a message that ``found`` is not an ``allowed`` name, with the nearest names."""
     names = [str(name) for name in allowed]
-    # All studies end alike, which makes none of them like another.
+    # The common suffix of studies would make all their names look similar.
     stems = {name.removesuffix(".yaml"): name for name in names}
     hint = [
         stems[each] for each in difflib.get_close_matches(found.removesuffix(".yaml"), stems, n=1)
@@ -92,10 +92,10 @@ def unknown(found: str, allowed: Iterable[str]) -> str:
 
 
 def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
-    """Look a name up that somebody typed.
+    """Look up a name that a user typed.
 
     Raises:
-        DpsweepError: there is no such name; the message says what ``kind`` it is, and which there are.
+        DpsweepError: there is no such name; the message begins with ``kind`` and lists the names.
     """
     if name not in named:
         raise DpsweepError(f"{kind}: {unknown(name, named)}")
@@ -103,14 +103,14 @@ def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
 
 
 def shorten(names: Iterable[Any]) -> str:
-    """List names for a message: the first five of them, and how many more there are."""
+    """Join the first five names for a message, and count the others."""
     texts = [_cut(str(name), _LONGEST_NAME) for name in names]
     more = f" and {len(texts) - _FIRST_NAMES} more" if len(texts) > _FIRST_NAMES else ""
     return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
 
 
 def told_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group names by what is said of them, so that each sentence is printed once.
+    """Group names by their sentence, so that each sentence is printed once.
 
     >>> told_once([("a", "late"), ("b", "lost"), ("c", "late"), ("a", "late")])
     {'late': ['a', 'c'], 'lost': ['b']}
@@ -122,7 +122,7 @@ def told_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def merged(sentences: Iterable[str]) -> list[str]:
-    """One sentence of those that begin with the same three words: what differs in them, as a list.
+    """Merge sentences that begin with the same three words: list the words that differ.
 
     >>> merged(["no sweep trains A with C", "no sweep trains B with C", "no role weak"])
     ['no sweep trains A, B with C', 'no role weak']
@@ -137,7 +137,7 @@ def _joined(sentences: list[list[str]]) -> list[str]:
     if len(sentences) == 1:
         return sentences[0]
     start = _shared(sentences)
-    # A word is at the beginning or at the end, not both.
+    # Do not count a word both at the beginning and at the end.
     end = min(_shared([each[::-1] for each in sentences]), min(map(len, sentences)) - start)
     places = [slice(start, len(each) - end) for each in sentences]
     middles = [" ".join(each[place]) for each, place in zip(sentences, places, strict=True)]
@@ -149,20 +149,20 @@ def _joined(sentences: list[list[str]]) -> list[str]:
 
 
 def _shared(sentences: list[list[str]]) -> int:
-    """How many words all begin with."""
+    """Return the number of words that all sentences begin with."""
     alike = (len(set(words)) == 1 for words in zip(*sentences, strict=False))
     return sum(1 for _ in itertools.takewhile(bool, alike))
 
 
 def brief(error: Exception) -> str:
-    """Cut what a library says: the first five lines, each as long as a name may be."""
+    """Shorten a library's error message to five lines, each at most as long as a file name."""
     lines = [_cut(line, _LONGEST_NAME) for line in str(error).splitlines()]
     more = len(lines) - _FIRST_NAMES
     return "\n".join(lines[:_FIRST_NAMES] + [f"... and {more} more lines"] * (more > 0))
 
 
 def value(found: Any) -> str:
-    """Write a value as YAML has it, on one line, shortened if it is long."""
+    """Format a value as YAML on one line, shortened if it is long."""
     return _cut(_flow(found), _LONGEST_VALUE)
 
 
@@ -186,7 +186,7 @@ def _flow(found: Any) -> str:
 
 
 def screen(title: str, mistakes: list[str]) -> str:
-    """Lay out mistakes on one screen of a terminal; those that do not fit are counted."""
+    """Format mistakes for one screen of a terminal, and count those that do not fit."""
     lines = [title]
     for index, mistake in enumerate(mistakes):
         wrapped = textwrap.wrap(
@@ -196,7 +196,7 @@ def screen(title: str, mistakes: list[str]) -> str:
             subsequent_indent="      ",
             break_on_hyphens=False,
         )
-        # One line is kept for the count. The first mistake is always shown.
+        # Keep one line for the count. Always show the first mistake.
         if index > 0 and len(lines) + len(wrapped) > _LINES - 1:
             lines.append(f"  ... and {len(mistakes) - index} more")
             break
@@ -208,11 +208,11 @@ def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> lis
     """Return one line for every mistake that pydantic found in ``content``.
 
     Args:
-        error: what validation raised.
+        error: the validation error.
         content: the mapping that was validated.
-        schema: the JSON schema of the model; it says which keys are allowed where.
+        schema: the JSON schema of the model, with the allowed keys of every section.
     """
-    # What a value that is wrong would decide is no mistake of its own.
+    # Skip errors that follow from another wrong value.
     errors = [
         (each["loc"], each)
         for each in error.errors()
@@ -237,7 +237,7 @@ def _mistakes(
         if not location:
             if where:
                 yield _at(where, error, schemas)
-            else:  # what compares sections: a line a mistake, each with its keys
+            else:  # comparisons of sections: one mistake a line, with its keys
                 yield from str(error["ctx"]["error"]).splitlines()
             continue
         part, rest = location[0], location[1:]
@@ -251,7 +251,7 @@ def _mistakes(
         elif _has(content, part):
             keys.setdefault(part, []).append((rest, error))
         else:
-            # pydantic puts the alternatives of a union into the location; they are no keys.
+            # pydantic puts the alternatives of a union into the location; they are not keys.
             alternatives.setdefault(part, []).append((rest, error))
     if missing:
         yield f"{where or 'the study'}: missing {', '.join(missing)}"
@@ -275,7 +275,7 @@ def _union(
     where: str,
     root: dict[str, Any],
 ) -> Iterator[str]:
-    """Explain the alternative whose kind of value was meant, or else name all kinds."""
+    """Explain the alternative that matches the kind of the value; if none does, list all kinds."""
     for located in alternatives.values():
         if any(rest or not _is_kind(error) for rest, error in located):
             yield from _mistakes(located, content, schemas, where, root)
@@ -289,7 +289,7 @@ def _at(where: str, error: ErrorDetails, schemas: list[Any]) -> str:
     prefix = f"{where}: " if where else ""
     if kind == "value_error":
         message = str(error["ctx"]["error"])
-        # What compares several keys of a mapping begins with the key that it is about.
+        # A message about several keys of a mapping begins with the key at fault.
         compares = isinstance(found, dict)
         return f"{where}.{message}" if compares else f"{prefix}found {value(found)}; {message}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -308,7 +308,7 @@ def _is_kind(error: ErrorDetails) -> bool:
 
 
 def _allowed(error: ErrorDetails) -> str:
-    """Put what an error demands into words."""
+    """Describe the values that an error allows."""
     limits = error.get("ctx", {})
     if error["type"] == "literal_error":
         return str(limits["expected"]).replace("'", "")
@@ -347,7 +347,7 @@ def _resolve(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _options(schema: Any, root: dict[str, Any], content: Any) -> list[Any]:
-    """The plain schemas that a value may have; of a tagged union the one that its tag names."""
+    """Return the plain schemas of a value; for a tagged union the schema of the value's tag."""
     schema = _resolve(schema, root)
     if "discriminator" in schema and isinstance(content, dict):
         mapping = schema["discriminator"]["mapping"]
@@ -362,7 +362,7 @@ def _options(schema: Any, root: dict[str, Any], content: Any) -> list[Any]:
 
 
 def _below(schemas: list[Any], part: int | str, root: dict[str, Any], content: Any) -> list[Any]:
-    """The schemas of the value at ``part`` of a value that has one of ``schemas``."""
+    """Return the schemas of the value at key ``part``, for parents with one of ``schemas``."""
     found = []
     for schema in schemas:
         if isinstance(part, int):

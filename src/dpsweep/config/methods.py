@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt
 
 from dpsweep.config.section import Engine, Section, Title
 
-LARGEST_RANK = 4096  # as many as the widest layers have inputs
+LARGEST_RANK = 4096  # the number of inputs of the widest layers
 
 
 class MethodSection(Section):
@@ -14,15 +14,15 @@ class MethodSection(Section):
 
     engine: Engine | None = None
     """overrides training.engine"""
-    # Trials of methods without it keep their keys.
+    # Excluded if empty: trials of methods without it keep their keys.
     freeze: Annotated[
         list[Annotated[str, Field(min_length=1)]], Field(exclude_if=lambda names: not names)
     ] = []
-    """parameters, or modules with all that is in them, that the method would train and that do not train;
-    * stands for any part of a name (network.*.pooler)"""
+    """parameters or whole modules that the method would train, but that stay fixed; * stands for any part
+    of a name (network.*.pooler)"""
 
     def identity(self) -> dict[str, Any]:
-        """Part of the keys of stored trials that says which parameters train."""
+        """Return the part of stored trials' keys that determines which parameters train."""
         return self.model_dump(mode="json", exclude={"title", "engine"})
 
 
@@ -34,7 +34,7 @@ class Film(MethodSection):
 
 
 class HeadOnly(MethodSection):
-    """The classification head alone: on cached features, where the backbone has a section for them."""
+    """The classification head alone, on cached features if the backbone has the section `features`."""
 
     title: Title = "Head"
     kind: Literal["head"]
@@ -64,7 +64,7 @@ class LoRA(MethodSection):
     """names of linear layers, as in peft"""
 
     def identity(self) -> dict[str, Any]:
-        """Name the key `target_modules` as it was named first, so that stored trials stay valid."""
+        """Use the former name of the key `target_modules`, so that stored trials stay valid."""
         identity = super().identity()
         return identity | {"targets": identity.pop("target_modules")}
 

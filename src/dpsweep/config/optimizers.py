@@ -1,10 +1,10 @@
-"""The section `optimizers`: how noised gradients become a model. The one table of optimizers.
+"""The section `optimizers`: the update from noised gradients. The single table of optimizers.
 
-A class has all that is particular to an optimizer: its arguments, which are part of a trial's key; its
-name in captions; what constructs it; and whether the formula of `dpsweep.recommend` is about its steps.
+A class has everything specific to an optimizer: its arguments, which are part of a trial's key; its name
+in captions; its constructor; and whether the formula of `dpsweep.recommend` applies to its steps.
 
-Schedules and averages belong to the optimizer too. All of this comes after the noise and reads nothing
-else of the data, so none of it changes epsilon (docs/privacy.md, "What comes after the noise").
+Schedules and averages belong to the optimizer too. Optimizers only post-process noised gradients, so none
+of this changes epsilon (docs/privacy.md, "What comes after the noise").
 """
 
 import math
@@ -25,9 +25,9 @@ _WITHOUT = {"LBFGS": "computes losses again", "SparseAdam": "wants sparse gradie
 
 
 class ExponentialAverage(Section):
-    """Every step counts ``decay`` times as much as the next one; all weights together are 1.
+    """An average in which every step has ``decay`` times the weight of the next; weights sum to 1.
 
-    As in De et al. (2022), without the weight that parameters before training would have.
+    As in De et al. (2022), but the parameters before training have no weight.
     """
 
     kind: Literal["ema"]
@@ -39,7 +39,7 @@ class ExponentialAverage(Section):
         return f"EMA {number(self.decay)}"
 
     def weight(self, step: int, steps: int) -> float:  # noqa: ARG002 (as of a tail)
-        """The weight of the parameters after a step (from 1) in the average of the steps so far.
+        """Return the weight of the parameters after a step (from 1) in the average of the steps so far.
 
         >>> ema = ExponentialAverage(kind="ema", decay=0.5)
         >>> [round(ema.weight(step, 3), 3) for step in (1, 2, 3)]
@@ -53,7 +53,7 @@ class TailAverage(Section):
 
     kind: Literal["tail"]
     share: Annotated[float, Field(gt=0, le=1)]
-    """of the T steps, rounded up"""
+    """share of the T steps, rounded up"""
 
     @property
     def called(self) -> str:
@@ -61,7 +61,7 @@ class TailAverage(Section):
         return f"mean of the last {100 * self.share:g} %"
 
     def weight(self, step: int, steps: int) -> float:
-        """The weight of the parameters after a step (from 1) in the average of the steps so far.
+        """Return the weight of the parameters after a step (from 1) in the average of the steps so far.
 
         >>> tail = TailAverage(kind="tail", share=0.5)
         >>> [tail.weight(step, 4) for step in (1, 2, 3, 4)]
@@ -80,26 +80,26 @@ class OptimizerSection(Section):
     constructor: ClassVar[str]
     """module:class"""
     options: ClassVar[dict[str, Any]] = {}
-    """arguments of the constructor that change no number but by rounding"""
+    """arguments of the constructor that change results only by rounding"""
     knows_noise: ClassVar[bool] = False
-    """whether the constructor takes ``noise_variance``, that of each number of a gradient"""
+    """whether the constructor takes ``noise_variance``, the variance in each coordinate of a gradient"""
     unit_steps: ClassVar[bool] = False
     """whether each step moves each parameter by about the learning rate, as the formula of
-    `dpsweep.recommend` has it"""
+    `dpsweep.recommend` assumes"""
 
     kind: str
     title: Title = ""
-    """by default its name, with what differs from the defaults"""
+    """by default its name, with the settings that differ from the defaults"""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """of the learning rate over the T steps of a trial; cosine and linear fall to 0"""
     warmup: Share = 0.0
     """share of the T steps in which the learning rate rises to its full value"""
     average: Average | None = None
-    """{kind: ema, decay: ...} or {kind: tail, share: ...}: what is measured and released is this average of
-    the parameters after each step; the last ones are measured beside it"""
+    """{kind: ema, decay: ...} or {kind: tail, share: ...}: measure and release this average of the parameters
+    after each step; the last parameters are measured too"""
 
     def made_by(self) -> tuple[str, dict[str, Any]]:
-        """Its constructor, and the arguments of that, without the learning rate and the noise.
+        """Return the constructor and its arguments, without the learning rate and the noise.
 
         >>> SGD(kind="sgd", momentum=0.9).made_by()
         ('torch.optim:SGD', {'fused': True, 'momentum': 0.9, 'nesterov': False})
@@ -108,7 +108,7 @@ class OptimizerSection(Section):
         return self.constructor, {**self.options, **settings}
 
     def identity(self) -> str | dict[str, Any]:
-        """Part of the keys of stored trials: the kind, and what differs from its defaults.
+        """Return the part of stored trials' keys: the kind, and settings that differ from its defaults.
 
         >>> SGD(kind="sgd").identity(), SGD(kind="sgd", momentum=0.9, title="Heavy ball").identity()
         ('sgd', {'kind': 'sgd', 'momentum': 0.9})
@@ -117,11 +117,11 @@ class OptimizerSection(Section):
         return {"kind": self.kind, **changed} if changed else self.kind
 
     def _changed(self) -> dict[str, Any]:
-        """The settings that differ from the defaults of its kind."""
+        """Return the settings that differ from the defaults of its kind."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "title"})
 
     def called(self, private: bool = False) -> str:
-        """Return its name in captions, with what differs from the defaults.
+        """Return its name in captions, with the settings that differ from the defaults.
 
         >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").called(private=True)
         'DP-SGD (cosine, momentum 0.9)'
@@ -133,7 +133,7 @@ class OptimizerSection(Section):
         return "DP-" * private + name + (f" ({', '.join(said)})" if said else "")
 
     def factor(self, step: int, steps: int) -> float:
-        """The share of the learning rate that a step (from 1) of T steps takes; never 0.
+        """Return the learning rate of a step (from 1) of T steps, as a share of the full one; never 0.
 
         >>> falling = Adam(kind="adam", schedule="linear", warmup=0.25)
         >>> [round(falling.factor(step, 8), 2) for step in range(1, 9)]
@@ -152,19 +152,19 @@ class OptimizerSection(Section):
 
 
 class TwoMoments(OptimizerSection):
-    """Base of optimizers that divide the mean of gradients by the root of that of their squares."""
+    """Base of optimizers that divide the mean gradient by the root of the mean squared gradient."""
 
     betas: Betas = [0.9, 0.999]
-    """decay of the first and of the second moment, in a step"""
+    """decay of the first and of the second moment, for a step"""
     eps: PositiveFloat = 1e-8
-    """is added to the root of the second moment"""
+    """added to the root of the second moment"""
 
 
 class Adam(TwoMoments):
-    """Adam (Kingma and Ba 2015), whose steps on noised gradients are DP-Adam."""
+    """Adam (Kingma and Ba 2015); with noised gradients it is DP-Adam."""
 
     constructor = "torch.optim:Adam"
-    # One kernel for all parameters: FiLM has many small ones.
+    # One kernel for all parameters, because FiLM has many small ones.
     options = {"fused": True}
     unit_steps = True
 
@@ -172,7 +172,7 @@ class Adam(TwoMoments):
 
 
 class AdamW(TwoMoments):
-    """Adam whose weight decay is apart from its moments (Loshchilov and Hutter 2019)."""
+    """Adam with weight decay decoupled from its moments (Loshchilov and Hutter 2019)."""
 
     constructor = "torch.optim:AdamW"
     options = {"fused": True}
@@ -180,11 +180,11 @@ class AdamW(TwoMoments):
 
     kind: Literal["adamw"]
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """times the learning rate, the share of every parameter that a step takes away"""
+    """times the learning rate, the share by which a step shrinks every parameter"""
 
 
 class SGD(OptimizerSection):
-    """Stochastic gradient descent, with momentum if it has one."""
+    """Stochastic gradient descent, with or without momentum."""
 
     constructor = "torch.optim:SGD"
     options = {"fused": True}
@@ -204,14 +204,14 @@ class SGD(OptimizerSection):
 
 
 class BiasCorrectedAdam(TwoMoments):
-    """Adam without the noise in its second moment: DP-AdamBC (Tang et al. 2024)."""
+    """Adam with the noise variance subtracted from its second moment: DP-AdamBC (Tang et al. 2024)."""
 
     constructor = "dpsweep.training.adam_bc:AdamBC"
     knows_noise = True
 
     kind: Literal["adam-bc"]
     floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """the least that a second moment may be without the noise variance, in units of that variance"""
+    """smallest second moment after the noise variance is subtracted, in units of that variance"""
 
 
 class TorchOptimizer(OptimizerSection):
@@ -221,9 +221,9 @@ class TorchOptimizer(OptimizerSection):
 
     kind: Literal["torch"]
     name: ArgumentName
-    """of the class, as RMSprop"""
+    """of the class, such as RMSprop"""
     arguments: dict[ArgumentName, Argument] = {}
-    """of the class, as {alpha: 0.9}; dpsweep check tries them"""
+    """of the class, such as {alpha: 0.9}; dpsweep check tries them"""
 
     @model_validator(mode="after")
     def _takes_one_gradient(self) -> Self:
@@ -249,7 +249,7 @@ class TorchOptimizer(OptimizerSection):
         return self
 
     def made_by(self) -> tuple[str, dict[str, Any]]:
-        """The class, and its arguments."""
+        """Return the class, and its arguments."""
         return f"{self.constructor}{self.name}", dict(self.arguments)
 
 
@@ -261,13 +261,13 @@ _ADAPTER: TypeAdapter[OptimizerSection] = TypeAdapter(Optimizer)
 
 
 def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:
-    """The optimizer of an identity, with its defaults.
+    """Return the optimizer of an identity, with its defaults.
 
     >>> optimizer_of({"kind": "sgd", "momentum": 0.9}).called()
     'SGD (momentum 0.9)'
 
     Raises:
-        ValidationError: it is the identity of none.
+        ValidationError: no optimizer has this identity.
     """
     return _ADAPTER.validate_python({"kind": identity} if isinstance(identity, str) else identity)
 
@@ -277,10 +277,10 @@ BY_DEFAULT = {kind: optimizer_of(kind) for kind in ("adam", "adamw", "sgd", "ada
 
 
 def _said(changed: dict[str, Any]) -> Iterator[str]:
-    """Say in words what of an optimizer differs from the defaults."""
+    """Yield a caption's words for each setting that differs from the defaults."""
     for key, value in changed.items():
         match key, value:
-            case "name", _:  # is the title
+            case "name", _:  # already in the title
                 continue
             case "arguments", _:
                 yield from _said(value)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class PaperNumber(Section):
-    """A number that a paper prints, beside which ours is shown, and the cells that it is about."""
+    """A number that a paper prints, and the cells that it describes; tables show ours beside it."""
 
     dataset: str
     backbone: str
     method: str
     clipping_bound: PositiveFloat | PrivateRule | Literal["tuned"]
-    """one C, AUTO-S, or the best of several C"""
+    """a C; automatic (AUTO-S); or tuned, the best of several C"""
     epsilon: PositiveFloat
     epochs: PositiveInt
     value: float
@@ -26,7 +26,7 @@ class PaperNumber(Section):
     maximum: float | None = None
 
     def is_of(self, cells: "Selection") -> bool:
-        """Whether the number is about these cells, which have names and values."""
+        """Return whether the number describes these cells, which must have names and values."""
         problem, bounds = cells.problem, cells.values("clipping_bound")
         return (
             (self.dataset, self.backbone, self.method)

@@ -1,4 +1,4 @@
-"""The sections `audit` and `release`: what is trained beside the sweeps."""
+"""The sections `audit`, `release` and `budget`: training beside the sweeps, and its limit."""
 
 import itertools
 from typing import Annotated, Literal, Self
@@ -23,33 +23,34 @@ MOST_TRIALS = 1e6
 
 
 class Budget(Section):
-    """The joint (epsilon, delta) that all releases on the same data may spend; one beyond it is refused."""
+    """The joint (epsilon, delta) that all releases on the same data may spend; others are refused."""
 
     epsilon: PositiveFloat
     delta: Annotated[float, Field(gt=0, lt=1)]
 
 
 class Audit(Section):
-    """Canaries in the trainer of a sweep: a measured lower bound on epsilon beside the claimed one."""
+    """An audit with canaries: a measured lower bound on epsilon beside the claimed epsilon."""
 
     sweep: Name
-    """whose dataset, backbone, method and optimizer are audited"""
+    """the sweep with the audited dataset, backbone, method and optimizer"""
     epsilon: Grid
     """claimed privacy budgets; each is audited at each batch size"""
     epochs: PositiveInt
     batch_size: Annotated[
         list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]
-    """of the training set with its canaries"""
+    """expected batch sizes; full is the training set with its canaries"""
     clipping_bound: PositiveFloat | PrivateRule
     learning_rate: LearningRate
     randomness: Literal["public", "secret"] = "public"
     """of sampling, noise and canaries: public is derived from the setting, as in sweeps; secret is
     drawn from the system and never stored, as in a release"""
     canaries: PositiveInt = 1000
-    """examples with a known gradient; at most one a trainable parameter"""
+    """examples with a known gradient; at most one for each trainable parameter"""
     guesses: PositiveInt | None = None
-    """even: half of them 'included', half 'excluded'; by default chosen by simulation, before the run"""
+    """even: half of the guesses are 'included', half 'excluded'; by default chosen by simulation before the
+    run"""
 
     @model_validator(mode="after")
     def _guesses_are_about_canaries(self) -> Self:
@@ -62,13 +63,13 @@ class Audit(Section):
 
 
 class Release(Section):
-    """A model that is trained with secret randomness, on one setting or on the best of several."""
+    """A model trained with secret randomness, on one setting or on the best of several."""
 
     sweep: Name
-    """whose dataset, backbone, method and optimizer are trained"""
+    """the sweep with the dataset, backbone, method and optimizer to train"""
     selection: Literal["fixed", "private"] = "fixed"
-    """fixed trains the one setting that is named; private trains a secret random number of settings
-    from the lists and keeps the best, and epsilon covers that"""
+    """fixed trains the one setting; private trains a secret random number of settings from the lists
+    and keeps the best, and epsilon covers this selection"""
     epsilon: PositiveFloat
     """of the released model, tuning included"""
     epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
@@ -80,9 +81,9 @@ class Release(Section):
     mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS, allow_inf_nan=False)] = 3.0
     """expected number of trials; private"""
     shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)] = 1.0
-    """of the distribution of their number: 1 is geometric; private"""
+    """shape of the distribution of their number: 1 is geometric; private"""
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """share of the training set that scores trials; private"""
+    """share of the training set that trials are scored on; private"""
 
     @model_validator(mode="after")
     def _lists_fit_the_selection(self) -> Self:
@@ -101,11 +102,11 @@ class Release(Section):
 
     @property
     def held_out(self) -> float:
-        """The share of the training set that is not trained on."""
+        """The share of the training set that is not used for training."""
         return self.holdout_share if self.selection == "private" else 0.0
 
     def candidates(self, problem: str) -> list[tuple[Cell, float]]:
-        """The settings, each a cell of a problem and a learning rate."""
+        """Return the settings, each a cell of a problem and a learning rate."""
         return [
             (Cell(problem, self.epsilon, epochs, batch_size, bound), rate)
             for epochs, batch_size, bound, rate in itertools.product(

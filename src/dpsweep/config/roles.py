@@ -1,4 +1,4 @@
-"""The section `roles`: what stands for what in figures and tables."""
+"""The section `roles`: the datasets, backbones and methods that figures and tables refer to by role."""
 
 from typing import Annotated
 
@@ -17,9 +17,9 @@ class DatasetRoles(Section):
     small: Name | None = None
     """few examples of every class"""
     imbalanced: Name | None = None
-    """classes of unlike size"""
+    """classes of different sizes"""
     scratch: Name | None = None
-    """what a network is trained on from scratch"""
+    """for training from scratch"""
     text: Name | None = None
     """texts"""
 
@@ -30,7 +30,7 @@ class BackboneRoles(Section):
     weak: Name | None = None
     """of most figures: the weaker one, or the only one"""
     strong: Name | None = None
-    """what the weak one is compared with"""
+    """compared with the weak one"""
     residual: Name | None = None
     """a convolutional network"""
     scratch: Name | None = None
@@ -57,9 +57,9 @@ class MethodRoles(Section):
 
 
 class Roles(Section):
-    """Which datasets, backbones and methods the figures and tables are about.
+    """The datasets, backbones and methods of figures and tables.
 
-    A target whose roles are not bound is not drawn; `dpsweep check` says which, and why.
+    A target is left out if a role that it needs is not bound; `dpsweep check` lists such targets.
     """
 
     datasets: DatasetRoles = DatasetRoles()
@@ -73,18 +73,18 @@ class Roles(Section):
             AfterValidator(strictly_increasing),
         ],
     ] = {}
-    """for a method: the small, baseline and large clipping bound that figures contrast; by default
-    the bound nearest to 1 and its neighbours on the grid"""
+    """for a method: the small, baseline and large clipping bound that figures compare; by default the
+    bound nearest to 1 and its neighbours on the grid"""
 
     def bound(self, part: str, name: str) -> list[str] | None:
-        """Names that a role is bound to.
+        """Return the names that a role is bound to.
 
         Args:
             part: dataset, backbone or method.
-            name: perhaps a role.
+            name: of a role, or any other word.
 
         Returns:
-            Names, none where the role is free; None where there is no such role.
+            Names, an empty list if the role is not bound; None if there is no such role.
         """
         section = getattr(self, f"{part}s")
         if name not in type(section).model_fields:
@@ -93,5 +93,5 @@ class Roles(Section):
         return found if isinstance(found, list) else [] if found is None else [found]
 
     def roles_of(self, part: str) -> list[str]:
-        """The roles of a part: dataset, backbone or method."""
+        """Return the roles of a part: dataset, backbone or method."""
         return list(type(getattr(self, f"{part}s")).model_fields)

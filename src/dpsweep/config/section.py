@@ -31,21 +31,21 @@ def _writable(title: str) -> str:
 
 
 Title = Annotated[str, AfterValidator(_writable)]
-"""A name in figures, tables and pages, in one line."""
+"""A name in figures, tables and pages, on one line."""
 
-# Names become file names, so they hold nothing that a path or a shell could read differently.
+# Names become file names, so they have no special characters of paths or shells.
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]
 HubId = Annotated[str, StringConstraints(pattern=HUB_ID_PATTERN)]
 FolderName = Annotated[str, StringConstraints(pattern=FOLDER_PATTERN)]
 Commit = Annotated[str, StringConstraints(pattern=COMMIT_PATTERN)]
 LayerName = Annotated[str, StringConstraints(pattern=LAYER_PATTERN, max_length=100)]
-# It stands in Python code: that of a model card.
+# It becomes Python code in a model card.
 ArgumentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100)]
 ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 
 
 def strictly_increasing(values: list[Number]) -> list[Number]:
-    """Refuse numbers that are not sorted, or that are repeated."""
+    """Refuse numbers that are not sorted or are repeated."""
     for smaller, larger in itertools.pairwise(values):
         if larger == smaller:
             raise ValueError(f"allowed: every value once, but {number(larger)} appears twice")
@@ -58,7 +58,7 @@ def strictly_increasing(values: list[Number]) -> list[Number]:
 
 
 def distinct_when_printed(values: list[float]) -> list[float]:
-    """Refuse numbers that differ after their sixth digit only: tables and logs show them as one."""
+    """Refuse numbers with the same first six digits, because tables and logs print them alike."""
     for smaller, larger in itertools.pairwise(values):
         if f"{smaller:.6g}" == f"{larger:.6g}":
             raise ValueError(
@@ -68,7 +68,7 @@ def distinct_when_printed(values: list[float]) -> list[float]:
 
 
 def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: str | None) -> None:
-    """Refuse what is read twice: epsilon holds per example, and a test must be of unseen ones.
+    """Refuse data that is read twice: epsilon holds per example, and test examples must be unseen.
 
     Args:
         train_key: the key of the training parts, for the message.
@@ -77,7 +77,7 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
         test: the file, folder or split of test examples, if there is one.
 
     Raises:
-        ValueError: a part is there twice.
+        ValueError: a part occurs twice.
     """
     parts = [posixpath.normpath(part) for part in train]
     repeated = sorted({part for part in parts if parts.count(part) > 1})
@@ -90,7 +90,7 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
 
 
 def usable_path(text: str) -> str:
-    """Refuse a path that no file can have."""
+    """Refuse a path that cannot exist."""
     if any(ord(character) < ord(" ") for character in text):
         raise ValueError("allowed: a path without control characters")
     try:
@@ -113,7 +113,7 @@ def usable_folder(text: str) -> str:
 
 _LONGEST_NAME = 255  # of a file, on Linux and macOS
 LONGEST_AXIS = 1000
-"""Values of an axis of a grid, at most."""
+"""Largest number of values on an axis of a grid."""
 
 LocalPath = Annotated[str, AfterValidator(usable_path)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -125,20 +125,20 @@ Axis = Annotated[
 ]
 """The values of an axis of a grid."""
 Grid = Axis[PositiveFloat]
-# Above 1e30 the arithmetic of the optimizer itself overflows.
+# Above 1e30 the arithmetic of the optimizer overflows.
 LearningRate = Annotated[float, Field(gt=0, le=1e30)]
 LearningRates = Annotated[Axis[LearningRate], AfterValidator(distinct_when_printed)]
 
 
 class Section(Settings):
-    """A section of the study file, or an entry of one, which may name local data."""
+    """A section of the study file, or an entry of a section; it may name local data."""
 
     def local_files(self) -> dict[str, str]:
-        """The local files that the section names, by key."""
+        """Return the local files that the section names, by key."""
         return {}
 
     def local_folders(self) -> dict[str, str]:
-        """The local folders that the section names, by key."""
+        """Return the local folders that the section names, by key."""
         return {}
 
 

@@ -1,11 +1,11 @@
-"""Selections: which cells a part of a figure or table is drawn from.
+"""Selections: the cells behind a part of a figure or table.
 
-A selection says what the cells are: roles or names of the dataset, backbone and method, and values of
-the grid. For a value there may be a word, which stands for what the study's own grid has there:
+A selection has roles or names of the dataset, backbone and method, and values of the grid. A word can
+stand for values of the study's own grid:
 
 ======================  =================================================================================
 ``epsilon``             ``loose`` and ``tight``: the largest and smallest
-``epochs``              ``few`` and ``many``; ``usual``: what most cells of the dataset are trained for
+``epochs``              ``few`` and ``many``; ``usual``: the most common value of the dataset's cells
 ``clipping_bound``      ``small`` and ``large``; ``baseline``: the one nearest to 1; ``neighbours``: the
                         baseline and those next to it
 ``batch_size``          ``small``: the smallest that takes at most 100 steps an epoch
@@ -13,16 +13,15 @@ all but ``batch_size``  ``common``: every value that the parts of the target sha
                         at least two)
 ======================  =================================================================================
 
-A word means the same value in all parts of a target that are about one dataset: a value that all
-of them have. What is left out is the main dataset, the weak backbone, the main method, DP-Adam, the
-usual number of epochs, and every epsilon, clipping bound and batch size. A selection is a full
-product of its axes: an axis that is left out gets only values that the grid has with every value of
-the other axes.
+A word means the same value in all parts of a target with the same dataset: a value that all of them
+have. Defaults are the main dataset, the weak backbone, the main method, DP-Adam, the usual number of
+epochs, and every epsilon, clipping bound and batch size. A selection is a full product of its axes: an
+axis that is left out gets only values that the grid has with every value of the other axes.
 
-A part with ``each`` stands for several: one for each value that its word has on that axis, or for each
-name that its role has.
+A part with ``each`` stands for several parts: one for each value of its word on that axis, or for each
+name of its role.
 
-`dpsweep.study.bound` puts names and lists of values in place of roles and words.
+`dpsweep.study.bound` replaces roles and words by names and lists of values.
 """
 
 import itertools
@@ -34,11 +33,11 @@ from dpsweep.config.cells import CELL_AXES, BatchSize, Cell, Problem
 from dpsweep.config.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
-"""Keys whose value is a role or a name."""
+"""Keys with a role or a name as value."""
 NAMED = (*PARTS, "optimizer")
-"""Keys of a problem; an optimizer has a name only."""
+"""Keys of a problem; an optimizer has a name, not a role."""
 AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
-"""The axes of a grid, in the order in which words are given values."""
+"""The axes of a grid, in the order in which words are resolved."""
 DEFAULTS = {"dataset": "main", "backbone": "weak", "method": "main", "optimizer": "adam"}
 
 Part = Annotated[str, Field(min_length=1)]
@@ -49,13 +48,13 @@ EpochsWord = Literal["usual", "few", "many", "common", "all"]
 ClippingWord = Literal["small", "large", "baseline", "neighbours", "common", "all"]
 BatchSizeWord = Literal["small", "all"]
 VALUES = ("full", *RULES)
-"""Values of the grid that are no numbers."""
+"""Values of the grid that are not numbers."""
 Axis = Literal["method", "epsilon", "epochs", "clipping_bound"]
-"""Keys that may have several values or names, each of which has a part of its own."""
+"""Keys allowed in ``each``."""
 
 
 def is_given(value: object) -> bool:
-    """Whether the file says a value itself, not a word for it or nothing."""
+    """Return whether a setting is a value: neither a word for one, nor left out."""
     return value is not None and (not isinstance(value, str) or value in VALUES)
 
 
@@ -71,7 +70,7 @@ class Settings(BaseModel):
 
 
 class Selection(Settings):
-    """Cells by what they are; see `dpsweep.config.selections` for what words and omissions mean."""
+    """A set of cells; see `dpsweep.config.selections` for the meaning of words and omissions."""
 
     dataset: Part | None = None
     """a role or a name; main if left out"""
@@ -88,12 +87,12 @@ class Selection(Settings):
     """automatic is AUTO-S; if left out, every C"""
 
     def within(self, panel: "Selection") -> Self:
-        """This selection with what it leaves out taken from its panel."""
+        """Return this selection, with missing keys taken from its panel."""
         left_out = [name for name in Selection.model_fields if getattr(self, name) is None]
         return self.model_copy(update={name: getattr(panel, name) for name in left_out})
 
     def values(self, axis: str) -> list[Any]:
-        """The values of an axis, where it has no word; none where it is left out."""
+        """Return the values of an axis that has no word; none if the axis is left out."""
         chosen = getattr(self, axis)
         if chosen is None:
             return []
@@ -106,12 +105,12 @@ class Selection(Settings):
 
     @property
     def problem(self) -> Problem:
-        """Problem of the selection, once names stand for roles."""
+        """The problem of the selection, once roles are replaced by names."""
         dataset, backbone, method = (str(getattr(self, part)) for part in PARTS)
         return Problem(dataset, backbone, method, self.optimizer or DEFAULTS["optimizer"])
 
     def cells(self) -> list[Cell]:
-        """The cells of the selection in grid order, once it has names and values."""
+        """Return the cells of the selection in grid order, once it has names and values."""
         problem = self.problem.name
         places = itertools.product(*(self.values(axis) for axis in CELL_AXES))
         return [Cell(problem, *place) for place in places]
@@ -121,23 +120,23 @@ class Panel(Selection):
     """One axes of a figure, drawn from one selection."""
 
     title: str = ""
-    """by default, what tells the panel from others"""
+    """by default, the settings that differ from other panels"""
     each: tuple[Axis, ...] = ()
-    """keys of which every value, or every name of the role, has a panel of its own"""
+    """keys for which every value, or every name of the role, has its own panel"""
 
 
 class Line(Selection):
     """One line of a panel."""
 
     label: str = ""
-    """by default, what tells the line from others"""
+    """by default, the settings that differ from other lines"""
     difficulty: Literal["easy", "medium", "hard"] | None = None
-    """of the problem: the colour"""
+    """of the problem; selects the colour"""
 
 
 class LinePanel(Selection):
-    """One axes with several lines, which leave out what the panel says."""
+    """One axes with several lines, which take missing keys from the panel."""
 
     title: str = ""
-    """by default, what tells the panel from others"""
+    """by default, the settings that differ from other panels"""
     lines: Annotated[list[Line], Field(min_length=1)]

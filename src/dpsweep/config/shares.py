@@ -1,7 +1,7 @@
-"""Parts of a dataset that are drawn by a hash of each example's own name.
+"""Parts of a dataset, drawn by a hash of each example's own name.
 
-No random generator is asked for all examples at once, where one more example would change what is drawn
-for every other. docs/privacy.md says what that means for the guarantee.
+With one random generator for all examples, one more example would change the draws of all others.
+docs/privacy.md explains what this means for the guarantee.
 """
 
 import hashlib
@@ -13,20 +13,20 @@ _NUMBERS = 2**64
 
 
 def draw(*name: str | int) -> int:
-    """Return a number from 0 to 2^64 - 1 that depends on a name alone, and looks random.
+    """Return a pseudorandom number from 0 to 2^64 - 1 that depends only on a name.
 
     Args:
-        name: what an example is called, and what is drawn for: another purpose, another number.
+        name: of the purpose and of the example; other purposes give other numbers.
     """
     digest = hashlib.sha256(canonical_json(name).encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 
 def is_within(share: float, *name: str | int) -> bool:
-    """Whether the example of this name is in a share of all: no other example has a say in it.
+    """Return whether an example belongs to a random share of all, independently of other examples.
 
     Args:
-        share: above 0, at most 1, which takes every example.
+        share: above 0, at most 1 (every example).
         name: as for `draw`.
     """
     return draw(*name) < share * _NUMBERS
@@ -34,15 +34,15 @@ def is_within(share: float, *name: str | int) -> bool:
 
 @lru_cache(maxsize=64)
 def held_out_rows(train_size: int, share: float) -> tuple[int, ...]:
-    """The rows of a training set that are held out to select on, ascending.
+    """Return the rows of a training set that are held out for selection, ascending.
 
     >>> len(held_out_rows(train_size=1000, share=0.1))
     102
 
-    They are known before the data is: a row is held out by its number alone.
+    They do not depend on the data, only on row numbers.
 
     Args:
-        train_size: rows in all.
+        train_size: number of rows.
         share: the share to hold out; 0 holds out none.
     """
     return tuple(row for row in range(train_size) if is_within(share, "holdout", row))

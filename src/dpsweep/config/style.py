@@ -1,4 +1,4 @@
-"""The section `style`: how figures look."""
+"""The section `style`: colours and sizes of figures."""
 
 from typing import Annotated
 
@@ -27,21 +27,21 @@ class Style(Section):
     """Colours and sizes of all figures."""
 
     colour_map: Annotated[str, AfterValidator(_colour_map)] = "viridis"
-    """of squares, and of lines whose values have an order, such as ε"""
+    """of squares, and of lines for ordered values such as ε"""
     palette: Annotated[list[Annotated[str, AfterValidator(_colour)]], Field(min_length=7)] = [
-        # Told apart by every common colour vision: seaborn's "colorblind".
+        # Seaborn's "colorblind" palette, distinguishable with common colour-vision deficiencies.
         *("#0173b2", "#949494", "#d55e00"),
         *("#029e73", "#cc78bc", "#56b4e9", "#000000"),
     ]
-    """seven colours: of an easy, a middle and a hard problem, and of up to four methods"""
+    """seven colours: of an easy, a medium and a hard problem, and of up to four methods"""
     font_size: Annotated[float, Field(ge=4, le=24)] = 8.0
-    """in points; small type follows it"""
+    """in points; small type scales with it"""
     page_width: Annotated[float, Field(ge=3, le=20)] = 5.5
     """of a figure across the page, in inches"""
 
     @property
     def difficulty(self) -> dict[str, str]:
-        """The colours of an easy, a middle and a hard problem."""
+        """The colours of an easy, a medium and a hard problem."""
         return dict(zip(("easy", "medium", "hard"), self.palette, strict=False))
 
     @property
@@ -56,9 +56,9 @@ class Style(Section):
 
     @property
     def small(self) -> float:
-        """The size of notes beside a drawing, such as the settings that were chosen; points."""
+        """The font size of notes beside a drawing, such as the chosen settings, in points."""
         return self.points(6)
 
     def points(self, size: float) -> float:
-        """A size of type where the font size is 8, in points of this style."""
+        """Scale a font size, given for the base size 8, to this style; points."""
         return size * self.font_size / 8

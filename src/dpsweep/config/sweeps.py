@@ -42,14 +42,14 @@ Optimizers = (
     Annotated[list[Name], Field(min_length=1), AfterValidator(_all_different)]
     | Annotated[dict[Name, LearningRates | Geometric | None], Field(min_length=1)]
 )
-"""Several, perhaps with learning rates in the place of those of the sweep."""
+"""Several optimizers, optionally with their own learning rates."""
 
 
 def one_optimizer_each(sweeps: dict[str, "Sweep"]) -> dict[str, "Sweep"]:
-    """Write sweeps of several optimizers out: ``<sweep>_<optimizer>`` for each.
+    """Replace a sweep of several optimizers by one sweep for each, ``<sweep>_<optimizer>``.
 
     Raises:
-        ValueError: there is a sweep of such a name.
+        ValueError: there is a sweep with such a name.
     """
     found: dict[str, Sweep] = {}
     for name, sweep in sweeps.items():
@@ -65,7 +65,7 @@ def one_optimizer_each(sweeps: dict[str, "Sweep"]) -> dict[str, "Sweep"]:
 
 
 def bounds_or_rule(value: list[float] | RuleName) -> list[ClippingBound]:
-    """The values of a clipping axis: bounds, or the name of a rule without one."""
+    """Return the values of a clipping axis: bounds, or the name of a rule without one."""
     return [value] if isinstance(value, str) else list(value)
 
 
@@ -76,7 +76,7 @@ class Sweep(Section):
     backbone: Name
     method: Name
     optimizer: Name | Optimizers = "adam"
-    """a name, or a list of them; or a mapping, from each to learning rates of its own"""
+    """a name, or a list of names; or a mapping from each to its own learning rates"""
     epsilon: Axis[Epsilon]
     epochs: Axis[PositiveInt]
     batch_size: Annotated[
@@ -88,11 +88,11 @@ class Sweep(Section):
     """a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"""
     learning_rate: LearningRates | Geometric
     seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS)]
-    """how many: 1, 2, ..."""
+    """number of seeds: 1, 2, ..."""
     physical_batch: PositiveInt | Literal["auto"] | None = None
     """overrides training.physical_batch"""
     engine: Engine | None = None
-    """overrides that of the method, and training.engine"""
+    """overrides the method's engine and training.engine"""
 
     @model_validator(mode="after")
     def _private_training_clips(self) -> Self:
@@ -110,7 +110,7 @@ class Sweep(Section):
         return self
 
     def by_optimizer(self) -> dict[str, Self]:
-        """The sweeps that a sweep of several optimizers stands for, by optimizer; none of a single one."""
+        """Return one sweep for each of several optimizers, by optimizer; none for a single optimizer."""
         if isinstance(self.optimizer, str):
             return {}
         several = self.optimizer
@@ -124,17 +124,17 @@ class Sweep(Section):
 
     @property
     def problem(self) -> Problem:
-        """Dataset, backbone, method and optimizer of the sweep, which has one of each."""
+        """The problem of the sweep; the sweep must have one optimizer."""
         return Problem(self.dataset, self.backbone, self.method, str(self.optimizer))
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """Its values by axis, of which cells are made."""
+        """The values of the cells, by axis."""
         axes = {axis: getattr(self, axis) for axis in CELL_AXES}
         return axes | {"clipping_bound": self.clipping_bounds}
 
     def cells(self) -> list[Cell]:
-        """All cells of the sweep, in grid order."""
+        """Return all cells of the sweep, in grid order."""
         problem = self.problem.name
         return [Cell(problem, *place) for place in itertools.product(*self.axes.values())]
 

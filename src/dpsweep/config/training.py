@@ -1,4 +1,4 @@
-"""The sections `privacy`, `training` and `theory`: what holds for all trials."""
+"""The sections `privacy`, `training` and `theory`: settings of all trials."""
 
 from typing import Annotated, Literal, Self
 
@@ -13,9 +13,9 @@ class Privacy(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     step_rounding: Literal["round", "ceil"] = "round"
     """how E epochs become optimizer steps: round is max(1, round(E*N/B)); ceil is E*ceil(N/B),
-    which can spend many more passes over the data than E"""
+    which can be many more passes over the data than E"""
     check_with_opacus: bool = False
-    """ask Opacus' accountant too, about every noise multiplier"""
+    """also check every noise multiplier with Opacus' accountant"""
 
 
 class Training(Section):
@@ -26,28 +26,28 @@ class Training(Section):
     others; exhaustive trains the whole grid with every seed; bracket is repeat-best that searches
     the grid for its peak instead of training all of it"""
     select_on: Literal["test", "holdout"] = "test"
-    """what learning rate, batch size and clipping bound are chosen by: the test set, as in the
-    paper, which flatters; or a part of the training set that is held out of training"""
+    """the data that learning rate, batch size and clipping bound are chosen on: the test set, as in
+    the paper, which is optimistic; or a part of the training set that is held out of training"""
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """share of the training set, for holdout; each example is drawn by itself"""
+    """share of the training set, for holdout; each example is drawn independently"""
     engine: Engine = "auto"
-    """how per-example gradients are computed: auto takes the fastest one that knows the network; a
-    method and a sweep may have their own"""
+    """how per-example gradients are computed: auto takes the fastest engine that supports the network;
+    a method and a sweep may have their own"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """of forward and backward passes; auto is bfloat16 on GPUs that have it, otherwise float32.
     Parameters and gradient norms are float32 in any case, a step's sum and its noise float64"""
     physical_batch: PositiveInt | Literal["auto"] = 256
-    """examples that are on the device at once, halved where memory runs out. auto begins with a
-    whole batch (256 on a CPU). Changes no result but by rounding"""
+    """examples on the device at once, halved if memory runs out. auto begins with a whole batch (256 on
+    a CPU). Changes results only by rounding"""
     automatic_clipping_gamma: PositiveFloat = 0.01
     """gamma of AUTO-S (Bu et al. 2023)"""
     checkpoint_minutes: PositiveFloat = 5.0
-    """how much work a killed trial may lose"""
+    """most minutes of work that a killed trial may lose"""
     threads: Annotated[int, Field(gt=0, le=512)] = 1
-    """CPU threads of one training job (a part of the result's key)"""
+    """CPU threads of one training job (part of the result's key)"""
     compile: bool = False
-    """let torch compile the training step where the engine can (expanded): minutes at the start of
-    a cell, faster steps on a GPU"""
+    """let torch compile the training step if the engine supports it (expanded): minutes at the start
+    of a cell, faster steps on a GPU"""
 
     @model_validator(mode="after")
     def _engine_has_precision(self) -> Self:
@@ -60,12 +60,12 @@ class Training(Section):
 
 
 class Theory(Section):
-    """Batches whose per-example gradients are measured along a trial. Not private."""
+    """Batches for measuring per-example gradients along a trial. Not private."""
 
     draws: Annotated[PositiveInt, Field(le=1000)] = 3
     """batches that are measured after every epoch"""
     largest_batch: PositiveInt = 4096
-    """examples of a batch, at most; otherwise it is as large as the trial's expected batch size"""
+    """most examples of a batch; otherwise a batch has the trial's expected size"""
     seeds: Annotated[PositiveInt, Field(le=1000)] = 1
-    """trainings of a cell that are measured, at most as many as it has; all but the first are made
+    """seeds of a cell that are measured, at most as many as it has; all but the first are trained
     again"""
