@@ -1,4 +1,4 @@
-"""Two studies side by side: what differs is listed, and accuracies are those of the trials."""
+"""Comparison of two studies: differing settings, and accuracies of trials."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ GRID = {"batch_size": [64, 256], "learning_rate": [0.01, 0.1], "seeds": 2, "epsi
 
 
 def trained(folder: Path, bounds: list[float], best: float) -> tuple[Study, Paths]:
-    """A study whose accuracy is the best at C = 1, and two points lower for each factor of ten."""
+    """Write a study with the best accuracy at C = 1, and two points less for each factor of ten."""
     study = make_study(
         {"digits_film": GRID | {"clipping_bound": bounds}}, backbones=["strong"]
     ).model_copy(update={"results": folder.name})
@@ -41,7 +41,7 @@ def said(tmp_path: Path) -> str:
     return "\n".join(compare(first, second))
 
 
-def test_settings_that_differ_are_listed_and_no_others(said: str) -> None:
+def test_only_differing_settings_are_listed(said: str) -> None:
     listed = said.partition("## Best accuracies")[0]
     assert "| sweeps.digits_film.clipping_bound | 0.1, 1 | 1, 10 |" in listed
     assert listed.count("\n| ") == 3  # head, rule, one setting
@@ -58,5 +58,5 @@ def test_best_accuracies_and_their_difference(said: str) -> None:
     assert cells[8] == "+2.5"
 
 
-def test_titles_that_are_alike_are_told_apart(said: str) -> None:
+def test_equal_titles_are_distinguished_by_their_results(said: str) -> None:
     assert said.startswith("# Synthetic (first), and Synthetic (second)")

@@ -1,4 +1,4 @@
-"""The page to explore a study with: its numbers, and what a reader does with a mouse."""
+"""The interactive page of a study: its numbers, and its use by mouse and keyboard."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_cells_are_means_over_the_seeds_of_the_best_rate(paths: Paths) -> None:
     assert (row["rate"], row["seeds"], row["norm"], row["clipped"]) == (0.01, 3, 4.0, 0.25)
     assert row["steps"] == 40
     assert row["noise"] == pytest.approx(3 * math.sqrt(40), rel=1e-4)
-    # One choice for every epsilon and epochs: C = 1 and B = 50, or the smaller of two equal B.
+    # One choice for every epsilon and epochs: C = 1 and B = 50, or the smaller B in a tie.
     assert list(cells.index[cells["best"] == 1]) == [
         "eps1_epochs2_B50_C1", "eps8_epochs2_B50_C1", "eps8_epochs4_B50_Cautomatic",
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def test_equal_results_give_equal_bytes_and_name_no_folder(paths: Paths) -> None
     assert paths.explore.read_text() == first
 
 
-def test_words_of_a_study_stay_words(paths: Paths) -> None:
+def test_texts_of_a_study_are_escaped(paths: Paths) -> None:
     words = "</script><script>alert(1)</script><!--"
     content = STUDY.model_dump(exclude_none=True)
     content["title"] = content["datasets"]["digits"]["title"] = words
@@ -97,7 +97,7 @@ def test_words_of_a_study_stay_words(paths: Paths) -> None:
     assert json.loads(stored)["problems"][0]["dataset"] == words
 
 
-def test_a_study_without_trials_says_so(tmp_path: Path) -> None:
+def test_page_of_a_study_without_trials(tmp_path: Path) -> None:
     write_explore(STUDY, STUDY_FILE, Paths(tmp_path))
     assert "No cell has been trained." in Paths(tmp_path).explore.read_text()
 
@@ -106,14 +106,14 @@ def test_a_study_without_trials_says_so(tmp_path: Path) -> None:
 @pytest.mark.slow
 class TestInABrowser:
     @pytest.mark.parametrize("width", [390, 1400])
-    def test_a_reader_chooses_points_and_clicks(self, paths: Paths, width: int) -> None:
+    def test_selecting_pointing_and_clicking(self, paths: Paths, width: int) -> None:
         with chromium(width, 1000) as page:
             fetched: list[str] = []
             page.on("request", lambda request: fetched.append(request.url))
             page.goto(paths.explore.as_uri())
             page.select_option("select[name=epsilon]", "8")
             assert page.locator("#plot").get_attribute("data-cells") == "6"
-            # The square of C = 10 and the full batch, on the right at the top.
+            # The square of C = 10 and the full batch is at the top right.
             marks = page.locator("#plot .mark")
             boxes = [(mark.bounding_box() or {}) for mark in marks.all()]
             square = max(range(6), key=lambda i: boxes[i]["x"] - boxes[i]["y"])
@@ -141,7 +141,7 @@ class TestInABrowser:
             assert clicked.locator("pre").inner_text() == (
                 "dpsweep run studies/small.yaml digits_small_film/eps8_epochs2_Bfull_C10"
             )
-            # The same by keyboard.
+            # The keyboard does the same.
             page.locator("select[name=view]").focus()
             page.keyboard.press("Tab")
             first = marks.nth(0).get_attribute("data-cell")
@@ -184,7 +184,7 @@ class TestInABrowser:
         write_explore(study, STUDY_FILE, paths)
         with chromium(1400, 1000) as page:
             session = page.context.new_cdp_session(page)
-            # Processor time: the clock of a busy machine says little about the page.
+            # Processor time: wall time depends on the load of the machine.
             session.send("Performance.enable", {"timeDomain": "threadTicks"})
             page.goto(paths.explore.as_uri())
             page.locator("#plot .mark").first.wait_for()
@@ -201,7 +201,7 @@ class TestInABrowser:
 
 
 def write_many_trials(study: Study, paths: Paths) -> int:
-    """Write the table of a study of one problem, with random accuracies; return how many trials it has."""
+    """Write the table of a study of one problem with random accuracies, and return its number of trials."""
     cells, random = study.all_cells(), np.random.default_rng(0)
     one = pd.DataFrame(trial_rows(study, cells[0], lambda *_: {})).drop(
         columns="per_class_accuracy"

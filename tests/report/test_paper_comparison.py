@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours, as the report shows them."""
+"""The report's comparison of our numbers with the paper's."""
 
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def test_other_data_are_not_compared(tmp_path: Path) -> None:
     assert "would say nothing" in found.finding
 
 
-def test_what_is_not_there_yet(tmp_path: Path) -> None:
+def test_missing_results_are_not_compared(tmp_path: Path) -> None:
     compared, watched = study(comparable=True), Paths(tmp_path, partial=True)
     (found,) = paper_comparisons(compared, watched)
     assert (found.finding, found.rows) == (

@@ -1,4 +1,4 @@
-"""The report: what it says, that it hides nothing, and that a browser shows it."""
+"""The report: its content, the reporting of missing results, and its look in a browser."""
 
 import base64
 import gzip
@@ -35,7 +35,7 @@ from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.checks import Check, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
-from dpsweep.report.found import best_settings, choice_costs, verdicts
+from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.targets import links
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
@@ -46,7 +46,7 @@ from dpsweep.tables.inputs import grids_of_sweeps
 STUDY_FILE = Path("studies/small.yaml")
 FIGURES = ("squares", "curve", "classes", "noise")
 
-# -- a small study and results for it -------------------------------------------------------
+# -- a small study and its results ----------------------------------------------------------
 
 
 DRAWN = """
@@ -66,7 +66,7 @@ tables:
 
 
 def study_content() -> dict[str, Any]:
-    """A study with four figures and two tables, as the content of its file."""
+    """Return the content of a study file with four figures and two tables."""
     grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
     free = {"epsilon": [math.inf], "clipping_bound": "none", "batch_size": [64, 256]}
     study = make_study(
@@ -83,7 +83,7 @@ STUDY = study_of(study_content())
 
 
 def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
-    """Trials of every cell: three learning rates with seed 1, the best (0.01) with seed 2.
+    """Write trials of every cell: three learning rates with seed 1, the best (0.01) with seed 2.
 
     ``changes`` are columns of the first trial of the first cell, which is private.
     """
@@ -121,7 +121,7 @@ def write_targets(paths: Paths, width: int = 330) -> None:
 
 
 def table_numbers() -> dict[str, pd.DataFrame]:
-    """What stands in the CSVs of both tables: one rule is contradicted, another supported here."""
+    """Return the numbers of both tables: one rule is contradicted, another supported here."""
     rules = evidence_table(compare([]))
     columns = ["effect", "lower_here", "upper_here", "verdict"]
     rules.loc[0, columns] = [-0.25, -0.5, -0.125, "contradicted"]
@@ -138,7 +138,7 @@ def written(study: Study, paths: Paths, study_file: Path = STUDY_FILE) -> "Page"
 
 
 def reported(study: Study, paths: Paths, **changes: Any) -> "Page":
-    """The page of a study of which everything is there; see `write_trials`."""
+    """Write all results of a study (see `write_trials`), and return its page."""
     write_trials(study, paths, **changes)
     write_targets(paths)
     return written(study, paths)
@@ -146,7 +146,7 @@ def reported(study: Study, paths: Paths, **changes: Any) -> "Page":
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    """Everything of the study, for tests that only read it."""
+    """All results of the study, for tests that do not change them."""
     paths = Paths(tmp_path_factory.mktemp("whole") / "results")
     reported(STUDY, paths)
     return paths
@@ -164,7 +164,7 @@ def trials(whole: Paths) -> pd.DataFrame:
 
 @pytest.fixture
 def paths(whole: Paths, tmp_path: Path) -> Paths:
-    """Everything of the study, to be changed."""
+    """A copy of all results of the study, for tests that change them."""
     shutil.copytree(whole.results, tmp_path / "results")
     return Paths(tmp_path / "results")
 
@@ -178,7 +178,7 @@ def empty(tmp_path: Path) -> Paths:
 
 
 class Page:
-    """A page as elements and text; whatever a browser would have to mend is an error."""
+    """Elements and text of a page; invalid HTML is an error."""
 
     def __init__(self, source: str) -> None:
         parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
@@ -187,7 +187,7 @@ class Page:
         self.elements = [(each.tag, each.attrib) for each in self.root.iter()]
 
     def text(self, identifier: str | None = None) -> str:
-        """The text of an element (or of the page), spaces and line ends collapsed."""
+        """Return the text of an element or the page, with spaces and line ends collapsed."""
         within = self.root if identifier is None else self.root.find(f".//*[@id='{identifier}']")
         return " ".join("".join(within.itertext()).split())
 
@@ -196,7 +196,7 @@ class Page:
         return [value for value in found if value is not None]
 
     def check(self, title: str) -> str:
-        """The text of a check, from its status to the next check's title."""
+        """Return the text from the status of a check to the end of the checks."""
         before, _, after = f" {self.text('all-checks')}".partition(f" {title} ")
         return before.rsplit(" ", 1)[1] + " " + after
 
@@ -205,13 +205,13 @@ def content_of(uri: str) -> bytes:
     return base64.b64decode(uri.partition(";base64,")[2])
 
 
-# -- what the page holds --------------------------------------------------------------------
+# -- content of the page --------------------------------------------------------------------
 
 
 def test_the_page_is_well_formed_and_links_only_to_itself(whole: Paths, page: Page) -> None:
     identifiers = page.values("id")
     assert len(identifiers) == len(set(identifiers))
-    # What is embedded is no path, and may be longer than a path can be.
+    # Data URIs are not paths, and may be too long for one.
     for link in (each for each in page.values("href") if not each.startswith("data:")):
         beside = (whole.drawn / unquote(link)).exists()
         assert link.removeprefix("#") in identifiers or beside
@@ -223,7 +223,7 @@ def test_the_page_is_well_formed_and_links_only_to_itself(whole: Paths, page: Pa
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
 
 
-def test_what_was_found_comes_first_and_every_target_stands_in_its_section(page: Page) -> None:
+def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> None:
     identifiers = page.values("id")
     headings = ("found", "gallery", "results", "checks", "grids", "privacy", "configuration")
     assert [name for name in identifiers if name in headings] == list(headings)
@@ -242,10 +242,10 @@ def test_what_was_found_comes_first_and_every_target_stands_in_its_section(page:
     assert page.text("name-grid") == "Hyperparameter grids grid"
 
 
-def test_how_settings_were_chosen_is_said_once_with_a_link_under_every_figure(page: Page) -> None:
+def test_shared_sentences_on_choices_appear_once_with_a_link_under_every_figure(page: Page) -> None:
     chosen = {name: how_chosen(STUDY, figure) for name, figure in STUDY.figures.items()}
     sentences = Counter(each for said in chosen.values() for each in said)
-    # Four figures tune; marks of squares are not those of points.
+    # All four figures tune; sentences on marks of squares and of points differ.
     assert set(sentences.values()) >= {1, 4}
     for sentence, count in sentences.items():
         users = [name for name, said in chosen.items() if sentence in said]
@@ -258,11 +258,11 @@ def test_how_settings_were_chosen_is_said_once_with_a_link_under_every_figure(pa
         assert len(own) == (count == 1)
 
 
-def test_figures_are_embedded_with_words_and_thumbnails(page: Page) -> None:
+def test_figures_are_embedded_with_alternative_texts_and_thumbnails(page: Page) -> None:
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     shown = [image for image in images if image["alt"]]
     assert [image["alt"] for image in shown] == [
-        "Heatmap, 1 panel: tight.",  # the first figure opens the report too
+        "Heatmap, 1 panel: tight.",  # the first figure is in the head of the report too
         "Heatmap, 1 panel: tight.",
         "Clipping curve, 1 panel: digits. Lines: all of it.",
         "Per class, 1 panel: loose.",
@@ -270,7 +270,7 @@ def test_figures_are_embedded_with_words_and_thumbnails(page: Page) -> None:
     ]
     for image in shown:
         assert Image.open(io.BytesIO(content_of(str(image["src"])))).size == (330, 66)
-    # A thumbnail stands in a link that names its figure, so its own alternative text is empty.
+    # A thumbnail is in a link with the name of its figure, so its alternative text is empty.
     assert sum(image["alt"] == "" for image in images) == len(FIGURES)
 
 
@@ -292,7 +292,7 @@ def test_an_embedded_picture_keeps_its_colours(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(content_of(embedded.thumbnail))).width == 320
 
 
-def test_any_damage_of_a_picture_is_one_kind_of_error(tmp_path: Path) -> None:
+def test_any_damage_of_a_picture_is_an_oserror(tmp_path: Path) -> None:
     file = tmp_path / "noise.png"
     Image.effect_noise((300, 300), 50).save(file)
     whole = file.read_bytes()
@@ -327,7 +327,7 @@ def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths
     assert str(paths.results) not in page.source
 
 
-def test_a_study_without_any_result_is_a_page_that_says_so(empty: Paths) -> None:
+def test_page_of_a_study_without_any_result(empty: Paths) -> None:
     page = written(STUDY, empty)
     assert "none of the 10 planned cells has been trained yet" in page.text()
     assert "10 cells of 10 have no trial yet" in page.text("incomplete")
@@ -336,7 +336,7 @@ def test_a_study_without_any_result_is_a_page_that_says_so(empty: Paths) -> None
     assert page.check("Completeness").startswith("Note")
 
 
-def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(paths: Paths) -> None:
+def test_the_cells_behind_a_figure_are_listed_with_missing_ones(paths: Paths) -> None:
     absent = "eps1_epochs2_Bfull_C0.1"
     shutil.rmtree(paths.cell(Cell.parse("digits_strong_film", absent)))
     measured = Cell.parse("digits_strong_film", "eps8_epochs2_B64_C1")
@@ -356,7 +356,7 @@ def test_the_cells_behind_a_figure_are_listed_with_what_is_missing(paths: Paths)
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_missing_cells_are_said_at_the_top(paths: Paths, partial: bool) -> None:
+def test_missing_cells_are_reported_at_the_top(paths: Paths, partial: bool) -> None:
     shutil.rmtree(paths.cell(STUDY.sweep_cells("digits_film")[0]))
     if partial:
         paths = Paths(paths.results, partial=True)
@@ -370,7 +370,7 @@ def test_missing_cells_are_said_at_the_top(paths: Paths, partial: bool) -> None:
     assert ('http-equiv="refresh"' in page.source) == partial
 
 
-def test_files_are_links_by_their_kinds_where_they_lie_beside_the_report(
+def test_existing_files_beside_the_report_are_linked_by_their_suffixes(
     page: Page, empty: Paths
 ) -> None:
     hrefs = page.values("href")
@@ -387,7 +387,7 @@ def test_files_are_links_by_their_kinds_where_they_lie_beside_the_report(
         assert [label for label, _ in links(empty, files)] == [kind.upper() for kind in kinds]
 
 
-# -- what was found -------------------------------------------------------------------------
+# -- findings -------------------------------------------------------------------------------
 
 
 def test_verdicts_are_those_of_the_table(whole: Paths, page: Page) -> None:
@@ -405,9 +405,9 @@ def test_verdicts_are_those_of_the_table(whole: Paths, page: Page) -> None:
     assert [row["status"] for row in rules] == ["fail", "pass", *["open"] * 4]
 
 
-def test_the_report_opens_with_the_best_settings(trials: pd.DataFrame, page: Page) -> None:
-    # By hand: no private cell has B = 256, so all tie and the smallest B, then C, is taken. Seed 2
-    # alone measures, as seed 1 chooses.
+def test_the_report_begins_with_the_best_settings(trials: pd.DataFrame, page: Page) -> None:
+    # By hand: no private cell has B = 256, so all tie, and the smallest B, then C, wins. Seed 1 chooses, so
+    # only seed 2 measures.
     about = ["Digits", "ViT strong", "FiLM"]
     tie = ["2", "0.1", "64", "0.01", "55.0 %", "50.0 to 60.0 %", "60.0 %", "2"]
     free = ["2", "No clipping", "256", "0.01", "75.0 %", "70.0 to 80.0 %", "80.0 %", "2"]
@@ -421,15 +421,15 @@ def test_the_report_opens_with_the_best_settings(trials: pd.DataFrame, page: Pag
     )
 
 
-def test_what_a_wrong_choice_costs(trials: pd.DataFrame, page: Page) -> None:
-    # By hand: the first seed reaches 0.3 at a wrong rate, 0.5 or (B = 256) 0.7 at the right one; C
-    # makes no difference, and there is none without clipping.
+def test_costs_of_wrong_choices(trials: pd.DataFrame, page: Page) -> None:
+    # By hand: the first seed reaches 0.3 at a wrong rate, and 0.5 or (B = 256) 0.7 at the right one. C has no
+    # effect.
     assert [row[3:] for row in choice_costs(STUDY, trials).rows] == [
         ["1", "0.0 (0.1)", "0.0 (64)", "20.0 (0.001)", "–"],
         ["8", "0.0 (0.1)", "0.0 (64)", "20.0 (0.001)", "–"],
         ["∞", "–", "20.0 (64)", "40.0 (0.001)", "–"],
     ]
-    # The worst B is written as everywhere.
+    # The worst B has a thousands separator.
     better = trials["macro_accuracy"] + 0.1 * (trials["batch_size"] == 64)
     costs = choice_costs(STUDY, trials.assign(macro_accuracy=better, selection_accuracy=better))
     assert costs.rows[0][5] == "10.0 (1,000)"
@@ -437,7 +437,7 @@ def test_what_a_wrong_choice_costs(trials: pd.DataFrame, page: Page) -> None:
     assert shares == 2 * ["0.0", "0.0", "0.5"] + ["0.5", "1.0"]
 
 
-def test_what_failed_is_named_at_the_top_before_what_is_worth_knowing(empty: Paths) -> None:
+def test_failed_checks_are_named_at_the_top_and_notes_are_counted(empty: Paths) -> None:
     write_trials(STUDY, empty, certified_epsilon=9.0, diverged=True)
     said = written(STUDY, empty).text("known")
     assert said.startswith("Fail Certified ε and its target")
@@ -453,7 +453,7 @@ def test_the_summary_counts_cells_trials_and_hours(page: Page) -> None:
         "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
         "60 min of training on a small CPU." in page.text()
     )
-    # 14 November, 22:13:20, and 9 hours.
+    # 14 November, 22:13:20, plus 9 hours.
     assert "Newest results: 15 November 2023, 07:13 UTC" in page.text()
 
 
@@ -464,7 +464,7 @@ SHARED = study_of(study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS[
 @pytest.mark.parametrize(
     ("study", "change", "said"),
     [
-        # Sweeps that share trials have trained them once, and so have data with two names.
+        # Trials that sweeps share count once, as do trials of data with two names.
         (SHARED, lambda _: {}, "40 trials in 10 of 10 planned cells, 60 min of training on a small CPU."),
         (STUDY, lambda trials: {"trial_key": [trials["trial_key"][max(row - 4, 0)] for row in range(8)]
                 + list(trials["trial_key"][8:])}, "36 trials in 10 of 10 planned cells, 54 min"),
@@ -484,16 +484,14 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     assert finding.startswith(f"None: {trials['trial_key'].nunique()} trials")
 
 
-def test_the_summary_says_how_many_examples_are_trained_on(trials: pd.DataFrame) -> None:
+def test_the_summary_contains_the_number_of_training_examples(trials: pd.DataFrame) -> None:
     held_out = study_of(study_content() | {"training": {"select_on": "holdout"}})
     for study, said in ((STUDY, "1,000"), (held_out, "898 of 1,000")):
         grid = summary.inputs(study, trials)["Datasets"]
         assert [row[grid.header.index("Training examples N")] for row in grid.rows] == [said]
 
 
-def test_a_problem_reads_the_same_from_its_table_and_from_its_cells(
-    page: Page, paths: Paths
-) -> None:
+def test_tables_of_problems_and_their_cells_give_the_same_page(page: Page, paths: Paths) -> None:
     for problem in STUDY.problems:
         write_problem(STUDY, paths, problem)
     shutil.rmtree(paths.results / "cells")
@@ -529,7 +527,7 @@ def first(**changes: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def two_precisions(trials: pd.DataFrame) -> pd.DataFrame:
-    """Two problems may differ, the trials of one should not."""
+    """Add a problem with another precision, which is allowed."""
     other = trials.assign(problem="digits_weak_film", precision="bfloat16")
     return pd.concat([trials, other], ignore_index=True)
 
@@ -571,7 +569,7 @@ FIRST = ["digits_strong_film", "eps1_epochs2_B64_C0.1", "0.001", "1"]
         ),
     ],
 )  # fmt: skip
-def test_a_trial_that_breaks_a_promise_is_named(
+def test_checks_list_the_trials_that_fail(
     trials: pd.DataFrame,
     change: Callable[[pd.DataFrame], pd.DataFrame],
     title: str,
@@ -590,8 +588,8 @@ def test_a_trial_that_breaks_a_promise_is_named(
 def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
     trials: pd.DataFrame, page: Page
 ) -> None:
-    # The accuracies are by hand: C = 0.1 and 1 are equal, so the smaller one is chosen. At ε = 1 all
-    # B are equal too; without privacy B = 256 is better, the last of the grid.
+    # By hand: C = 0.1 and 1 tie, so the smaller one is chosen. At ε = 1 all B tie too. Without privacy
+    # B = 256, the last of the grid, is better.
     title = "Width of the grids of C and B"
     found = check_of(trials, title)
     assert found.evidence.rows == [
@@ -607,7 +605,7 @@ def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
         "digits_reference: batch_size 1024)"
     )
     assert f"To mend it, {found.remedy}." in page.check(title)
-    # B = full wins, the end of what can be; C = 1 is the last.
+    # B = full wins, which no wider grid can exceed; C = 1 is the last.
     better = (trials["cell"] == "eps8_epochs2_Bfull_C1") & trials["best"]
     columns = ["macro_accuracy", "selection_accuracy"]
     other = trials.copy()
@@ -624,7 +622,7 @@ def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
         ({"test_counts": [0, 200, 0, 0]}, "pass", None, [["Digits", "zero, two, three", "4"]]),
     ],
 )
-def test_what_is_wrong_with_the_test_set_is_named(
+def test_checks_of_the_test_set(
     empty: Paths, prepared: dict[str, Any], status: str, rows: Any, untested: Any
 ) -> None:
     write_dataset(empty, "digits", [500, 300, 100, 100], **prepared)
@@ -637,7 +635,7 @@ def test_what_is_wrong_with_the_test_set_is_named(
 
 def test_figures_of_a_former_study_are_named(page: Page, paths: Paths) -> None:
     title = "Figures of a former study"
-    paths.figure("curve", "png").with_name(".partial-ab12curve.png").touch()  # a job was killed
+    paths.figure("curve", "png").with_name(".partial-ab12curve.png").touch()  # of a killed job
     assert title not in page.text()
     paths.figure("curve", "png").with_name("curve_eps0.5.png").touch()
     said = written(STUDY, paths).check(title)
@@ -663,10 +661,10 @@ def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) ->
         assert word in statement
 
 
-# -- the same page for everyone -------------------------------------------------------------
+# -- reproducibility, downloads, escaping ---------------------------------------------------
 
 
-def test_equal_results_give_equal_bytes_wherever_they_lie(page: Page, paths: Paths) -> None:
+def test_equal_results_in_another_folder_give_equal_bytes(page: Page, paths: Paths) -> None:
     source = written(STUDY, paths, paths.results / "small.yaml").source
     assert source == page.source.replace("studies/small.yaml", "small.yaml")
     assert str(paths.results) not in source
@@ -682,7 +680,7 @@ def test_the_study_in_the_page_is_the_study(page: Page, tmp_path: Path) -> None:
     copy = tmp_path / "copy.yaml"
     copy.write_bytes(content_of(str(uri)))
     assert load_study(copy) == STUDY
-    assert "physical_batch: 256" in copy.read_text()  # a default, which the study file leaves out
+    assert "physical_batch: 256" in copy.read_text()  # a default, which the study file omits
 
 
 @pytest.mark.parametrize("rows", [10, 30_000])
@@ -696,7 +694,7 @@ def test_a_download_is_the_file(rows: int) -> None:
     assert len(stored) < 110_000
 
 
-def test_what_is_too_large_is_named_with_its_size(paths: Paths) -> None:
+def test_a_file_that_is_too_large_is_named_with_its_size(paths: Paths) -> None:
     noise = np.random.default_rng(0).integers(0, 256, 800_000, dtype=np.uint8).tobytes()
     paths.figure("noise", "csv").write_bytes(base64.b64encode(noise))
     page = written(STUDY, paths)
@@ -714,7 +712,7 @@ HOSTILE = " ".join(
 )
 
 
-def test_words_of_a_study_stay_words(page: Page, empty: Paths) -> None:
+def test_texts_of_a_study_are_escaped(page: Page, empty: Paths) -> None:
     content = study_content()
     content["title"] = HOSTILE
     content["datasets"]["digits"] |= {"title": HOSTILE, "description": HOSTILE}
@@ -739,7 +737,7 @@ def test_words_of_a_study_stay_words(page: Page, empty: Paths) -> None:
     assert all(source.startswith("data:image/webp;base64,") for source in hostile.values("src"))
     allowed = ("#", "data:", "figures/", "tables/")
     assert all(link.startswith(allowed) for link in hostile.values("href"))
-    # Title twice (head, heading), and every other place once or more.
+    # The title appears twice (head, heading), every other text at least once.
     assert hostile.text().count(HOSTILE) >= 10
     assert any(HOSTILE in (value or "") for value in hostile.values("alt"))
 
@@ -788,7 +786,7 @@ class TestInABrowser:
             page.emulate_media(color_scheme="dark")
             channels = re.findall(r"\d+", page.evaluate(BACKGROUND))
             assert all(int(channel) < 50 for channel in channels)
-            # Tables whose rows are blocks on a phone fit: every number stands behind its column's title.
+            # On a phone, rows become blocks that fit, with every number behind its column's title.
             for name in (
                 "Best settings of every problem and ε",
                 "Cost of a wrong choice",
@@ -802,15 +800,15 @@ class TestInABrowser:
                 )
                 assert labels
                 assert all((label in said) == (width == 390) for label, said in labels)
-        # Three figures with their thumbnails, and the first one above; the first section is open.
+        # Three figures with thumbnails, and the first one at the head; the first section is open.
         assert (seen["images"], seen["folded"]) == (7, [False, True, True])
         assert seen["broken"] == seen["dangling"] == []
         assert [each for each in fetched if not each.startswith("data:")] == [paths.report.as_uri()]
-        # Nothing is cut off: what is wider than the window lies in what scrolls.
+        # Nothing is cut: elements wider than the window are inside scrolling ones.
         assert (seen["overflow"] <= 0, seen["outside"]) == (True, [])
         assert (seen["navigation"] == "sticky") == (width == 1280)
 
-    def test_long_words_and_grids_widen_nothing(self, empty: Paths) -> None:
+    def test_long_words_and_grids_do_not_widen_the_page(self, empty: Paths) -> None:
         content, words = study_content(), "unbreakable" * 30
         content["title"] = content["datasets"]["digits"]["title"] = words
         content["sweeps"]["digits_film"]["epsilon"] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
@@ -842,7 +840,7 @@ class TestInABrowser:
             assert noise.locator("table.values td").count() == 3_000
             assert noise.locator("table.values td").nth(1).inner_text() == "0.14286"
             assert noise.get_by_text('In every row: words a, "b".').is_visible()
-            # Letters are legible: 5.5 points at 300 dpi are 9 pixels or more. A click enlarges it further.
+            # Text is legible: 5.5 points at 300 dpi are 9 pixels or more. A click enlarges the figure.
             image = curve.get_by_alt_text("Clipping curve, 1 panel: digits. Lines: all of it.")
             assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
             image.click()

@@ -1,4 +1,4 @@
-"""The head of the report says of C and B what the seeds can tell, and nothing else."""
+"""Sentences in the head of the report on costs of C and B that are larger than the scatter of seeds."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SCATTER = 0.005
 
 
 def trained(study: Study, outcome: Outcome) -> pd.DataFrame:
-    """The trials of a study, as `read_trials` reads them."""
+    """Return the trials of a study, in the format of `read_trials`."""
     rows = [
         row | {"problem": cell.problem, "cell": cell.name}
         for cell in study.all_cells()
@@ -28,7 +28,7 @@ def trained(study: Study, outcome: Outcome) -> pd.DataFrame:
 
 
 def said(lost: dict[float, float], seed: int = 1, **grid: Any) -> list[str]:
-    """The sentences of a study in which some C, and B = 256, lose accuracy."""
+    """Return the sentences of a study in which some C or B lose accuracy."""
     study = make_study({"digits_film": GRID | grid})
     random = np.random.default_rng(seed)
 
@@ -53,16 +53,16 @@ def test_a_costly_value_is_named_with_its_accuracies() -> None:
     assert 3.5 < float(habit.split("up to ")[1].split()[0]) < 6.5
 
 
-def test_where_nothing_matters_only_that_is_said() -> None:
+def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
     found = said({})
     assert [each.split(" cannot")[0] for each in found] == ["C = 0.1, 1 and 42", "B = 64 and 256"]
     for sentence in found:
         seen = float(sentence.split("difference of ")[1].split()[0])
-        # Above the standard error of a difference of two means of four seeds, and not far above.
+        # A few standard errors of a difference of two means of four seeds.
         assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
 
 
-def test_the_cost_of_the_habit_is_that_of_a_setting_in_which_it_is_seen() -> None:
+def test_the_cost_of_the_habit_comes_from_a_setting_in_which_it_is_seen() -> None:
     many = GRID | {"epsilon": [8.0], "seeds": 9}
     study = make_study({"many": many, "few": GRID | {"epsilon": [1.0], "seeds": 3}})
 
@@ -76,11 +76,11 @@ def test_the_cost_of_the_habit_is_that_of_a_setting_in_which_it_is_seen() -> Non
 
 
 @pytest.mark.slow
-def test_chance_alone_hardly_ever_makes_a_sentence_about_cost() -> None:
+def test_chance_alone_rarely_makes_a_sentence_about_costs() -> None:
     wrong = sum(any("costs" in each for each in said({}, seed)) for seed in range(100, 108))
     assert wrong <= 1
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_seeds_that_carry_nothing_say_nothing(seeds: int) -> None:
+def test_too_few_seeds_give_no_sentences(seeds: int) -> None:
     assert said({42.0: 0.4}, seeds=seeds) == []

@@ -1,4 +1,4 @@
-"""The pages of a study: the report of its results, and a page to explore its cells with.
+"""The pages of a study: the report of its results, and an interactive page of its cells.
 
 Each is one self-contained HTML file.
 """

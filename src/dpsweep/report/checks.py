@@ -1,4 +1,4 @@
-"""Check the trials: privacy guarantee, completeness, divergence, width of the grids."""
+"""Checks for the report: privacy guarantee, completeness, divergence, width of the grids, data and files."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,28 +22,26 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 from dpsweep.tables.text import TextTable
 
-# A page that lists a thousand diverged trials helps nobody; the trial files hold them all.
-_LISTED_TRIALS = 40
+_LISTED_TRIALS = 40  # the trial files list them all
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question with its answer; ``note`` is worth knowing but breaks no promise."""
+    """A check with its outcome; a ``note`` is not a failure, but worth knowing."""
 
     title: str
     status: Literal["pass", "note", "fail"]
     finding: str
     evidence: TextTable | None = None
     remedy: str = ""
-    """the edit of the study that mends it"""
+    """an edit of the study that resolves it"""
 
 
 def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
-    """All checks, the privacy guarantee first; without any trial only what is missing."""
+    """Return all checks of trials, the privacy guarantee first; without trials, only that of completeness."""
     if trials.empty:
         return [_complete(study, trials)]
-    # Sweeps may share a trial, which was trained once.
-    once = trials.drop_duplicates("trial_key")
+    once = trials.drop_duplicates("trial_key")  # sweeps may share a trial
     private = once[is_private(once)]
     return [
         _guarantee(private),
@@ -60,15 +58,15 @@ def check_trials(study: Study, trials: pd.DataFrame) -> list[Check]:
 
 
 def check_data(study: Study, paths: Paths) -> list[Check]:
-    """Ask whether test examples are training examples too, and whether every class has one.
+    """Check that test examples are not training examples, and that every class has a test example.
 
-    Nothing is asked where no dataset is prepared.
+    There are no checks if no dataset is prepared.
     """
     title = "Test examples that are in the training set"
     rows, untested = [], []
     prepared = 0
     for name in study.swept_datasets:
-        with suppress(FileNotFoundError, DamagedFileError):  # it is yet to be made
+        with suppress(FileNotFoundError, DamagedFileError):  # not prepared yet
             metadata = read_checked_json(paths.dataset(name) / "metadata.json")
             prepared += 1
             if same := len(metadata.get("duplicates", [])):
@@ -80,7 +78,14 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
                 untested.append(row | {"Classes": f"{len(metadata['classes']):,}"})
     if not prepared:
         return []
-    checks = [_untested(untested)] if untested else []
+    checks = []
+    if untested:
+        finding = (
+            "Some classes have no test example, so that nobody knows how accurate a model is on them. Macro "
+            "accuracy is the mean over the others, and figures by class leave them out."
+        )
+        table = TextTable.of(untested, "llr")
+        checks = [Check("Classes without a test example", "note", finding, table)]
     if not rows:
         finding = "No test example has the inputs of a training example."
         return [Check(title, "pass", finding), *checks]
@@ -92,16 +97,8 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
     return [Check(title, "note", finding, TextTable.of(rows, "lrr")), *checks]
 
 
-def _untested(rows: list[dict[str, str]]) -> Check:
-    finding = (
-        "Some classes have no test example, so that nobody knows how accurate a model is on them. Macro "
-        "accuracy is the mean over the others, and figures by class leave them out."
-    )
-    return Check("Classes without a test example", "note", finding, TextTable.of(rows, "llr"))
-
-
 def check_files(study: Study, paths: Paths) -> list[Check]:
-    """Name the figures and tables of a former version of the study, if there are any beside today's."""
+    """List the files of figures and tables that belong to a former version of the study, if any."""
     drawn = {paths.figure(name, each) for name in study.figures for each in ("pdf", "png", "csv")}
     drawn |= {
         paths.table(name, each)
@@ -114,7 +111,6 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
         for place in places
         if place.is_dir()
         for file in place.iterdir()
-        # Hidden ones are what a killed job was writing.
         if file not in drawn and not is_litter(file.name)
     )
     if not former:
@@ -128,7 +124,7 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
 
 
 def check_sources(study: Study, paths: Paths) -> list[Check]:
-    """Say whether trials were trained by other sources of dpsweep than those of today."""
+    """Note if trials were trained by other sources of dpsweep than the present ones."""
     title, found = "Trials are of the sources of today", other_sources(study, paths)
     return [Check(title, "note", f"{found}.")] if found else []
 
@@ -141,7 +137,7 @@ def _named(
     column: str,
     heading: str,
 ) -> Check:
-    """A check that names trials, each with what it has in a column."""
+    """Make a check that lists trials, each with its value of a column."""
     rows = [
         {
             "Problem": str(row["problem"]),
@@ -161,7 +157,7 @@ def _guarantee(private: pd.DataFrame) -> Check:
     title = "Certified ε and its target"
     if private.empty:
         return Check(title, "note", "There is no private trial.")
-    # Written so that a missing certificate counts as a broken one.
+    # Negated, because a missing certificate (NaN) must count as broken.
     broken = private[~(private["certified_epsilon"] <= private["epsilon"])]
     if len(broken):
         finding = (
@@ -211,7 +207,7 @@ def _complete(study: Study, trials: pd.DataFrame) -> Check:
         cells = study.problem_cells(name)
         found = [int(trained.get(cell.name, 0)) for cell in cells]
         sweeps = map(study.sweep_of, cells)
-        # A bracket may close early.
+        # A bracket may end before it has tried all rates.
         expected = [
             study.sweeps[each].seeds if bracket else trials_per_cell(study, each) for each in sweeps
         ]
@@ -358,7 +354,7 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
 
 
 def _beyond(grid: Sequence[float | str], best: float | str) -> float | None:
-    """The next value of a geometric grid whose best value is at an end; None elsewhere."""
+    """Return the next value of a geometric grid beyond ``best``, or None if that is not at an end."""
     if isinstance(best, str) or len(grid) < 2 or best not in (grid[0], grid[-1]):
         return None
     nearest = grid[1] if best == grid[0] else grid[-2]

@@ -1,4 +1,4 @@
-"""Two studies side by side: settings that differ, best accuracies, and the plateaus of C."""
+"""Comparison of two studies: settings that differ, best accuracies, and plateaus of C."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
@@ -15,18 +15,18 @@ from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, signed
 
 _COMPARED = ("privacy", "training", "datasets", "backbones", "methods", "sweeps")
-"""Sections of a study that change its numbers."""
+"""Sections of a study that affect its numbers."""
 
 
 def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator[str]:
-    """Yield the parts of a page in Markdown that compares two studies.
+    """Yield the parts of a Markdown page that compares two studies.
 
-    Problems are the same if their names are. The plateau of C are the bounds whose mean accuracy, B and
-    learning rate tuned, lies within the range of the seeds of the best one.
+    Problems are matched by name. The plateau of C consists of the bounds at which the mean accuracy, with B
+    and learning rate tuned, lies within the range of the best cell's seeds.
 
     Args:
-        first: a study and its files; any part of it may be trained.
-        second: the other one.
+        first: a study and its files; it may be incomplete.
+        second: the other study and its files.
 
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
@@ -68,7 +68,7 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
 
 
 def _settings(study: Study) -> dict[str, str]:
-    """The settings of a study by their keys."""
+    """Return the settings of a study by their keys, such as ``training.select_on``."""
 
     def flat(key: str, content: Any) -> Iterator[tuple[str, str]]:
         if isinstance(content, Mapping):
@@ -94,7 +94,7 @@ def _accuracies(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iter
 
 
 def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, list[str]]]:
-    """The best accuracy of every problem and ε, and its description."""
+    """Return the best accuracy of every problem and ε, and the cells of its row."""
     trials = read_trials(study, paths)
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
     by_bound = choose(trials[is_private(trials)], by=["problem", "epsilon", "clipping_bound"])

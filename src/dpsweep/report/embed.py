@@ -1,4 +1,4 @@
-"""Make pages that fetch nothing: templates, with pictures, downloads and scripts inside the page."""
+"""Self-contained pages: templates, with embedded pictures, downloads and scripts."""
 
 import base64
 import gzip
@@ -16,15 +16,14 @@ import dpsweep
 from dpsweep.base.units import count
 from dpsweep.report.wording import bar_shares, column_kinds, values
 
-# A page of 57 figures stays near 3 MB: figures are line art, which 256 colours show without a visible
-# difference at a third of the size, and WebP takes a quarter less than PNG. 2100 pixels are a full-width
-# figure at 300 dpi.
+# These keep a page of 57 figures near 3 MB. Figures are line art: with 256 colours they look the same at a
+# third of the size. WebP takes a quarter less than PNG. 2100 pixels are a full-width figure at 300 dpi.
 _PICTURE_WIDTH = 2100
 _PICTURE_COLOURS = 256
 _THUMBNAIL_WIDTH = 320
 _THUMBNAIL_COLOURS = 64
-# Larger data is compressed, numbers the sooner as a page has many of them; what is still too large stays
-# beside the report.
+# Larger files are compressed, CSVs sooner because a page has many. Files that are still too large are not
+# embedded.
 _PLAIN_BYTES, _PLAIN_NUMBERS = 100_000, 10_000
 _COMPRESSED_BYTES = 250_000
 
@@ -41,7 +40,7 @@ _MEDIA_TYPES = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as the page shows it; ``width`` and ``height`` are pixels."""
+    """An embedded figure; ``width`` and ``height`` are in pixels."""
 
     uri: str
     thumbnail: str
@@ -51,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that the page hands out; ``uri`` is None where it is too large to be embedded."""
+    """A file for download; ``uri`` is None if it is too large to be embedded."""
 
     label: str
     name: str
@@ -61,7 +60,7 @@ class Download:
 
 @cache
 def _environment() -> Environment:
-    """The environment of the templates, which compiles each of them once."""
+    """Return the environment of the templates, which compiles each of them once."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -76,30 +75,30 @@ def _environment() -> Environment:
 
 
 def render(template: str, script: str, **content: Any) -> str:
-    """Fill in one of the templates beside this module.
+    """Fill in a template of this folder.
 
     Args:
-        template: its name.
-        script: the name of the only script that a browser will run in the page, beside this module too.
-        content: what the template shows.
+        template: its file name.
+        script: the file name of a script of this folder, the only one that browsers run in the page.
+        content: variables of the template.
     """
     source = (_FOLDER / script).read_text(encoding="utf-8")
-    # A page's policy names the script by its hash.
+    # The page's Content-Security-Policy allows the script by its hash.
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode("ascii")
     page = _environment().get_template(template)
     return page.render(script=source, script_hash=f"sha256-{digest}", **content)
 
 
 def data_uri(content: bytes, suffix: str) -> str:
-    """The content as a data URI of the media type that belongs to the file suffix."""
+    """Return content as a data URI, with the media type of the file suffix."""
     return f"data:{_MEDIA_TYPES[suffix]};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def picture(path: Path) -> Picture:
-    """Read a PNG, at most 2100 pixels wide, and a thumbnail of it.
+    """Read a PNG, shrink it to at most 2100 pixels in width, and make a thumbnail.
 
     Raises:
-        OSError: the file is missing or is no complete picture.
+        OSError: the file is missing or damaged.
     """
     try:
         with Image.open(path) as opened:
@@ -125,14 +124,14 @@ def _at_most(image: Image.Image, width: int) -> Image.Image:
 
 def _webp(image: Image.Image, colours: int) -> str:
     buffer = io.BytesIO()
-    # This method keeps thin coloured lines in their colour; the default blends them.
+    # This method keeps the colours of thin lines; the default method blends them.
     palette = image.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.convert("RGB").save(buffer, "WEBP", lossless=True)
     return data_uri(buffer.getvalue(), "webp")
 
 
 def download_content(name: str, content: bytes) -> Download:
-    """Hand out content under a file name: as it is, compressed with gzip, or (very large) not at all."""
+    """Embed content under a file name: as it is, compressed with gzip or, if very large, not at all."""
     suffix = name.rpartition(".")[2]
     label = suffix.upper()
     if len(content) <= (_PLAIN_NUMBERS if suffix == "csv" else _PLAIN_BYTES):

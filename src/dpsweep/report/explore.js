@@ -11,7 +11,7 @@ const plot = document.getElementById("plot");
 const chosen = {};
 const selects = {};
 
-// Columns of equal length to one object a row.
+// Turn columns of equal length into one object a row.
 function rowsOf(columns) {
   const names = Object.keys(columns).filter((name) => name !== "names");
   return columns[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
@@ -36,7 +36,7 @@ function choices(key) {
   return unique(rows.filter((row) => key === "epsilon" || row.epsilon === chosen.epsilon).map((row) => row[key]));
 }
 
-// A choice that is no longer there gives way to the first.
+// Fall back to the first value if the chosen one does not exist any more.
 function refresh() {
   for (const key of [...PARTS, ...AXES]) {
     const found = choices(key);
@@ -75,7 +75,7 @@ function described(row) {
   ].join("; ");
 }
 
-// Pointing at a cell, or reaching it by keyboard, says its numbers; a click or Enter shows its trials.
+// Pointing at a cell, or focusing it by keyboard, shows its numbers; a click or Enter shows its trials.
 function reachable(mark, row) {
   mark.setAttribute("tabindex", 0);
   mark.setAttribute("role", "button");
@@ -106,7 +106,7 @@ const NARROWEST = 42;
 const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 const COLOURS = ["#3b75af", "#d2742a", "#3f9142", "#8d5fb8", "#8a5a44", "#c2589b", "#7a7a7a", "#a39a1e", "#2a9d9d"];
 
-// The room between the axes, and functions that place values in it.
+// Draw an empty plot, and return the edges of the area between its axes.
 function canvas(columns) {
   const width = Math.max(plot.clientWidth, SIDES.left + SIDES.right + NARROWEST * columns);
   const height = Math.min(544, 0.75 * innerHeight);
@@ -127,7 +127,7 @@ function numbers(values, from, to, scale, ticks, text) {
   return { at, ticks: ticks(low, high).filter((value) => at(value) >= first && at(value) <= last).map((value) => [value, text(value)]) };
 }
 
-// 1, 2 and 5 times powers of ten.
+// Ticks at 1, 2 and 5 times powers of ten.
 const around = (low, high) => {
   const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => 10 ** (Math.floor(low) + i));
   return powers.flatMap((power) => [power, 2 * power, 5 * power]);
@@ -195,7 +195,7 @@ function curves(rows, axis) {
   });
 }
 
-// Cells come in the order of C; batch sizes have the order of steps, from many to few.
+// Cells are already in the order of C. Batch sizes are ordered by steps, from many to few.
 function inOrderOf(rows, axis) {
   if (axis === "C") return rows;
   const key = axis === "B" ? (row) => -row.steps : (row) => row[axis];
@@ -218,7 +218,7 @@ function element(name, text, parent) {
   return made;
 }
 
-// Trials are unpacked when a cell of their problem is shown for the first time.
+// Unpack the trials of a problem when a reader clicks one of its cells for the first time.
 async function trialsOf(problem) {
   if (!problem.trials) {
     const packed = document.getElementById(`trials-${content.problems.indexOf(problem)}`).textContent;

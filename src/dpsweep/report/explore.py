@@ -1,7 +1,7 @@
-"""The page to explore a study with: accuracy of every cell over its hyperparameters, and its trials.
+"""The interactive page of a study: accuracy of every cell over its hyperparameters, and its trials.
 
-Cells are summarised here; the page holds them as columns. Trials are packed for each problem, and the
-browser unpacks those of a problem when one of its cells is clicked.
+The page contains summaries of all cells as columns. It contains the trials of each problem in packed form,
+which the browser unpacks when a reader clicks a cell.
 """
 
 import base64
@@ -34,13 +34,13 @@ _DIGITS = 5
 
 
 def write(study: Study, study_file: Path, paths: Paths) -> None:
-    """Write ``explore.html`` of the trials that exist: one file that fetches nothing.
+    """Write ``explore.html`` of the trials that exist: one self-contained file.
 
     Equal results give equal bytes.
 
     Args:
         study: the study.
-        study_file: where it was read from, for the commands that the page shows.
+        study_file: its file, for the commands that the page shows.
         paths: its files; the page is ``paths.explore``.
 
     Raises:
@@ -57,14 +57,14 @@ def page(
     report: str = "report.html",
     partial: bool = False,
 ) -> str:
-    """Return the page of some trials: HTML that fetches nothing.
+    """Return the page of some trials: self-contained HTML.
 
     Args:
         study: the study.
         study_file: as for `write`.
         trials: one row per trial: ``problem``, ``cell`` (its name), and columns of a cell's file.
-        report: the address that the page links to.
-        partial: whether cells are missing, which the page then says.
+        report: the address of the report, for a link.
+        partial: whether to note that cells are missing.
     """
     trials = trials.drop_duplicates("trial_key")
     found = problems(study, trials)
@@ -81,7 +81,7 @@ def page(
 
 
 def problems(study: Study, trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """Every problem that has trials: its titles, and its cells as columns of equal length."""
+    """Return titles and cells of every problem with trials; cells are columns of equal length."""
     if trials.empty:
         return []
     cells = summarise(trials).merge(
@@ -132,7 +132,7 @@ def _columns(cells: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def packed(trials: pd.DataFrame) -> str:
-    """Trials of one problem as columns, in base64 of gzip of JSON; cells are numbered by name."""
+    """Pack the trials of one problem as columns, in base64 of gzip of JSON; cells are numbered by name."""
     names = sorted(trials["cell"].unique())
     columns: dict[str, Any] = {"names": names}
     columns["cell"] = trials["cell"].map({name: i for i, name in enumerate(names)}).tolist()
@@ -151,12 +151,12 @@ def _numbers(column: "pd.Series[float]") -> list[float | None]:
 
 
 def _json(content: Any) -> str:
-    # A script element ends at the first </script, whatever is around it.
+    # A browser ends a script element at the first </script, even inside a string.
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def _command(study_file: Path) -> str:
-    """The command that trains a cell; PROBLEM and CELL stand for its names."""
+    """Write the command that trains a cell, with PROBLEM and CELL in the place of its names."""
     shown = Path(study_file.name) if study_file.is_absolute() else study_file
     return shlex.join(["dpsweep", "run", name_of(shown), "PROBLEM/CELL"])

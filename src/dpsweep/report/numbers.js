@@ -1,5 +1,5 @@
 "use strict";
-// What a link leads to may be folded.
+// Open the folded parts around the target of a link.
 function unfold() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target) return;
@@ -10,7 +10,7 @@ addEventListener("hashchange", unfold);
 addEventListener("beforeprint", () => document.querySelectorAll("details.part").forEach((each) => (each.open = true)));
 unfold();
 
-// A figure's numbers are in this page once: as the CSV that it hands out. Opening its table reads them.
+// The page contains the numbers of a figure once, as a CSV for download. Opening its table reads that CSV.
 
 async function textOf(uri) {
   const bytes = Uint8Array.from(atob(uri.slice(uri.indexOf(",") + 1)), (byte) => byte.charCodeAt(0));

@@ -1,4 +1,4 @@
-"""Put the page together."""
+"""The report: one page with all results of a study."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from dpsweep.base.files import write_text
-from dpsweep.report import found, summary
+from dpsweep.report import highlights, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.reference import paper_comparisons
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
-    """Write the report of a study: one HTML file that fetches nothing.
+    """Write the report of a study: one self-contained HTML file.
 
-    It shows what exists under the study's results and says what does not. Equal results (trial
-    store times included) give equal bytes.
+    It shows the results that exist and names those that are missing. Equal results, with equal file times,
+    give equal bytes.
 
     Args:
         study: the study.
-        study_file: where it was read from, for the reader; only a relative path is shown in full.
+        study_file: its file, to be named; of an absolute path, only the file name is shown.
         paths: its files; the report is ``paths.report``.
         lacking: a line for every output that is missing or belongs to another version of the
-            study; the page begins with them.
+            study, for the head of the page.
 
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
@@ -61,12 +61,12 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
         software=summary.software(trials),
-        verdicts=found.verdicts(study, paths),
-        finding=found.finding(study, trials),
-        best=found.best_settings(study, trials),
-        costs=found.choice_costs(study, trials),
-        tuned=[*found.TUNED.values(), found.USUAL],
-        references=found.references(study, trials),
+        verdicts=highlights.verdicts(study, paths),
+        finding=highlights.finding(study, trials),
+        best=highlights.best_settings(study, trials),
+        costs=highlights.choice_costs(study, trials),
+        tuned=[*highlights.TUNED.values(), highlights.USUAL],
+        references=highlights.references(study, trials),
         checks=checks,
         said=said_of_choices(study, trials),
         habit=HABIT,
@@ -118,6 +118,6 @@ def _released(spent: "Account") -> TextTable:
 
 
 def study_yaml(study: Study) -> str:
-    """The study as YAML, defaults included: `dpsweep.study.load_study` reads the same study back."""
+    """Return the study as YAML with its defaults; `dpsweep.study.load_study` reads the same study back."""
     content = study.model_dump(exclude_none=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)

@@ -1,4 +1,4 @@
-"""Numbers that the paper prints, beside those of the study."""
+"""Comparison of the study's numbers with those that the paper prints."""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -17,7 +17,7 @@ from dpsweep.tables.text import TextTable, signed, with_range
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """A table whose numbers the paper prints: what the comparison says, and its rows if there are any."""
+    """Comparison of a table with the paper's: a summary, and rows if there are any."""
 
     name: str
     finding: str
@@ -25,7 +25,7 @@ class PaperComparison:
 
 
 def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
-    """Every comparison table beside the study's references, read from the CSV behind it."""
+    """Compare the CSV of every comparison table with the study's references."""
     return [
         _comparison(paths, name, table)
         for name, table in study.tables.items()

@@ -1,9 +1,9 @@
-"""Sentences for the head of the report: what C and B cost, as far as seeds tell it from chance.
+"""Sentences for the head of the report on the costs of C and B that are larger than the scatter of seeds.
 
-A setting is a problem at one epsilon. For each value of C or B all else is tuned, and what was tuned is
-measured by seeds that did not choose (`dpsweep.study.choice`). A difference is seen where chance makes one so
-large, anywhere among all that are compared, in 5 % of studies at most (`dpsweep.analysis.scatter`; Bonferroni
-over the sentences on C, B and the usual habit, and what each compares).
+A setting is a problem at one epsilon. For each value of C or B all else is tuned, and measured by seeds that
+did not choose (`dpsweep.study.choice`). A difference counts as seen if chance makes any difference so large
+in at most 5 % of studies (`dpsweep.analysis.scatter`; Bonferroni over the sentences on C, B and the usual
+habit, and over the comparisons of each).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ from dpsweep.study import Study
 from dpsweep.study.choice import choose, repeats
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
-"""The settings of many papers and tutorials."""
+"""The usual settings in papers and tutorials."""
 _BY = ["problem", "epsilon"]
-# Of three kinds of sentences, to either side.
+# For each of three kinds of sentences, on one of two sides.
 _CHANCE = LEVEL / 3 / 2
 
 
 def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
-    """Return up to five sentences about C, B and the usual habit; none where the seeds carry none.
+    """Return up to five sentences about C, B and the usual habit; none if there are too few seeds.
 
     Args:
         study: the study.
@@ -36,7 +36,7 @@ def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
     # AUTO-S and training without clipping have no C.
     private = trials[is_private(trials)].dropna(subset=["clipping_bound"])
     tuned = repeats(private)
-    # The first seed tuned the learning rates, and measures nothing.
+    # The first seed chose the learning rates, so its accuracies are optimistic.
     scatter = Scatter.of(tuned[tuned["seed"] > 1], "macro_accuracy")
     if scatter is None:
         return []
@@ -48,7 +48,7 @@ def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
 
 
 def _costs(trials: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """A row for every setting and value of an axis: ``value``, ``reached``, ``best``, ``lost``, ``seeds``."""
+    """Return a row per setting and value of axis: ``value``, ``reached``, ``best``, ``lost``, ``seeds``."""
     chosen = choose(trials, by=[*_BY, axis]).dropna(subset=["cross_fitted"])
     chosen = chosen.rename(columns={axis: "value", "cross_fitted": "reached"})
     first = chosen.sort_values("selection_accuracy", ascending=False).drop_duplicates(_BY)
@@ -93,7 +93,7 @@ def by_habit(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_habit(trials: pd.DataFrame, scatter: Scatter) -> Iterator[str]:
-    """Say what the usual C and B cost, with the learning rate tuned."""
+    """Yield a sentence on the cost of the usual C and B with tuned learning rate, if it is seen."""
     best, found = (
         choose(rows, by=_BY).dropna(subset=["cross_fitted"]).set_index(_BY)
         for rows in (trials, by_habit(trials))

@@ -1,4 +1,4 @@
-"""Describe the study and its trials in words and numbers."""
+"""Summary of a study and its trials: sizes, inputs, hardware and software."""
 
 import json
 
@@ -20,14 +20,14 @@ from dpsweep.tables.text import TextTable
 
 
 def each_once(trials: pd.DataFrame) -> pd.DataFrame:
-    """Every trial once: sweeps may share one, which was trained once."""
+    """Drop repetitions of trials that several sweeps share."""
     once = trials.drop_duplicates("trial_key")
-    # Which of a machine's GPUs it was matters to a trial, not to a report.
+    # The report does not distinguish the GPUs of a machine.
     return once.assign(device=once["device"].str.replace(r" \(GPU .*\)$", "", regex=True))
 
 
 def sentence(study: Study, trials: pd.DataFrame) -> str:
-    """Say what the study is about, and how far it has come."""
+    """Write a sentence on the size and progress of the study."""
     sweeps = study.sweeps.values()
     parts = (
         count(len(sweeps), "sweep"),
@@ -49,7 +49,7 @@ def sentence(study: Study, trials: pd.DataFrame) -> str:
 
 
 def numbers(study: Study, trials: pd.DataFrame) -> dict[str, str]:
-    """How much was run, by what is counted."""
+    """Return the numbers of sweeps, cells and trials, the training time and the seeds, by name."""
     once = each_once(trials)
     return {
         "sweeps": f"{len(study.sweeps):,}",
@@ -71,7 +71,7 @@ def _ranges(seeds: list[int]) -> str:
 
 
 def inputs(study: Study, trials: pd.DataFrame) -> dict[str, TextTable]:
-    """The datasets, backbones, methods and sweeps, by their headings."""
+    """Tabulate the datasets, backbones, methods and sweeps, by heading."""
     sweeps = study.sweeps.values()
     backbones = {sweep.backbone for sweep in sweeps}
     methods = {sweep.method for sweep in sweeps}
@@ -173,7 +173,7 @@ def _sweep(study: Study, name: str, trials: pd.DataFrame) -> dict[str, str]:
 
 
 def hardware(trials: pd.DataFrame) -> TextTable:
-    """The devices and number formats of the trials."""
+    """Tabulate the devices and number formats of the trials."""
     rows = [
         {
             "Device": str(device),
@@ -187,7 +187,7 @@ def hardware(trials: pd.DataFrame) -> TextTable:
 
 
 def software(trials: pd.DataFrame) -> TextTable:
-    """The package versions that the trials record."""
+    """Tabulate the package versions that the trials record."""
     recorded = [json.loads(each) for each in trials["versions"].unique()]
     packages: dict[str, set[str]] = {}
     for package, version in (pair for versions in recorded for pair in versions.items()):

@@ -1,4 +1,4 @@
-"""Figures and tables as the report shows them: each with its files, or the reason why it is missing."""
+"""Figures and tables of the report, each with its files or the reason why it is missing."""
 
 import os
 from collections import Counter
@@ -25,13 +25,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Behind:
-    """Results behind a target: those that are there, and those that are missing.
+    """Results behind a target.
 
     Attributes:
-        found: names of those that are there.
-        missing: names of those that are not.
-        problem: whose cells they are, if they are cells.
-        folder: the cells' folder, relative to the report's.
+        found: names of results that exist.
+        missing: names of results that are missing.
+        problem: the problem, if they are cells.
+        folder: the cells' folder, relative to that of the report.
     """
 
     found: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Behind:
 
     @classmethod
     def of(cls, there: Mapping[str, bool], **where: str) -> Self:
-        """Tell results that are there from those that are not."""
+        """Separate results that exist from missing ones."""
         missing = [name for name, present in there.items() if not present]
         return cls([name for name, present in there.items() if present], missing, **where)
 
@@ -51,16 +51,16 @@ class TargetView:
     """A figure or table of the report.
 
     Attributes:
-        name: of the target.
-        title: what it shows, and of what: the dataset, backbone and ε that all its parts share.
-        caption: as the page shows it.
-        chosen: the sentences of the caption on how settings were chosen.
-        reason: the reason why it is not shown, if it is not.
+        name: name of the target.
+        title: its title, with the dataset, backbone and ε that all its parts share.
+        caption: its caption.
+        chosen: further sentences of the caption, on how settings were chosen.
+        reason: why it is not shown, or None if it is.
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
-        cells: those that it is made from.
-        gradient_norms: files that it is made from.
-        alternative: the words for who does not see a figure; a table has none.
+        cells: cells that it is made from.
+        gradient_norms: files of gradient norms that it is made from.
+        alternative: the alternative text of a figure; empty for a table.
         picture: the figure.
         rows: the table.
     """
@@ -97,15 +97,15 @@ class TargetView:
 def sections(
     study: Study, paths: Paths, trained: set[tuple[str, str]]
 ) -> dict[str, list[TargetView]]:
-    """Every target by its section, in the order of the study; figures before tables.
+    """Return all targets by section, in the order of the study, figures before tables.
 
     Args:
         study: the study.
         paths: its files.
-        trained: (problem, cell name) of every cell that has trials.
+        trained: (problem, cell name) of every cell with trials.
     """
     found: dict[str, list[TargetView]] = {}
-    with ThreadPoolExecutor() as pool:  # pictures are compressed at the same time
+    with ThreadPoolExecutor() as pool:  # compresses pictures in parallel
         names = [*study.figures, *study.tables]
         for section, view in pool.map(partial(_of_study, study, paths, trained), names):
             found.setdefault(section, []).append(view)
@@ -115,7 +115,7 @@ def sections(
 
 
 def said_once(sections: Mapping[str, Sequence[TargetView]]) -> list[str]:
-    """Return the sentences on how settings were chosen that several captions share, most frequent first."""
+    """Return the sentences on how settings were chosen that captions share, most frequent first."""
     sentences = Counter(
         each for views in sections.values() for view in views for each in view.chosen
     )
@@ -125,7 +125,7 @@ def said_once(sections: Mapping[str, Sequence[TargetView]]) -> list[str]:
 def _of_study(
     study: Study, paths: Paths, trained: set[tuple[str, str]], name: str
 ) -> tuple[str, TargetView]:
-    """A target of a study with its section."""
+    """Return the section of a target, and its view."""
     target: Target = study.tables.get(name) or study.figures[name]
     about: dict[str, Any] = {
         "name": name,
@@ -149,7 +149,7 @@ def _of_study(
 
 
 def _audit(paths: Paths) -> list[TargetView]:
-    """The evidence of the privacy audit; it is made of runs of its own, not of cells."""
+    """Return figure and table of the privacy audit, which has its own runs instead of cells."""
 
     def read_audit() -> tuple[str, TextTable]:
         numbers = read_numbers(paths.audit("csv"))
@@ -178,7 +178,7 @@ def _audit(paths: Paths) -> list[TargetView]:
 
 
 def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
-    """A figure of a PDF, a PNG and a CSV, which alone is inside the page."""
+    """Make the view of a figure from its PDF, PNG and CSV; of these, only the CSV is a download."""
     _, png, csv = files
     shown, reason = _shown(lambda: picture(png), png, "figure has not been drawn")
     return TargetView(
@@ -197,7 +197,7 @@ def _table(
     caption: str = "",
     **about: Any,
 ) -> TargetView:
-    """A table, read with its caption from the third of its files, the CSV; else with ``caption``."""
+    """Make the view of a table; its third file is the CSV. ``caption`` is used if reading gives none."""
     csv = files[2]
     shown, reason = _shown(read, csv, "table has not been written")
     said, rows = shown or ("", None)
@@ -211,13 +211,13 @@ def _table(
 
 
 def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None, str | None]:
-    """Read what a figure or table shows, or say why it cannot be shown."""
+    """Read a figure or table, or give the reason why it cannot be shown."""
     try:
         return read(), None
     except FileNotFoundError:
         return None, f"This {absent}: the file is not there."
     except (OSError, ValueError) as error:
-        # The report may be published; folders of the machine that made it are nobody's business.
+        # The report may be published, so it must not contain paths of this machine.
         reason = str(error).replace(str(source), source.name)
         kind = source.suffix.removeprefix(".").upper()
         noun = absent.partition(" ")[0]
@@ -225,8 +225,8 @@ def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None
 
 
 def links(paths: Paths, files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Label and address of the files of a target that lie beside the report."""
-    target = files[0].stem  # which may hold dots: model_eps0.5
+    """Return label and address of the files of a target that lie beside the report."""
+    target = files[0].stem  # may contain dots: model_eps0.5
     return [
         (file.name.removeprefix(f"{target}.").upper(), quote(_relative(paths, file)))
         for file in files
@@ -250,7 +250,7 @@ def _title(study: Study, target: Target) -> str:
 
 
 def _alternative(figure: Figure) -> str:
-    # The family, its panels and its lines: what a caption presupposes that one sees.
+    # Family, panels and lines, which a caption does not describe.
     panels = figure.axes if isinstance(figure, NoiseCurve) else figure.parts()
     titles = "; ".join(panel.title for panel in panels)
     family = figure.family.replace("_", " ").capitalize()
@@ -264,7 +264,7 @@ def _alternative(figure: Figure) -> str:
 def _cells(
     study: Study, paths: Paths, trained: set[tuple[str, str]], target: Target
 ) -> list[Behind]:
-    """The cells of every problem; several lines of a figure may share some."""
+    """Return the cells of every problem, each once although lines of a figure may share cells."""
     there: dict[str, dict[str, bool]] = {}
     for selection in target.selections():
         for cell in study.cells(selection):

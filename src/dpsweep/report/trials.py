@@ -1,4 +1,4 @@
-"""The trials that a report is about."""
+"""Trials of the pages."""
 
 import math
 from collections.abc import Sequence
@@ -26,16 +26,17 @@ _KEY = ["problem", "cell"]
 
 
 def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
-    """Every trial of the study's cells that exists so far, with ``problem`` and ``cell`` (the cell's name).
+    """Read all trials of the study's cells that exist so far.
 
-    A problem is read from its table, and from its cells where there is none of the settings of today.
+    A problem is read from its table or, if there is none for the present settings, from its cells.
 
     Returns:
-        One row per trial, in the order of the study's problems; ``columns``, ``problem`` and ``cell``.
+        One row per trial, in the order of the study's problems, with ``columns``, ``problem`` and ``cell``
+        (the cell's name).
 
     Raises:
-        FormerResultsError: trials are for other data, weights or noise than those of today; partial paths
-            leave them out.
+        FormerResultsError: trials were made with other data, weights or noise than the present ones; partial
+            paths leave them out.
         UnreadableResultsError: a file is damaged or lacks a column.
     """
     frames = [_read_problem(study, paths, name, columns) for name in study.problems]
@@ -57,7 +58,7 @@ def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[st
 
 
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
-    """The table of a problem, or what there is of its cells."""
+    """Return the table of a problem, or the files of its cells that exist."""
     table = paths.problem(problem)
     if table.exists() and _made_for(table) == table_made_for(study, paths, problem):
         return [table]
@@ -74,12 +75,12 @@ def _made_for(table: Path) -> str:
 
 
 def is_private(trials: pd.DataFrame) -> pd.Series:
-    """True for the trials that train under a finite epsilon."""
+    """Return True for trials with a finite epsilon."""
     return trials["epsilon"].astype(float) < math.inf
 
 
 def newest_results(study: Study, paths: Paths) -> datetime | None:
-    """When the newest file of `read_trials` was written (UTC), or None where there is none."""
+    """Return when the newest file of `read_trials` was written (UTC), or None without files."""
     files = [file for name in study.problems for file in _files(study, paths, name)]
     times = [file.stat().st_mtime for file in files]
     return datetime.fromtimestamp(max(times), UTC) if times else None

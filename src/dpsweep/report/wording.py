@@ -1,4 +1,4 @@
-"""Write amounts, shares and settings for the pages."""
+"""Formats of amounts, shares and settings in the pages."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,39 +11,39 @@ from dpsweep.config.clipping import RULES, ClippingBound
 from dpsweep.study import Cell, Study
 from dpsweep.tables.text import TextTable
 
-# Cells longer than this are sentences, which need a wide column.
+# Longer cells are prose, which needs a wide column.
 _PROSE = 40
 
 
 def percent(fraction: float) -> str:
-    """A fraction of one as a percentage with one decimal; a dash where there is no number."""
+    """Write a fraction as a percentage with one decimal, or a dash for NaN."""
     return "–" if math.isnan(fraction) else f"{100 * fraction:.1f} %"
 
 
 def values(numbers: Iterable[float | str]) -> str:
-    """Grid values as a list: 0.5, 1, 8, full."""
+    """Write grid values as a list: 0.5, 1, 8, full."""
     return ", ".join("∞" if value == math.inf else number(value) for value in numbers)
 
 
 def span(numbers: Sequence[float | str]) -> str:
-    """Grid values by their ends where there are many: 256 to full (9)."""
+    """Write grid values as a list or, if there are many, by their ends: 256 to full (9)."""
     if len(numbers) <= 3:
         return values(numbers)
     return f"{number(numbers[0])} to {number(numbers[-1])} ({len(numbers)})"
 
 
 def bound_text(bound: ClippingBound) -> str:
-    """A clipping bound as a reader writes it: 0.1, AUTO-S, none."""
+    """Write a clipping bound, or the title of a rule without a bound: 0.1, AUTO-S, No clipping."""
     return RULES[bound].title if isinstance(bound, str) else number(bound)
 
 
 def batch_text(size: BatchSize, examples: int) -> str:
-    """A batch size, and the number of examples of the full batch: 256, full (1,347)."""
+    """Write a batch size, with the number of examples of the full batch: 256, full (1,347)."""
     return f"full ({examples:,})" if size == "full" else number(size)
 
 
 def titles(study: Study, problem: str) -> dict[str, str]:
-    """The titles of a problem's parts, by the columns of the tables."""
+    """Return the titles of a problem's parts, by the columns of the tables."""
     parts = study.problems[problem]
     return {
         "Dataset": study.datasets[parts.dataset].title,
@@ -53,9 +53,9 @@ def titles(study: Study, problem: str) -> dict[str, str]:
 
 
 def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
-    """Write what `dpsweep.study.choice` chose, and what it reaches, by the columns of the tables.
+    """Write a choice of `dpsweep.study.choice` and its accuracies, by the columns of the tables.
 
-    ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that of seeds
+    ``Accuracy`` is the mean macro accuracy over the seeds that chose, ``Cross-fitted`` that over seeds
     that did not choose.
     """
     cell = Cell.parse(str(best["problem"]), str(best["cell"]))
@@ -73,7 +73,7 @@ def choice(best: "Mapping[Any, Any] | pd.Series[Any]") -> dict[str, str]:
 
 
 def column_kinds(table: TextTable) -> list[str]:
-    """The kind of every column, which says how wide a page sets it: number, prose or text."""
+    """Return the kind of every column, which determines its width: number, prose or text."""
     return [
         "number"
         if kind == "r"
@@ -85,9 +85,9 @@ def column_kinds(table: TextTable) -> list[str]:
 
 
 def bar_shares(table: TextTable, columns: Iterable[str]) -> list[dict[int, float]]:
-    """For every row, the numbers in some columns as shares of the largest one, by place.
+    """Return for every row the numbers of some columns as shares of the largest one, by position.
 
-    What stands in brackets behind a number is no part of it.
+    Text in brackets behind a number is ignored.
 
     >>> table = TextTable(["B", "lost"], [["64", "0.5"], ["256", "2.0 (7)"], ["full", "–"]], "rr")
     >>> bar_shares(table, ["lost"])

@@ -23,9 +23,9 @@ TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning ra
 
 
 def verdicts(study: Study, paths: Paths) -> dict[str, list[dict[str, str]]]:
-    """The verdicts of every table of tuning rules that has been written, by the name of the table.
+    """Return the verdicts of every written table of tuning rules, by the name of the table.
 
-    Each has ``rule``, ``verdict``, its colour ``status``, ``effect`` and ``votes``.
+    Each verdict has ``rule``, ``verdict``, ``status`` (its colour), ``effect`` and ``votes``.
     """
     found = {}
     for name, table in study.tables.items():
@@ -34,8 +34,8 @@ def verdicts(study: Study, paths: Paths) -> dict[str, list[dict[str, str]]]:
             try:
                 rows = [_verdict(row) for row in read_numbers(file, _WORDS).to_dict("records")]
             except (KeyError, ValueError):
-                continue  # the table says in its place that it is damaged
-            # Rules that the study decides come first.
+                continue  # the section of the table reports the damage
+            # Decided rules come first.
             found[name] = sorted(rows, key=lambda row: row["verdict"] == "not resolved")
     return found
 
@@ -64,7 +64,7 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
 
 
 def best_settings(study: Study, trials: pd.DataFrame) -> TextTable:
-    """The best cell of every problem and ε, all else tuned, as `dpsweep.study.choice` chooses."""
+    """Tabulate the best cell of every problem and ε, as `dpsweep.study.choice` chooses it."""
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
     rows = [
         titles(study, name) | choice(best)
@@ -75,7 +75,7 @@ def best_settings(study: Study, trials: pd.DataFrame) -> TextTable:
 
 
 def finding(study: Study, trials: pd.DataFrame) -> str:
-    """Say in a sentence what the best problem reaches at the largest and at the smallest finite ε."""
+    """Write a sentence on the best problem's accuracies at the largest and the smallest finite ε."""
     chosen = choose(trials[is_private(trials)], by=["problem", "epsilon"])
     chosen = chosen.dropna(subset=["centre"])
     if chosen.empty:
@@ -103,10 +103,10 @@ def _reached(best: "pd.Series[Any]") -> str:
 
 
 def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
-    """Tabulate what the worst C, B and learning rate cost, and the usual C and B, by problem and ε.
+    """Tabulate the costs of the worst C, B and learning rate, and of the usual C and B, by problem and ε.
 
-    A cost is the accuracy at the best value minus that at the worst one, the other hyperparameters tuned for
-    each. Learning rates are compared by the first seed, which tried all that were tried.
+    A cost is the accuracy at the best value minus that at the worst one, with the other hyperparameters tuned
+    for each. Learning rates are compared by the first seed, which has trials of every tried rate.
     """
     by = ["problem", "epsilon"]
     costs: dict[Any, dict[str, str]] = {}
@@ -141,10 +141,7 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
 
 
 def references(study: Study, trials: pd.DataFrame) -> TextTable:
-    """The best non-private cell of every problem: what the backbone reaches without privacy.
-
-    The cell is the one that every figure would choose (`dpsweep.study.choice`).
-    """
+    """Tabulate the best non-private cell of every problem, as `dpsweep.study.choice` chooses it."""
     free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
     rows = []
     for name, problem in study.problems.items():
