@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -16,18 +17,18 @@ from dpsweep.figures import style
         (1e-5, "$10^{-5}$"), (2e-4, r"$2{\cdot}10^{-4}$"), (math.inf, "∞"), (87002.0, "87002"),
     ],
 )  # fmt: skip
-def test_grid_values_are_written_briefly(value: float, text: str) -> None:
+def test_grid_values_are_short(value: float, text: str) -> None:
     assert style.write_value(value) == text
 
 
-def test_batch_sizes_bounds_and_shares_have_names() -> None:
+def test_formats_of_batch_sizes_bounds_and_shares() -> None:
     assert style.write_batch_size(87002, full_batch=True) == "Full"
     assert style.write_batch_size(4096, full_batch=False) == "4096"
     assert style.write_batch_size(4096, full_batch=False, power=True) == "$2^{12}$"
     assert style.write_batch_size(1000, full_batch=False, power=True) == "1000"
     assert style.write_clipping(math.nan, "automatic") == "AUTO-S"
     assert style.write_clipping(0.1, "flat") == "0.1"
-    # Only none and all are 0 and 100 per cent.
+    # 0 and 100 per cent stand for exactly none and all.
     written = [style.write_percentage(share) for share in (0.0, 0.001, 0.12, 0.999, 1.0)]
     assert written == ["0 %", "< 1 %", "12 %", "> 99 %", "100 %"]
 
@@ -46,29 +47,26 @@ def test_difficulty_has_its_colours() -> None:
         style.category_colours(5)
 
 
-def test_the_batch_size_axis_names_full_and_thins_the_powers() -> None:
-    axes = Figure().subplots()
-    sizes = {2**k: False for k in range(8, 17)} | {87002: True}
-    style.batch_size_axis(axes, "x", sizes, labels=4)
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == ["$2^{8}$", "$2^{11}$", "$2^{14}$", "Full"]
-    assert len(labels) + len(axes.get_xticks(minor=True)) == 10
+SIZES = [2.0**k for k in range(8, 17)]
 
 
 @pytest.mark.parametrize(
-    ("values", "labelled", "short"),
+    ("values", "options", "labelled", "short"),
     [
-        ([0.1, 1, 10, 12, 14, 18, 26, 42, 42], ["0.1", "1", "10", "26", "42"], {12.0, 14.0}),
-        ([1.0], ["1"], set()),
+        ([0.1, 1, 10, 12, 14, 18, 26, 42, 42], {}, ["0.1", "1", "10", "26", "42"], {12.0, 14, 18}),
+        ([1.0], {}, ["1"], set()),
+        # Two of three powers have no room, and Full has a label because it is the last value.
+        ([*SIZES, 87002], {"labels": 4, "texts": [*map(str, range(8, 17)), "Full"]},
+         ["8", "11", "14", "Full"], {*SIZES} - {2**8, 2**11, 2**14}),
     ],
-)
+)  # fmt: skip
 def test_a_value_axis_labels_its_ends_and_powers_of_ten(
-    values: list[float], labelled: list[str], short: set[float]
+    values: list[float], options: dict[str, Any], labelled: list[str], short: set[float]
 ) -> None:
     axes = Figure().subplots()
-    style.value_axis(axes, "x", values, base=10)
+    style.value_axis(axes, "x", values, **options)
     assert [label.get_text() for label in axes.get_xticklabels()] == labelled
-    assert short <= set(axes.get_xticks(minor=True))
+    assert {*axes.get_xticks(minor=True)} == short
 
 
 def test_the_style_does_not_leak() -> None:

@@ -1,8 +1,8 @@
-"""Figures and tables: how they are described (`figure`, `table`, `families`), and how they are drawn.
+"""Descriptions of figures and tables (`figure`, `table`, `families`), and functions that draw them.
 
-`draw` writes a figure of a study. A notebook draws each family from any frame, as in ``heatmap(frame)``
-(`dpsweep.figures.notebook`). Whatever draws is loaded when it is first asked for: every job of a study
-reads the descriptions.
+`draw` writes a figure of a study. Functions such as ``heatmap(frame)`` draw a family from any frame
+(`dpsweep.figures.notebook`). Drawing code is imported on first use, because every job of a study imports
+the descriptions.
 """
 
 from importlib import import_module

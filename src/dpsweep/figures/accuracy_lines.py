@@ -1,7 +1,6 @@
-"""Three families of lines: accuracy over C, accuracy of methods over epsilon, best B over epochs.
+"""Three families of line figures: accuracy over C, accuracy of methods over epsilon, best B over epochs.
 
-Whatever is not along the horizontal axis is tuned for every point, and strips under a panel show what was
-chosen.
+Each point tunes the settings that are not on the horizontal axis. Strips under a panel show the tuned values.
 """
 
 from pathlib import Path
@@ -34,7 +33,7 @@ BATCH_SIZE_COLUMNS = [
     "batch_size", "train_size", "clipping_bound", "learning_rate", "as_good_smallest", "as_good_largest",
 ]  # fmt: skip
 _BUDGET = ["epsilon", "epochs"]
-# What is further below the best is written as a number: the axis is for telling good from nearly good.
+# Lower points are written as numbers, so that the axis resolves small differences to the best.
 _FLOOR = -0.1
 
 
@@ -44,12 +43,11 @@ _FLOOR = -0.1
 def compute_clipping_curve(
     study: Study, paths: Paths, figure: ClippingCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per point: its centre, band and repeats, as accuracy or as difference to the best.
+    """Return one row per point: its centre, band and repeats, as accuracy or as difference to the best.
 
-    The number without optimism (``cross_fitted``) is then a difference to that of the line's own
-    choice of C.
+    A difference of ``cross_fitted`` is to the cross-fitted accuracy of the line's own choice of C.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -68,12 +66,12 @@ def compute_clipping_curve(
 
 
 def plot_clipping_curve(figure: ClippingCurve, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for each problem, ring what is as good as its best, and name chosen B and rates."""
+    """Draw a line for each problem, rings around points as good as its best, and strips of B and rates."""
     difference = figure.quantity == "difference"
     palettes = [_by_difficulty(panel) for _, panel in numbers.groupby("panel", sort=False)]
     lowest = float(numbers["centre"].min())
     floor = 1.2 * _FLOOR if difference and lowest < 2 * _FLOOR else lowest
-    # What is below the floor ends at it, with its number.
+    # Points below the floor are drawn on it, with their numbers.
     drawing, panels = lines.plot(
         numbers.assign(centre=numbers["centre"].clip(lower=floor)), "clipping_bound", palettes,
         chosen=["batch_size", "learning_rate"], height=1.9, x_label=style.CLIPPING_LABEL,
@@ -126,12 +124,12 @@ def _by_difficulty(panel: pd.DataFrame) -> dict[str, str]:
 def compute_method_comparison(
     study: Study, paths: Paths, figure: MethodComparison, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per point: mean, band and repeats, minus the best line's mean at that epsilon.
+    """Return one row per point: mean, band and repeats, minus the best line's mean at that epsilon.
 
-    A method with more to tune gains more from being measured by the seeds that chose. Which is better
-    is therefore a matter of ``cross_fitted`` and its difference to the best line's.
+    The mean is over the seeds that chose the settings. This favours methods with more settings to tune, so
+    compare methods by ``cross_fitted_difference``: ``cross_fitted`` minus that of the best line.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_line(line: Line) -> pd.DataFrame:
@@ -150,7 +148,7 @@ def compute_method_comparison(
 
 
 def plot_method_comparison(_: MethodComparison, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for each method, a panel for each problem, and what was chosen for each point."""
+    """Draw a panel for each problem, a line for each method, and strips of the chosen settings."""
     palettes = []
     for _panel, rows in numbers.groupby("panel"):
         labels = list(rows["label"].unique())
@@ -168,14 +166,14 @@ def plot_method_comparison(_: MethodComparison, numbers: pd.DataFrame) -> Figure
 def compute_optimal_batch_size(
     study: Study, paths: Paths, figure: OptimalBatchSize, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, epsilon, epochs): the best B of every seed alone, and that of all together.
+    """Return one row per (panel, epsilon, epochs): the best B of each seed alone, and of all seeds together.
 
-    ``mean_batch_size``, ``minimum`` and ``maximum`` are of the B that each seed alone would choose: the
-    paper draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning
-    rate. A choice without an accuracy is none. From ``as_good_smallest`` to ``as_good_largest`` are the batch
-    sizes that are as good as the best, as far as seeds can tell; empty with one seed.
+    ``mean_batch_size``, ``minimum`` and ``maximum`` summarise the B that each seed alone chooses; the paper
+    draws their mean. ``batch_size`` is the choice of all seeds together, with its C and learning rate.
+    Choices without an accuracy do not count. Batch sizes from ``as_good_smallest`` to ``as_good_largest`` are
+    as good as the best, as far as seeds can tell; both are empty with one seed.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -204,21 +202,19 @@ def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_good_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
-    """The range of batch sizes that are as good as the best, for each (epsilon, epochs)."""
+    """Return the range of batch sizes that are as good as the best, for each (epsilon, epochs)."""
     rows = []
-    for budget, own in trials.groupby(_BUDGET):
-        sizes = choose(own, by=["batch_size"])
-        good = sizes.loc[as_good_as_best(sizes, own), "batch_size"]
+    for budget, sizes in choose(trials, by=[*_BUDGET, "batch_size"]).groupby(_BUDGET):
+        good = sizes.loc[as_good_as_best(sizes, trials), "batch_size"]
         ends = {"as_good_smallest": good.min(), "as_good_largest": good.max()}
         rows.append(dict(zip(_BUDGET, budget, strict=True)) | ends)
     return pd.DataFrame(rows)
 
 
 def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figure:
-    """Draw the mean over seeds as a line for every epsilon, and seeds around it; N is a dotted line.
+    """Draw the mean over seeds as a line for each epsilon, the seeds around it, and N as a dotted line.
 
-    Bars are the batch sizes that are as good as the best: within them a line that goes up and down says
-    nothing.
+    Bars span the batch sizes that are as good as the best. A line's ups and downs within them may be chance.
     """
     labels = numbers["epsilon"].map(style.write_epsilon)
     points = numbers.assign(

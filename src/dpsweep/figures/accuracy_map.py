@@ -1,4 +1,4 @@
-"""Accuracy over two axes of the grid; the squares that are as good as the best are framed."""
+"""Heatmaps of accuracy over two axes of the grid, with frames around squares that are as good as the best."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ COLUMNS = [
     "repeats", "diverged", "best", "as_good",
 ]  # fmt: skip
 
-# Inches. A square of the smallest width holds ".123" in the smallest legible type, within its frame.
+# Widths are in inches. The narrowest square holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
 # Four characters in type of one point, and the frame of the best cell.
 _WIDTH_OF_A_POINT = 2.65 / 72
@@ -44,17 +44,17 @@ _ROW_LABELS, _GAP = 0.7, 0.15
 def compute_heatmap(
     study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per square: its axes, what was tuned, mean macro accuracy, whether it is chosen or as good.
+    """Return one row per square: axes, tuned settings, mean macro accuracy, whether it is best or as good.
 
     Args:
-        study: the study that has the figure.
-        paths: where its results lie.
-        figure: what is drawn; every selection names its cells.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        study: the study that contains the figure.
+        paths: the files of its results.
+        figure: the description of the figure, whose selections name the cells.
+        missing: a list to which absent files are added. If it is None, absent files are an error.
 
     Raises:
         MissingResultsError: a file is absent, and ``missing`` is None.
-        UnreadableResultsError: a file does not hold what it should.
+        UnreadableResultsError: a file has the wrong content.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -69,13 +69,13 @@ def compute_heatmap(
 
 
 def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
-    """Draw a heatmap for each problem; one colour scale for all, or one for each panel."""
+    """Draw a heatmap for each problem, with one colour scale for all or one for each."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
     labels = _labels(numbers, figure.y)
     across = _panels_in_a_row(columns)
     rows = -(-len(panels) // across)
-    # Where B is no axis it was tuned for every square, and is written in it.
+    # If B is not an axis, it was tuned for every square, and the square names it.
     lines = 1 if "batch_size" in (figure.x, figure.y) else 3
     size = (0.08 + 0.12 * lines) * len(labels)
     widths = [max(columns[start::across]) for start in range(across)]
@@ -102,7 +102,7 @@ def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
 
 
 def _panels_in_a_row(columns: list[int]) -> int:
-    """As many as leave every square wide enough to be read, and no panel alone in the last row."""
+    """Return the most panels that keep squares legible and do not leave one panel alone in the last row."""
     count = len(columns)
     for across in range(count, 1, -1):
         widest = max(sum(columns[i : i + across]) for i in range(0, count, across))
@@ -121,7 +121,7 @@ def _draw(
     square: float,
     in_square: bool,
 ) -> None:
-    # A row for every value that any panel has, the smallest below.
+    # Every panel has a row for every value of any panel, the smallest at the bottom.
     panel = panel.assign(row=_written(panel, figure.y), text=_in_squares(panel, in_square))
     wide, texts = (
         panel.pivot(index="row", columns=figure.x, values=values).reindex(rows[::-1])
@@ -135,7 +135,7 @@ def _draw(
         vmin=limits["min"], vmax=limits["max"], cbar=False, linewidths=0.4, linecolor="white",
         xticklabels=_labels(panel, figure.x), yticklabels=rows[::-1], ax=axes,
     )  # fmt: skip
-    # seaborn writes nothing where there is no number; what is not in the grid of this panel is empty.
+    # seaborn does not annotate NaN; squares outside the grid of this panel stay empty.
     for row, column in np.argwhere(wide.isna() & texts.notna()) if readable else ():
         axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", size=size)
     axes.set_facecolor("#EEEEEE")
@@ -143,13 +143,13 @@ def _draw(
     axes.tick_params(axis="y", rotation=0)
     axes.set(xlabel=_LABELS[figure.x], ylabel="")
     title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
-    style.title(axes, title, *([] if in_square else _said_of(framed, len(panel))))
+    style.title(axes, title, *([] if in_square else _subtitle(framed, len(panel))))
     marks = panel.pivot(index="row", columns=figure.x, values="as_good").reindex(rows[::-1])
     _frame(axes, marks.eq(True).to_numpy())
 
 
-def _said_of(framed: pd.DataFrame, squares: int) -> list[str]:
-    """How many squares are framed, and their learning rates; nothing where there are none."""
+def _subtitle(framed: pd.DataFrame, squares: int) -> list[str]:
+    """Write the number of framed squares and their learning rates; return no lines without such squares."""
     if framed.empty:
         return []
     lowest, highest = (style.write_rate(framed["learning_rate"].agg(end)) for end in ("min", "max"))
@@ -159,7 +159,7 @@ def _said_of(framed: pd.DataFrame, squares: int) -> list[str]:
 
 
 def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
-    """Draw the outline of marked squares: the sides that no other marked square shares."""
+    """Draw the outline of marked squares: the sides that no two of them share."""
     around = np.pad(marked, 1)
     sides = []
     for row, column in np.argwhere(marked):
@@ -179,7 +179,7 @@ def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
 
 
 def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:
-    """The accuracy of every square, and below it what was chosen."""
+    """Return the text of every square: its accuracy and, if asked, the chosen settings below."""
     accuracies = map(_three_digits, panel["macro_accuracy"])
     if not with_settings:
         return list(accuracies)
@@ -188,7 +188,7 @@ def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:
 
 
 def _labels(numbers: pd.DataFrame, axis: str) -> list[str]:
-    """The values along an axis in ascending order, the full batch and rules without a bound last."""
+    """Return the values along an axis in ascending order, the full batch and rules without a bound last."""
     values = numbers.assign(text=_written(numbers, axis))
     by = ["full_batch", axis] if axis == "batch_size" else [axis]
     return list(values.sort_values(by)["text"].unique())
@@ -223,7 +223,7 @@ def _colour_bar(drawing: Figure, panels: list[Axes], location: str, length: floa
         bar.locator = MaxNLocator(6)
         bar.update_ticks()
         return
-    # The ends only, written inwards: nothing runs into the next panel's bar.
+    # Only the ends have labels, aligned inwards, so that they do not touch the next panel's bar.
     low, high = panels[0].collections[0].get_clim()
     bar.set_ticks([low, high], labels=[_three_digits(low), _three_digits(high)])
     left, right = bar.ax.get_xticklabels()

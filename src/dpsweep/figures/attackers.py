@@ -1,4 +1,4 @@
-"""Trade-off curves of the best attacker on one person, a line per epsilon."""
+"""Trade-off curves of the best attacker on one person, with a line for each epsilon."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,19 +25,19 @@ COLUMNS = [
 ]  # fmt: skip
 _LEAST = 1e-4
 _RATES = np.unique(np.append(np.geomspace(_LEAST, 1, 81), [0.05]))
-"""False positive rates at which a curve is computed; 0.1, 1, 5 and 10 % are among them."""
+"""False positive rates of the points of a curve, among them 0.1, 1, 5 and 10 %."""
 _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
 def compute_attacker_curves(
     study: Study, paths: Paths, figure: AttackerCurves, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per point of every curve: a panel, an epsilon and a number of records.
+    """Return one row per point; each panel, epsilon and number of records has a curve.
 
-    Rates are those of `dpsweep.privacy.trade_off`, from the noise, the sampling rate and the steps of the
-    private trials; which trial has what accuracy does not matter.
+    Rates are those of `dpsweep.privacy.trade_off` for the noise, sampling rate and steps of the private
+    trials. They do not depend on accuracies.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def _curve(trial: dict[Any, Any], records: int) -> pd.DataFrame:
 
 
 def plot_attacker_curves(figure: AttackerCurves, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every epsilon above the diagonal, which a coin reaches."""
+    """Draw a line for every epsilon, and the diagonal of random guesses."""
     drawing, panels = style.panels(numbers, height=2.6, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
     dashes = {

@@ -1,4 +1,4 @@
-"""The audit of every setting: claimed epsilon against the measured lower bound, drawn and in numbers."""
+"""Figure and table of the privacy audit: claimed epsilon against measured lower bounds, for each setting."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _TITLES = {
 
 
 def write_audit(study: Study, paths: Paths) -> None:
-    """Write the audit's ``csv`` and, made from nothing but its numbers, ``pdf``, ``png``, ``tex``, ``md``.
+    """Write the audit as ``csv`` and, from these numbers alone, as ``pdf``, ``png``, ``tex`` and ``md``.
 
     Raises:
         StudyError: the study has no audit.
@@ -36,7 +36,7 @@ def write_audit(study: Study, paths: Paths) -> None:
 
 
 def plot(numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each bound, and in it a line for each batch size under the diagonal, the claim."""
+    """Draw a panel for each bound, with a line for each batch size and the claim as the diagonal."""
     drawing = style.panels_figure(len(BOUNDS), height=2.4)
     panels = drawing.subplots(1, len(BOUNDS), sharex=True, sharey=True)
     limit = 1.06 * max(numbers["epsilon"].max(), numbers[BOUNDS].max(axis=None))
@@ -77,7 +77,7 @@ def _label(row: "pd.Series[Any]") -> str:
 
 
 def caption(numbers: pd.DataFrame) -> str:
-    """Describe the audit, and give its verdict."""
+    """Describe the audit and its verdict."""
     first = numbers.iloc[0]
     return (
         f"Privacy audit in one training run per row: {first['canaries']} canaries among "
@@ -90,7 +90,7 @@ def caption(numbers: pd.DataFrame) -> str:
 
 
 def show(numbers: pd.DataFrame) -> TextTable:
-    """One row per setting, a rule between batch sizes."""
+    """Tabulate the settings, one a row, with a horizontal rule between batch sizes."""
     rows = [
         {
             "B": "full" if row["full_batch"] else str(row["batch_size"]),

@@ -1,4 +1,4 @@
-"""Effect of clipping on each class, from the easiest class to the hardest."""
+"""Effect of clipping on each class, from the easiest class to the hardest one."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -41,12 +41,12 @@ COLUMNS = [
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate", "seed",
 ]  # fmt: skip
-_NAMED = 10  # with more classes, their rank is written instead of their name
+_NAMED = 10  # with more classes, ticks are ranks instead of names
 _LONGEST_NAME = 18
-_CROWD = 40  # with more classes, a running mean over about a twentieth of them carries the line
-_FAR = 4  # a line that far above the baseline's largest would press that one to the ground
-_FROM_ZERO = 0.6  # the smallest weight that a vertical axis starts above 0 for
-# Of every quantity: the column that is drawn, and its name.
+_CROWD = 40  # with more classes, the line is a running mean over about a twentieth of them
+_FAR = 4  # with larger relative weights, a linear axis would flatten the baseline
+_FROM_ZERO = 0.6  # with smaller relative weights, the vertical axis starts at 0
+# By quantity: the column that is drawn, and its label.
 _ROWS = {
     "retained_weight": ("relative_retained_weight", "Relative\nretained weight"),
     "accuracy_difference": ("accuracy_difference", "Accuracy − accuracy\nat C = {}"),
@@ -56,13 +56,13 @@ _ROWS = {
 def compute_per_class(
     study: Study, paths: Paths, figure: PerClass, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, C, class), classes ranked by the baseline's per-class accuracy.
+    """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
 
-    A class without a test example has neither a rank nor an accuracy, and comes last.
-    Everything is of the first seed, at the best (B, learning rate) of each C; retained weight is
-    of the gradients after the last epoch, at the C that the model was trained with.
+    A class without a test example comes last, without a rank and an accuracy. Numbers are those of the first
+    seed, at the best (B, learning rate) of each C. The retained weight is that of the gradients after the
+    last epoch, at the C of training.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -96,7 +96,7 @@ def _classes(
     accuracy: dict[float, np.ndarray],
     weights: dict[float, np.ndarray],
 ) -> pd.DataFrame:
-    """The rows of one C, of which ``row`` has the chosen settings."""
+    """Return the rows of one C; ``row`` has its chosen settings."""
     bound, reference = row["clipping_bound"], accuracy[figure.baseline]
     order = class_order(reference)
     unknown = np.full(order.size, np.nan)
@@ -134,7 +134,7 @@ def _check_measured(
     chosen: "pd.Series[str]",
     norms: pd.DataFrame,
 ) -> None:
-    """Refuse gradient norms of another trial than the one that is drawn (``chosen``, by C)."""
+    """Raise an error if gradient norms are not those of the trial that is drawn (``chosen``, by C)."""
     first = norms.drop_duplicates("clipping_bound")
     for bound, measured in zip(first["clipping_bound"], first["trial_key"], strict=True):
         if measured != chosen.get(bound):
@@ -168,15 +168,15 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
 
 
 def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
-    """Draw a row for each quantity and a column for each panel, one line per C.
+    """Draw a row for each quantity, a column for each panel, and a line for each C.
 
-    Classes without a test example are named below, and not drawn.
+    Classes without a test example are not drawn, but named below.
     """
     untested = numbers[numbers["class_rank"].isna()]
     numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
     colours = style.colours_by(numbers["clipping_bound"])
     named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
-    # With few classes points have markers.
+    # Only few classes leave room for markers.
     markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
     points = {"style": "clipping_bound", "markers": markers, "dashes": False, "markeredgewidth": 0}
     look: dict[str, Any] = points if named else {}
@@ -221,7 +221,7 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
 
 
 def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
-    """The bound of a line, with the settings that were chosen for it in every panel."""
+    """Write the bound of a line, with the settings that were chosen for it in every panel."""
     baseline = " (baseline)" if bound == figure.baseline else ""
     of_bound = numbers[numbers["clipping_bound"] == bound]
     chosen = [style.chosen_values(rows.iloc[0]) for _, rows in of_bound.groupby("panel")]
@@ -234,12 +234,12 @@ def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
 
 
 def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:
-    """Show where the weights lie; whether the axis is logarithmic."""
+    """Fit the vertical axis to the weights, and return whether it is logarithmic."""
     weights = numbers["relative_retained_weight"]
     if weights.max() > _FAR:
         style.log_axis(axes, "y")
         return True
-    # From 0, unless all lines lie so far above it that they could not be told apart.
+    # Start at 0, unless this would squeeze all lines together at the top.
     axes.margins(y=0.12)
     if weights.min() < _FROM_ZERO:
         axes.set_ylim(bottom=0)
@@ -248,7 +248,7 @@ def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:
 
 def _short_names(numbers: pd.DataFrame) -> list[str]:
     names = numbers["class_name"].astype(str)
-    # An escaped character is not cut in two.
+    # Do not cut an escape in two.
     short = names.str.slice(stop=_LONGEST_NAME - 1).str.removesuffix("\\") + "…"
     return list(names.where(names.str.len() <= _LONGEST_NAME, short))
 

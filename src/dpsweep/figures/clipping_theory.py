@@ -1,7 +1,7 @@
-"""Families of the theory of clipping, from how gradients overlap: MSE(C), C* by epoch, C* by epsilon.
+"""Families of the theory of clipping, from overlaps of gradients: MSE(C), C* by epoch, C* by epsilon.
 
-A fourth one draws the bounds that the theory predicts (`dpsweep.analysis.predictions`) beside measured ones.
-What they hold is not private, and every figure and CSV says so.
+A fourth family draws predicted bounds (`dpsweep.analysis.predictions`) against measured ones. Their numbers
+are not private, as every figure and CSV notes.
 """
 
 from collections.abc import Callable
@@ -59,11 +59,11 @@ _SAID = {
     "noise alone": "noise of this ε, gradients of the largest",
     "gradients alone": "gradients of this ε, noise of the largest",
 }
-"""Words of a legend for each effect."""
+"""The legend of each effect."""
 
 
 def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
-    """The settings of the trial that an overlap was measured in."""
+    """Return the settings of the trial in which an overlap was measured."""
     return {
         "problem": overlap.cell.problem,
         "epsilon": overlap.cell.epsilon,
@@ -82,12 +82,12 @@ def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
 def compute_error_decomposition(
     study: Study, paths: Paths, figure: ErrorDecomposition, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, epoch, C): parts of the error over |g|^2, mean over draws.
+    """Return one row per (panel, epoch, C): the mean over draws of each part of the error over |g|^2.
 
-    An error of 1 is that of adding nothing. ``smallest`` and ``largest`` are of the whole error, over
-    draws. Epochs are the start (0), the middle and the end.
+    An error of 1 is that of a sum of 0. ``smallest`` and ``largest`` are the range of the whole error over
+    draws. Epochs are the start (0), the middle and the end of training.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -130,11 +130,11 @@ def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
 
 
 def plot_error_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each cell: the error as a line with its parts, a colour for each epoch."""
+    """Draw a panel for each cell, with the error and its parts as lines, and a colour for each epoch."""
     drawing, panels = style.panels(numbers, height=2.4, sharey=True)
     colours = style.colours_by(numbers["epoch"])
     for (axes,), panel in panels:
-        # The error last: where it is nearly all bias or all noise, it is one line.
+        # Draw the error last: it covers the part that dominates it.
         for part, line in reversed(_PARTS.items()):
             look = {"linestyle": line, "linewidth": 1.1}
             style.draw_lines(axes, panel, "clipping_bound", part, colours, "epoch", **look)
@@ -165,11 +165,11 @@ def plot_error_decomposition(_: ErrorDecomposition, numbers: pd.DataFrame) -> Fi
 def compute_optimal_clipping_trace(
     study: Study, paths: Paths, figure: OptimalClippingTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, epsilon, epoch): C*, median norm and scale-free C, medians over draws.
+    """Return one row per (panel, epsilon, epoch): medians over draws of C*, median norm and scale-free C.
 
-    ``smallest`` and ``largest`` are of C*, over draws; the plateau is that of the scale-free C.
+    ``smallest`` and ``largest`` are the range of C* over draws; the plateau is that of the scale-free C.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -204,7 +204,7 @@ def _optima(overlap: Overlap) -> dict[str, Any]:
 
 
 def plot_optimal_clipping_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each problem: C* solid with its range over draws, the median norm dashed."""
+    """Draw a panel for each problem: C* solid with its range over draws, and the median norm dashed."""
     drawing, panels = style.panels(numbers, height=2.5, sharey=True)
     colours = style.colours_by(numbers["epsilon"])
     dashed = {"linestyle": "--", "linewidth": 1}
@@ -228,7 +228,7 @@ def plot_optimal_clipping_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) 
     return drawing
 
 
-# -- C* over epsilon, its causes apart -----------------------------------------------------
+# -- causes of changes of C* with epsilon --------------------------------------------------
 
 
 def _scale_free(sums: ClippedSums, noise_multiplier: float, dimension: int) -> float:
@@ -239,20 +239,21 @@ RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
     "C*": mse_optimal_clipping,
     "scale-free C": _scale_free,
 }
-"""The definitions of a best bound."""
+"""Definitions of the best bound."""
 _MEANT = {"C*": "Smallest error:", "scale-free C": "Best direction:"}
 
 
 def compute_privacy_effects(
     study: Study, paths: Paths, figure: PrivacyEffectsFigure, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (panel, rule, epsilon, effect): the best bound after the last epoch.
+    """Return one row per (panel, rule, epsilon, effect): the best bound after the last epoch.
 
-    Against the largest epsilon: ``direct`` has its gradients and the noise of the row's epsilon,
-    ``indirect`` the gradients of the row's epsilon and its noise, ``both`` what the row's epsilon has.
-    Medians over draws, which are the same batches for every epsilon, with smallest and largest.
+    ``noise alone`` combines the noise of the row's epsilon with the gradients of the largest epsilon,
+    ``gradients alone`` the gradients of the row's epsilon with the noise of the largest one, ``both`` noise
+    and gradients of the row's epsilon. Bounds are medians over draws, with smallest and largest. The draws
+    are the same batches for every epsilon.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -333,26 +334,26 @@ def plot_privacy_effects(_: PrivacyEffectsFigure, numbers: pd.DataFrame) -> Figu
     return drawing
 
 
-# -- predicted beside measured bounds --------------------------------------------------------
+# -- predicted against measured bounds -----------------------------------------------------
 
 
 compute_predicted_clipping = predicted_bounds
 
 
 def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figure:
-    """Draw predicted against measured bounds for each prediction; below, what each rule loses.
+    """Draw predicted against measured bounds for each prediction and, below, the loss of each rule.
 
-    The heading says how many predictions order the settings as measured; rules are listed from the least loss
-    to the largest.
+    The heading counts the predictions that order the settings as measured. Rules stand in ascending order
+    of loss.
     """
     drawing = style.panels_figure(3, height=5.0)
-    # Apart, so that the long names of rules below do not narrow the panels above.
+    # Separate subfigures: otherwise the long names of rules below narrow the panels above.
     above, below = drawing.subfigures(2, 1, height_ratios=[1.3, 1], squeeze=False)[:, 0]
     grid = dict(zip(PREDICTIONS, above.subplots(1, len(PREDICTIONS)), strict=True))
     colours = style.colours_by(numbers["epsilon"])
     positive = numbers.loc[numbers["predicted"] > 0, ["predicted", "measured"]].to_numpy()
     floor = positive.min() / 2 if len(positive) else 0.1
-    # Problems with the same measured bound lie on one line: moved apart a little, in a fixed way.
+    # Shift points a little, always alike, because many have the same measured bound.
     shift = 1.06 ** (np.arange(len(numbers)) % 5 - 2)
     points = numbers.assign(
         predicted=numbers["predicted"].clip(lower=floor), measured=numbers["measured"] * shift
@@ -391,7 +392,7 @@ def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figu
 
 
 def _correlation(rows: pd.DataFrame) -> list[str]:
-    """The rank correlation of a rule with its interval, where there are any, and what they show."""
+    """Write the rank correlation of a rule with its interval, as far as known, and the conclusion."""
     names = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
     value, lower, upper = rows[names].iloc[0] if len(rows) else [np.nan] * 3
     written, shown = "–" if np.isnan(value) else f"{value:.2f}", "too few problems to tell"
@@ -404,7 +405,7 @@ def _correlation(rows: pd.DataFrame) -> list[str]:
 
 
 def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
-    """A bar for each rule, in percentage points, the least loss first; rules of no theory are grey."""
+    """Draw a bar for the loss of each rule in percentage points, least first; grey without a theory."""
     rules = numbers.drop_duplicates("rule").sort_values("mean_lost", kind="stable")
     lost = 100 * rules["mean_lost"]
     reach = (100 * rules["mean_lost_upper"] - lost).fillna(0)

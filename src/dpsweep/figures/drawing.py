@@ -1,4 +1,4 @@
-"""One figure to its three files."""
+"""Drawing of a study's figure to its three files."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from dpsweep.tables.write import write_numbers
 
 
 def draw(study: Study, paths: Paths, target: str) -> None:
-    """Write ``<target>.csv`` and, drawn from nothing but its numbers, ``.pdf`` and ``.png``.
+    """Write a figure's numbers as ``<target>.csv`` and, drawn from them alone, as ``.pdf`` and ``.png``.
 
-    With partial paths absent results are left out and counted in the figure.
+    With partial paths, absent results are left out, and a note in the figure counts them.
 
     Raises:
         DpsweepError: the study has no such figure.
@@ -33,7 +33,7 @@ def draw(study: Study, paths: Paths, target: str) -> None:
 
 
 def plot(figure: Figure, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
-    """Draw a figure's numbers, with texts of the user letter by letter."""
+    """Draw a figure's numbers, with the user's texts escaped."""
     shown = numbers.copy()
     for name in numbers:
         if pd.api.types.is_string_dtype(numbers[name]):

@@ -1,4 +1,4 @@
-"""All that describes figures and tables: their families, and the parts that select cells."""
+"""Parts of descriptions of figures and tables: the families, and selections of cells."""
 
 from dpsweep.config.selections import Line, LinePanel, Panel, Selection
 from dpsweep.study.table_targets import (

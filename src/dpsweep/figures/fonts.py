@@ -1,4 +1,4 @@
-"""Fonts for what the figures' own font cannot write: names of classes in Chinese, say."""
+"""Fonts for characters that the figures' own font lacks, such as Chinese class names."""
 
 import contextlib
 from collections.abc import Iterable
@@ -13,19 +13,19 @@ from dpsweep.base.errors import DpsweepError
 
 FONT = "DejaVu Sans"
 """The font of the figures. It ships with matplotlib, so every machine draws the same glyphs."""
-# A font that has a box for every character.
+# This font draws a box for every character.
 _LAST_RESORT = "Last Resort"
 
 
 class UnwritableTextError(DpsweepError):
-    """No installed font can write a text."""
+    """A text with characters that no installed font has."""
 
 
 def write_all(figure: Figure) -> None:
-    """Give every text of a figure a font that has its characters.
+    """Give every text of a figure fonts that have its characters.
 
     Raises:
-        UnwritableTextError: there is none for some character, which would become a box.
+        UnwritableTextError: no font has some character, which would become a box.
     """
     texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
     foreign = {each: found for each in texts if (found := _foreign(each.get_text()))}
@@ -35,10 +35,10 @@ def write_all(figure: Figure) -> None:
 
 
 def require_fonts(texts: Iterable[str]) -> None:
-    """Check that there are fonts to write texts with.
+    """Check that installed fonts have the characters of texts.
 
     Raises:
-        UnwritableTextError: naming the texts that cannot be written, and what to install.
+        UnwritableTextError: they lack some; the message names the texts, and fonts to install.
     """
     unwritten = [text for text in texts if (found := _foreign(text)) and not _fonts_for(found)]
     if unwritten:
@@ -51,9 +51,9 @@ def require_fonts(texts: Iterable[str]) -> None:
 
 @lru_cache
 def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
-    """Names of installed fonts that have some characters together; none if that takes a missing one."""
+    """Return names of installed fonts that together have all characters, or none if that is impossible."""
     files = _font_files()
-    # A sans serif goes best with the other text.
+    # Prefer sans serif fonts, like the other text.
     names = sorted(files, key=lambda each: ("Sans" not in each, each))
     chosen: list[str] = []
     missing = characters
@@ -68,11 +68,11 @@ def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _font_files() -> dict[str, str]:
-    """The installed upright fonts of normal weight by name, as files."""
-    # What was installed after matplotlib made its list.
+    """Return the files of the installed upright fonts of normal weight, by name."""
+    # matplotlib's cached list lacks fonts that were installed later.
     known = {font.fname for font in fontManager.ttflist}
     for file in set(findSystemFonts()) - known:
-        with contextlib.suppress(OSError, RuntimeError):  # no font that matplotlib reads
+        with contextlib.suppress(OSError, RuntimeError):  # matplotlib cannot read this font
             fontManager.addfont(file)
     return {
         font.name: font.fname
@@ -89,5 +89,5 @@ def _characters(file: str) -> frozenset[int]:
 
 
 def _foreign(text: str) -> frozenset[int]:
-    """The characters of a text that the own font does not have; line ends and the like do not count."""
+    """Return the printable characters of a text that the figures' own font lacks."""
     return frozenset(map(ord, filter(str.isprintable, text))) - _characters(findfont(FONT))

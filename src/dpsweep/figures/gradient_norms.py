@@ -1,4 +1,4 @@
-"""Three families of per-example gradient norms: distribution by epoch, histogram, mean by step."""
+"""Three families of figures of per-example gradient norms: distribution by epoch, histogram, mean by step."""
 
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,12 @@ TRACE_COLUMNS = [
     "learning_rate", "seed", "step", "mean_gradient_norm", "mean_gradient_norm_smooth",
     "running_mean_over", "full_batch",
 ]  # fmt: skip
-_DECADES = (-16, 10)  # of the density's grid; a well learnt example has a very small gradient
-_STEP = 0.02  # of the density's grid, in decades of the norm
+_DECADES = (-16, 10)  # range of the density's grid; well learnt examples have tiny gradients
+_STEP = 0.02  # step of the density's grid, in decades of the norm
 _BIN = 0.05  # width of a bin of the histogram, in decades of the norm
 _VIOLINS_IN_A_ROW = 50
 _QUANTILES = (0.25, 0.5, 0.75)
-_MANY_STEPS = 100  # with more, a running mean over about 2% of them carries the line
+_MANY_STEPS = 100  # with more steps, the line is a running mean over about 2 % of them
 
 
 # -- the distribution after every epoch ----------------------------------------------------
@@ -53,14 +53,14 @@ def compute_gradient_norm_distribution(
     figure: GradientNormDistribution,
     missing: list[Path] | None = None,
 ) -> pd.DataFrame:
-    """The distribution of every panel and epoch, in one long frame.
+    """Return the distribution of every panel and epoch, in one long frame.
 
-    Rows with ``quantity`` = density hold ``value``, the density of log10(norm) at ``norm``; rows
-    with quantile hold the ``norm`` below which a share ``value`` of the examples lies; rows with
-    share above C hold that share. Zero and non-finite norms have no logarithm: they count in the
-    share and the quantiles as they are (a NaN does not), not in the density.
+    In rows with ``quantity`` = density, ``value`` is the density of log10(norm) at ``norm``. In rows with
+    quantile, a share ``value`` of the examples has norms below ``norm``. In rows with share above C,
+    ``value`` is that share. Zero and infinite norms have no finite logarithm, and count in the share and the
+    quantiles only. A NaN counts nowhere.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -76,14 +76,14 @@ def compute_gradient_norm_distribution(
 
 
 def _of_the_cell(study: Study, panel: Panel, norms: pd.DataFrame) -> dict[str, Any]:
-    """The settings of the trial whose norms were measured, which are the same in every row."""
+    """Return the settings of the trial whose norms were measured: the same in every row."""
     first = norms.iloc[0]
     full = study.train_size(panel.problem.dataset)
     return {name: first[name] for name in _CELL} | {"full_batch": first["batch_size"] == full}
 
 
 def _distribution(norms: pd.DataFrame) -> pd.DataFrame:
-    """Density, quantiles and share above C of the norms of one epoch."""
+    """Return density, quantiles and share above C of the norms of one epoch."""
     grid = np.round(np.arange(*_DECADES, _STEP), 2)
     values = norms["norm"].to_numpy(dtype=np.float64)
     known = values[~np.isnan(values)]
@@ -102,13 +102,13 @@ def _distribution(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def _support(density: np.ndarray) -> slice:
-    """From the first to the last point that can be seen: what is thinner is less than a hair's breadth."""
+    """Return the slice from the first to the last visible point: above 2 % of the largest density."""
     visible = np.flatnonzero(density > 0.02 * np.nanmax(density, initial=0.0))
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 
 def plot_gradient_norm_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
-    """Draw a violin for every epoch, quartiles and median inside, C as a line."""
+    """Draw a violin for every epoch with quartiles and median, and C as a line."""
     panels = [panel for _, panel in numbers.groupby("panel")]
     violins = sum(panel["epoch"].nunique() for panel in panels)
     rows = -(-violins // _VIOLINS_IN_A_ROW)
@@ -139,7 +139,7 @@ def plot_gradient_norm_distribution(_: GradientNormDistribution, numbers: pd.Dat
 def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
     for epoch, here in numbers.groupby("epoch"):
         density = here[here["quantity"] == "density"]
-        # With equal areas, one narrow distribution would make slivers of all others.
+        # Equal widths: with equal areas, one narrow distribution would make all others very thin.
         half = 0.44 * density["value"] / density["value"].max()
         axes.fill_betweenx(
             density["norm"], epoch - half, epoch + half, color=style.look().easy, alpha=0.45, linewidth=0,
@@ -174,21 +174,21 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
 def compute_gradient_norm_histogram(
     study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per bin: the share of all examples whose norm is in [lower, upper).
+    """Return one row per bin: the share of all examples whose norm is in [lower, upper).
 
-    All panels have the same bins, equally wide in the logarithm. Zero and non-finite norms lie in
-    no bin, so the shares of a panel add up to 1 only without them.
+    All panels have the same bins, of equal width in the logarithm. Zero and non-finite norms are not in a
+    bin, but count among all examples.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
     norms_of = [
         load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
         for panel in figure.panels
     ]
     logs = [_logarithms(norms) for norms in norms_of]
-    known = np.concatenate([[0.0] if not any(map(len, logs)) else [], *logs])
+    known = np.concatenate(logs) if any(map(len, logs)) else np.zeros(1)
     first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
-    # Edges are whole multiples of the step, so that they do not depend on the data's extremes.
+    # Edges are whole multiples of the width, so that they do not depend on the data's extremes.
     edges = np.round(np.arange(first, last + 2) * _BIN, 10)
     frames = []
     for index, (panel, norms, values) in enumerate(zip(figure.panels, norms_of, logs, strict=True)):
@@ -217,13 +217,13 @@ def _logarithms(norms: pd.DataFrame) -> np.ndarray:
 
 
 def plot_gradient_norm_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each problem on one horizontal axis, C as a line.
+    """Draw a panel for each problem with a shared horizontal axis, and C as a line.
 
-    Vertical axes are their own: where one distribution is a spike, the others would lie flat.
+    Each panel has its own vertical axis: a spike in one would flatten the others.
     """
     drawing, panels = style.panels(numbers, height=2.1, sharex=True)
     for (axes,), panel in panels:
-        # On a logarithmic axis seaborn takes the logarithms of the bins' edges.
+        # On a logarithmic axis, seaborn expects the logarithms of the bins' edges.
         axes.set_xscale("log")
         edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
         middles = np.sqrt(panel["lower"] * panel["upper"])
@@ -255,9 +255,9 @@ def plot_gradient_norm_histogram(_: GradientNormHistogram, numbers: pd.DataFrame
 def compute_norm_trace(
     study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per step of every (panel, epsilon): the first seed of the best cell.
+    """Return one row per step of every (panel, epsilon), of the first seed of the best cell.
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
 
     def of_panel(panel: Panel) -> pd.DataFrame:
@@ -283,7 +283,7 @@ def compute_norm_trace(
 
 
 def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every epsilon: every step thinly, and a running mean where there are many."""
+    """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
     colours = style.colours_by(numbers["epsilon"])
     columns = 2 if numbers["panel"].nunique() == 1 else 1
     height = 2.1 + 0.14 * -(-len(colours) // columns)

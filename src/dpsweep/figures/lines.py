@@ -1,12 +1,12 @@
-"""Lines over a grid: centres, repeats, and under them the settings that were chosen for each point.
+"""Lines over a grid: centres, repeats and, in strips below, the settings that were chosen for each point.
 
-The numbers have a row for each point, with ``panel, title, line, label``, what lies along the x
-axis, ``centre, minimum, maximum, repeats``, the chosen settings, and the columns of `with_repeats`.
-Legends list lines in the order of ``line``.
+The numbers have a row for each point, with columns ``panel, title, line, label``, the one along the x axis,
+``centre, minimum, maximum, repeats``, the chosen settings, and those of `with_repeats`. Legends list lines in
+the order of ``line``.
 
 Optimal bounds are lines with the range of their draws (`plot_bounds`). A bound may be 0, which a
-logarithmic axis does not have: a band down to it would fill the panel. So ranges are bars, and whatever
-is far below the lines is on the lower edge.
+logarithmic axis cannot show: a band down to 0 would fill the panel. So ranges are bars, and values far
+below the lines are drawn on the lower edge.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,17 +23,17 @@ from dpsweep.study.choice import CELL, repeats
 from dpsweep.study.targets import Line, LinePanel
 
 _STRIP, _TALL_STRIP = 0.4, 0.64
-"""Heights of a strip of chosen settings, inches: with two labels on its axis, and with three."""
-_APART = 1.2  # points between lines, where those of the same values would hide each other
+"""Heights in inches of a strip with two labels on its axis, and with three."""
+_APART = 1.2  # points between lines that would otherwise hide each other
 _BARS_APART = 2.2  # points between the bars of lines that share their horizontal positions
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
 
 EDGE = "The lower edge stands for all that is below it, 0 too. "
-"""The note of a figure that has bounds below the lower edge."""
+"""The note of a figure with bounds below the lower edge."""
 
 
 def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Points with their macro accuracy in every repeat: columns ``seed_1``, ``seed_2``, ..."""
+    """Add the macro accuracy of every repeat to points: columns ``seed_1``, ``seed_2``, ..."""
     accuracy = repeats(trials).pivot(index=CELL, columns="seed", values="macro_accuracy")
     return points.merge(accuracy.add_prefix("seed_"), left_on=CELL, right_index=True, how="left")
 
@@ -41,7 +41,7 @@ def with_repeats(points: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
 def stack_lines(
     panels: Sequence[LinePanel], numbers: Callable[[Line], pd.DataFrame], columns: Sequence[str]
 ) -> pd.DataFrame:
-    """Compute the numbers of each line of each panel, and stack them with positions and names."""
+    """Compute the numbers of each line of each panel, and stack them with columns for panel and line."""
     frames = [
         numbers(line).assign(
             panel=panel_index, title=panel.title, line=line_index, label=line.label
@@ -65,21 +65,20 @@ def plot(
     base: float = 10,
     apart: bool = False,
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """Draw a panel for each ``panel``, a line in it for each ``label``, strips of settings below.
+    """Draw a panel for each ``panel`` with a line for each ``label``, and strips of settings below.
 
     Args:
-        numbers: what is drawn.
+        numbers: the points.
         x: the column along the x axis.
-        palettes: for every panel the colours of its lines by label, in the order of the lines.
-        chosen: the settings that have a strip where any is known: ``batch_size``, ``learning_rate``,
+        palettes: for each panel the colours of its lines by label, in the order of the lines.
+        chosen: the settings that have a strip if any value is known: ``batch_size``, ``learning_rate``,
             ``clipping_bound``.
         height: of a panel without strips, inches.
-        x_label: what lies along the x axis, which is logarithmic.
-        y_label: of the first panel.
-        share_y: whether all panels have one vertical axis; where not, a note says so.
+        x_label: label of the x axis, which is logarithmic.
+        y_label: label of the first panel's y axis.
+        share_y: whether all panels share one y axis; otherwise a note under the figure points this out.
         base: of the logarithm of the x axis.
-        apart: whether lines of the same centres are common: they are then drawn a little apart, as
-            those of the strips always are.
+        apart: whether to draw lines a little apart, as in strips, because many have the same centres.
 
     Returns:
         The figure, and the axes and numbers of each panel, from left to right.
@@ -94,10 +93,10 @@ def plot(
     legends = []
     everywhere = numbers.drop_duplicates(["panel", "label"]).sort_values("line")["label"]
     order = list(everywhere.unique())
-    # The same in the whole figure: a band of five seeds is wider than one of three that says the same.
+    # Bands in all panels or in none: a band of five seeds is wider than one of three, with the same scatter.
     bands = bool(numbers["repeats"].min() >= FEWEST_FOR_A_BAND)
     for ((top, *strips), panel), colours in zip(panels, palettes, strict=True):
-        # Panels that share lines share their markers.
+        # Panels with the same lines have the same markers.
         marked = order if everywhere.duplicated().any() else list(colours)
         markers = dict(zip(marked, style.MARKERS * len(marked), strict=False))
         for place, (label, colour) in enumerate(colours.items()):
@@ -133,7 +132,7 @@ def plot(
 
 
 def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> list[float]:
-    """Strips that have a vertical axis with three labels are taller, so that these do not touch."""
+    """Return the height of each strip; three labels on its vertical axis need more room."""
     return [
         _TALL_STRIP if any(panel[setting].nunique() > 2 for panel in panels) else _STRIP
         for setting in chosen
@@ -141,7 +140,7 @@ def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> lis
 
 
 def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, look: dict[str, str]) -> None:
-    # A line ends where there is no number, and goes on after it.
+    # A NaN interrupts the line.
     axes.plot(line[x], line[y].astype(float), markeredgewidth=0, **look)  # type: ignore[arg-type]
 
 
@@ -196,13 +195,13 @@ def plot_bounds(
 
 
 def lower_edge(points: pd.DataFrame) -> float:
-    """Half of the smallest ``best_bound`` that is not 0."""
+    """Return half of the smallest ``best_bound`` above 0."""
     bounds = points.loc[points["best_bound"] > 0, "best_bound"]
     return float(bounds.min()) / 2 if len(bounds) else 0.1
 
 
 def end_at(axes: Axes, points: pd.DataFrame, lower_edge: float) -> bool:
-    """End the axis at its lower edge if anything is below it; whether that is so."""
+    """End the axis at its lower edge if any range goes below it, and return whether one does."""
     below = bool((points["smallest"] < lower_edge).any())
     if below:
         axes.set_ylim(bottom=lower_edge)

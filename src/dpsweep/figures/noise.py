@@ -1,4 +1,4 @@
-"""DP noise against batch size or number of steps, coloured by what it costs in accuracy."""
+"""Figures of DP noise against batch size or number of steps, coloured by the loss of accuracy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,18 +30,18 @@ _LABELS = {
     "cumulative_effective": r"$\sigma\sqrt{T}\;/\;B$",
 }
 _X_LABELS = {"batch_size": style.BATCH_SIZE_LABEL, "steps": "Steps T"}
-# Worse than this all look the same: the colours are for telling good from nearly good.
+# All worse points have the same colour, so that the colours resolve small differences to the best.
 _DARKEST = -0.1
 
 
 def compute_noise_curve(
     study: Study, paths: Paths, figure: NoiseCurve, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per point of every axes: noise of the run, and accuracy minus the best of its line.
+    """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
 
-    C and learning rate are tuned for every (epsilon, epochs, B); a line is one (epsilon, epochs).
+    C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
 
-    Arguments are those of `dpsweep.figures.accuracy_map.compute_heatmap`.
+    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
     """
     trials = load_trials(study, paths, study.cells(figure.cells), missing)
     points = choose(trials, by=["epsilon", "epochs", "batch_size"])
@@ -59,10 +59,10 @@ def compute_noise_curve(
 
 
 def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every (epsilon, epochs): all in one axes if there is one number of epochs.
+    """Draw a line for each (epsilon, epochs), all in one axes if there is one number of epochs.
 
-    Otherwise every epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon,
-    so that in one axes the lines of several of both would lie on each other.
+    Otherwise each epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon, so several
+    of both would overlap in one axes.
     """
     lowest = numbers["accuracy_difference"].min()
     norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
@@ -149,7 +149,7 @@ def _draw(
         numbers, x=settings.x, y="noise", units=key, estimator=None, errorbar=None, legend=False,
         color="#999999", linewidth=0.7, zorder=1, ax=axes,
     )  # fmt: skip
-    known = numbers[numbers["accuracy_difference"].notna()]  # the others are on the line, unmarked
+    known = numbers[numbers["accuracy_difference"].notna()]  # the others have no marker
     if len(known):
         sns.scatterplot(
             known, x=settings.x, y="noise", hue="accuracy_difference", hue_norm=norm,
@@ -160,7 +160,8 @@ def _draw(
     axes.margins(0.08)
     if settings.x == "batch_size":
         sizes = dict(zip(numbers["batch_size"], numbers["full_batch"].astype(bool), strict=True))
-        style.batch_size_axis(axes, "x", sizes, labels)
+        texts = [style.write_batch_size(size, full, power=True) for size, full in sizes.items()]
+        style.value_axis(axes, "x", list(sizes), texts, base=2, labels=labels)
     else:
         style.log_axis(axes, "x")
         if figure.marked_steps is not None:

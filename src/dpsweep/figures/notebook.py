@@ -1,7 +1,7 @@
-"""Each family of figures from any frame: what a notebook calls.
+"""Functions for notebooks: each draws a family of figures from any frame.
 
-A function takes a frame with the columns that it names, as the CSV of such a figure has them, and returns a
-figure of matplotlib. Columns that tell panels and lines apart may be absent: then there is one.
+The docstring of a function lists the columns of its frame, as in the CSV of such a figure. The function
+returns a figure of matplotlib. Without the columns for panels or lines there is one panel or line.
 
 >>> import pandas as pd
 >>> frame = pd.DataFrame({"clipping_bound": [0.1, 1, 10], "centre": [0.6, 0.7, 0.5]})
@@ -38,14 +38,14 @@ def _drawn(
     look: Style | None,
     **options: Any,
 ) -> matplotlib.figure.Figure:
-    """Draw a frame as a family does.
+    """Draw a frame as a figure of a family.
 
     Args:
-        family: what is drawn.
+        family: the family.
         frame: the rows, in any order.
-        keys: the columns, with spaces between them, that tell the rows of a line apart.
-        values: the other columns that are needed.
-        absent: what columns that are not there hold.
+        keys: the columns, separated by spaces, that distinguish the rows of a line.
+        values: the other required columns.
+        absent: defaults of optional columns: values, or functions of the frame.
         look: colours and sizes.
         options: of the family.
 
@@ -68,7 +68,7 @@ def _drawn(
 
 
 def _lines(value: str) -> dict[str, Any]:
-    """Columns of lines that may be absent; ``value`` is that of the points."""
+    """Return defaults of optional columns of lines; ``value`` is the column of the points."""
     return _CHOSEN | {
         "label": "all",
         "line": lambda frame: pd.factorize(frame["label"])[0],
@@ -85,19 +85,19 @@ def heatmap(
     colour_scale: Literal["shared", "panel"] = "shared",
     look: Style | None = None,
 ) -> matplotlib.figure.Figure:
-    """Accuracy over two axes, a square for each row of the frame.
+    """Draw accuracy over two axes, with a square for each row of the frame.
 
     Args:
-        frame: columns ``x``, ``y`` and ``macro_accuracy``; perhaps ``panel`` and ``title`` (of problems
+        frame: columns ``x``, ``y`` and ``macro_accuracy``; optional ``panel`` and ``title`` (of problems
             side by side), ``full_batch`` (whether the batch is the training set), ``learning_rate``,
-            ``as_good`` (squares to be framed), and where ``y`` is no batch size, ``batch_size``.
+            ``as_good`` (squares with a frame) and, if ``y`` is not the batch size, ``batch_size``.
         x: the column along the horizontal axis.
         y: the column along the vertical axis.
         colour_scale: one for all panels, or one for each.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     values = "macro_accuracy batch_size"
     absent, options = _CHOSEN | {"as_good": False}, {"x": x, "y": y, "colour_scale": colour_scale}
@@ -110,18 +110,18 @@ def clipping_curve(
     quantity: Literal["accuracy", "difference"] = "accuracy",
     look: Style | None = None,
 ) -> matplotlib.figure.Figure:
-    """Accuracy against the clipping bound, with strips for what was chosen for each point.
+    """Draw accuracy against the clipping bound, with strips of the chosen settings.
 
     Args:
         frame: columns ``clipping_bound`` and ``centre`` (the accuracy, or its difference to the best);
-            perhaps ``panel``, ``title``, ``label`` (of a line), ``minimum``, ``maximum``, ``repeats``,
+            optional ``panel``, ``title``, ``label`` (of a line), ``minimum``, ``maximum``, ``repeats``,
             ``seed_1``, ``seed_2``, ... (accuracies of repeats), ``batch_size``, ``learning_rate``,
-            ``as_good`` (points to be ringed) and ``difficulty`` (easy, medium or hard: the colour).
-        quantity: what ``centre`` is, for the axis.
+            ``as_good`` (points with a ring) and ``difficulty`` (easy, medium or hard: the colour).
+        quantity: the meaning of ``centre``, for the axis label.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, absent = "clipping_bound", _lines("centre")
     return _drawn(families.ClippingCurve, frame, keys, "centre", absent, look, quantity=quantity)
@@ -130,16 +130,16 @@ def clipping_curve(
 def method_comparison(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """Accuracy of methods against ε, as a difference to the best method.
+    """Draw accuracy of methods against ε, as a difference to the best method.
 
     Args:
-        frame: columns ``epsilon``, ``label`` (the method) and ``centre`` (the difference); perhaps
+        frame: columns ``epsilon``, ``label`` (the method) and ``centre`` (the difference); optional
             ``panel``, ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``batch_size``,
             ``learning_rate`` and ``clipping_bound``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     absent = _lines("centre")
     return _drawn(families.MethodComparison, frame, "epsilon", "label centre", absent, look)
@@ -148,16 +148,16 @@ def method_comparison(
 def optimal_batch_size(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """The best batch size against the number of epochs, a line for each ε.
+    """Draw the best batch size against the number of epochs, with a line for each ε.
 
     Args:
-        frame: columns ``epsilon``, ``epochs``, ``mean_batch_size`` and ``train_size``; perhaps ``panel``,
+        frame: columns ``epsilon``, ``epochs``, ``mean_batch_size`` and ``train_size``; optional ``panel``,
             ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``learning_rate`` and
             ``clipping_bound``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, values = "epsilon epochs", "mean_batch_size train_size"
     absent = _lines("mean_batch_size") | {"as_good_smallest": np.nan, "as_good_largest": np.nan}
@@ -167,15 +167,15 @@ def optimal_batch_size(
 def gradient_norm_distribution(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """Violins of per-example gradient norms, one for each epoch.
+    """Draw violins of per-example gradient norms, one for each epoch.
 
     Args:
         frame: columns ``epoch``, ``quantity`` (density, quantile or share above C), ``norm``, ``value``,
-            ``clipping_bound``; perhaps ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+            ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, values = "epoch quantity norm value", "clipping_bound"
     return _drawn(families.GradientNormDistribution, frame, keys, values, _CHOSEN, look)
@@ -184,31 +184,31 @@ def gradient_norm_distribution(
 def gradient_norm_histogram(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """Histograms of per-example gradient norms.
+    """Draw histograms of per-example gradient norms.
 
     Args:
         frame: columns ``lower`` and ``upper`` (edges of bins), ``share``, ``share_above_bound`` and
-            ``clipping_bound``; perhaps ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+            ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     values = "upper share share_above_bound clipping_bound"
     return _drawn(families.GradientNormHistogram, frame, "lower", values, _CHOSEN, look)
 
 
 def norm_trace(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
-    """The mean gradient norm at each step, a line for each ε.
+    """Draw the mean gradient norm at each step, with a line for each ε.
 
     Args:
-        frame: columns ``epsilon``, ``step`` and ``mean_gradient_norm``; perhaps ``panel``, ``title``,
+        frame: columns ``epsilon``, ``step`` and ``mean_gradient_norm``; optional ``panel``, ``title``,
             ``mean_gradient_norm_smooth`` with ``running_mean_over`` (steps), ``batch_size``,
             ``learning_rate``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     absent = _CHOSEN | {
         "mean_gradient_norm_smooth": lambda frame: frame["mean_gradient_norm"],
@@ -228,19 +228,19 @@ def per_class(
     ),
     look: Style | None = None,
 ) -> matplotlib.figure.Figure:
-    """Classes from easy to hard: what weight their gradients keep, and what their accuracy becomes.
+    """Draw the retained gradient weight and the change of accuracy of each class, from easy to hard.
 
     Args:
         frame: columns ``class``, ``class_name``, ``class_rank`` (from easy to hard; NaN without test
-            examples), ``clipping_bound``, and of the rows ``relative_retained_weight`` and
-            ``accuracy_difference``; perhaps their running means (``..._smooth``) with ``running_mean_over``
-            (classes), ``panel``, ``title``, ``batch_size``, ``learning_rate``.
-        baseline: the clipping bound that others are compared with; the frame has it.
-        rows: what is drawn.
+            examples), ``clipping_bound`` and, as ``rows`` need them, ``relative_retained_weight`` and
+            ``accuracy_difference``; optional their running means (``..._smooth``) with
+            ``running_mean_over`` (classes), ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+        baseline: the clipping bound for comparison, which the frame must contain.
+        rows: the quantities, from top to bottom.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     columns = {
         "retained_weight": "relative_retained_weight",
@@ -263,17 +263,17 @@ def per_class(
 def noise_curve(
     frame: pd.DataFrame, *, axes: Sequence[families.NoiseAxes], look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """Noise against batch size or steps, coloured by what each point loses.
+    """Draw noise against batch size or steps, coloured by the loss of accuracy.
 
     Args:
         frame: columns ``axes`` (a position in the argument of this name), ``epsilon``, ``epochs``,
-            ``batch_size``, ``steps``, ``noise`` and ``accuracy_difference``; perhaps ``full_batch``,
+            ``batch_size``, ``steps``, ``noise`` and ``accuracy_difference``; optional ``full_batch``,
             ``clipping_bound``, ``learning_rate``.
-        axes: what is drawn: title, quantity and horizontal axis of each.
+        axes: title, quantity and horizontal axis of each axes.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, values = "axes epsilon epochs batch_size", "steps noise accuracy_difference"
     options = {"axes": list(axes), "minimum_steps": {}}
@@ -281,15 +281,15 @@ def noise_curve(
 
 
 def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
-    """How many present people the best attacker recognises, by how many absent ones they accuse.
+    """Draw the true positive rate of the best membership attacker against its false positive rate.
 
     Args:
-        frame: columns ``epsilon``, ``false_positive_rate`` and ``true_positive_rate``; perhaps ``records``
+        frame: columns ``epsilon``, ``false_positive_rate`` and ``true_positive_rate``; optional ``records``
             (of one person), ``panel``, ``title``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     frame = plain(frame, ["records"])
     records = sorted(frame["records"].astype(int).unique()) if "records" in frame else [1]
@@ -301,16 +301,16 @@ def attacker_curves(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
 def error_decomposition(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """The error of a private gradient sum against the clipping bound, split into bias and noise.
+    """Draw the error of a private gradient sum against the clipping bound, split into bias and noise.
 
     Args:
         frame: columns ``epoch``, ``clipping_bound``, ``bias``, ``noise``, ``error`` and ``best_bound``;
-            perhaps ``smallest`` and ``largest`` (of draws), ``panel``, ``title``, ``batch_size``,
+            optional ``smallest`` and ``largest`` (of draws), ``panel``, ``title``, ``batch_size``,
             ``learning_rate``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, values = "epoch clipping_bound", "bias noise error best_bound"
     return _drawn(families.ErrorDecomposition, frame, keys, values, _CHOSEN | _range("error"), look)
@@ -319,31 +319,31 @@ def error_decomposition(
 def optimal_clipping_trace(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """The clipping bound with the smallest error and the median norm after each epoch, by ε.
+    """Draw the clipping bound with the smallest error and the median norm after each epoch, by ε.
 
     Args:
-        frame: columns ``epsilon``, ``epoch``, ``best_bound`` and ``median_norm``; perhaps ``smallest`` and
+        frame: columns ``epsilon``, ``epoch``, ``best_bound`` and ``median_norm``; optional ``smallest`` and
             ``largest`` (of draws), ``panel``, ``title``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, values = "epsilon epoch", "best_bound median_norm"
     return _drawn(families.OptimalClippingTrace, frame, keys, values, _range("best_bound"), look)
 
 
 def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplotlib.figure.Figure:
-    """Effects of less ε on the best clipping bound: of its noise, of the gradients, of both.
+    """Draw the best clipping bound against ε: the effects of noise alone, of gradients alone, and of both.
 
     Args:
         frame: columns ``rule`` (C* or scale-free C), ``effect`` (both, noise alone, gradients alone),
-            ``epsilon`` and ``best_bound``; perhaps ``smallest`` and ``largest`` (of draws), ``panel``,
+            ``epsilon`` and ``best_bound``; optional ``smallest`` and ``largest`` (of draws), ``panel``,
             ``title``.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     keys, absent = "rule effect epsilon", _range("best_bound")
     return _drawn(families.PrivacyEffectsFigure, frame, keys, "best_bound", absent, look)
@@ -352,15 +352,15 @@ def privacy_effects(frame: pd.DataFrame, *, look: Style | None = None) -> matplo
 def predicted_clipping(
     frame: pd.DataFrame, *, look: Style | None = None
 ) -> matplotlib.figure.Figure:
-    """Predicted clipping bounds against measured ones, and what each rule loses.
+    """Draw predicted clipping bounds against measured ones, and the loss of each rule.
 
     Args:
         frame: columns ``rule``, ``epsilon``, ``predicted``, ``measured``, ``mean_lost`` and ``settings``
-            (how many the mean is over); perhaps ``mean_lost_upper``, ``rank_correlation`` and its interval.
+            (the number in the mean); optional ``mean_lost_upper``, ``rank_correlation`` and its interval.
         look: colours and sizes.
 
     Raises:
-        ValueError: a column is absent or of the wrong kind, there is no row, or one is there twice.
+        ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
     """
     values = "rule epsilon predicted measured mean_lost settings"
     names = ("", "_lower", "_upper")
@@ -369,5 +369,5 @@ def predicted_clipping(
 
 
 def _range(value: str) -> dict[str, Any]:
-    """The range of draws, which may be absent."""
+    """Return defaults of the range of draws."""
     return {each: (lambda frame: frame[value]) for each in ("smallest", "largest")}

@@ -1,13 +1,12 @@
 """The figures and tables of the paper, in its order.
 
-A function describes a figure, or each member of a series: which cells it shows, and its caption. A figure
-is drawn from exactly the cells that it selects. A selection says what they are in roles (``roles`` of a
-study), and in words for the ends of the study's own grid (`dpsweep.config.selections`). What it leaves out
-is the main dataset, the weak backbone, the main method, DP-Adam, the epochs that most cells of the dataset
-have, and every value of the rest. Titles say how panels and lines differ, and braces in a caption are
-filled in from what is drawn (`dpsweep.study.captions`): both follow the grid.
+A function describes a figure, or each member of a series: its cells and its caption. A figure is drawn from
+exactly the cells that it selects. Selections use roles (``roles`` of a study), and words for the ends of the
+study's grid (`dpsweep.config.selections`). Defaults are the main dataset, the weak backbone, the main method,
+DP-Adam, the number of epochs that most cells of the dataset have, and all values of other settings. Titles
+of panels and lines, and braces in captions, are filled in from the selected cells (`dpsweep.study.captions`).
 
-Comments marked *choice* explain what we chose where the paper does not say.
+Comments marked *choice* explain our choices where the paper leaves something open.
 """
 
 from itertools import product
@@ -51,7 +50,7 @@ FULL = "Full fine-tune"
 NOISE = "Cumulative noise and effective noise"
 THEORY = "Theory from measured gradients"
 
-# Where a problem other than that of the main text is drawn.
+# Problems other than that of the main text.
 Problem = dict[str, Any]
 TEXT: Problem = {"dataset": "text", "backbone": "text", "method": "text"}
 FROM_SCRATCH: Problem = {"dataset": "scratch", "backbone": "scratch", "method": "scratch"}
@@ -62,7 +61,7 @@ BACKBONES = [Line(backbone="strong"), Line(backbone="weak")]
 
 
 def three_difficulties(**cells: Any) -> list[Panel]:
-    """Easy to hard: a loose budget, with the strong backbone and the weak one; a tight budget."""
+    """Return panels from easy to hard: both backbones with a loose budget, the weak one with a tight one."""
     return [
         Panel(backbone="strong", epsilon="loose", **cells),
         Panel(backbone="weak", epsilon="loose", **cells),
@@ -71,12 +70,12 @@ def three_difficulties(**cells: Any) -> list[Panel]:
 
 
 def each_epsilon(**cells: Any) -> list[Panel]:
-    """A panel for each privacy budget, from loose to tight."""
+    """Return a panel for each privacy budget, from loose to tight."""
     return [Panel(epsilon="all", each=("epsilon",), **cells)]
 
 
 def two_epsilons(**cells: Any) -> list[Panel]:
-    """A panel for a loose budget, and one for a tight one."""
+    """Return a panel for a loose budget and one for a tight budget."""
     return [Panel(epsilon="loose", **cells), Panel(epsilon="tight", **cells)]
 
 
@@ -108,8 +107,8 @@ def norms_by_epoch(panels: list[Panel]) -> GradientNormDistribution:
 
 def effects_on_classes(panels: list[Panel], **options: Any) -> PerClass:
     """Gradient weight that each class keeps under clipping, and its accuracy."""
-    # *choice*: the weight that the gradient of all trainable parameters keeps, which is what is clipped. The
-    # paper's appendix reads as the classifier's alone; retained_weight_of="classifier" draws that.
+    # *choice*: the retained weight is that of the gradient of all trainable parameters, which is clipped. The
+    # paper's appendix suggests that of the classifier alone; retained_weight_of="classifier" draws it.
     return PerClass(
         caption="Classes of {dataset} from the most to the least accurately predicted, a column for each "
         "problem: {backbone}, {method}, {optimizer}, {epochs}; seed 1, {tuned} for every clipping bound. "
@@ -129,7 +128,7 @@ def fig1_accuracy_heatmaps() -> Heatmap:
 
 @figure(MAIN)
 def fig2_clipping_vs_difficulty() -> ClippingCurve:
-    """Figure 2: what a clipping bound costs, by privacy budget and by backbone."""
+    """Figure 2: the cost of a clipping bound, by privacy budget and by backbone."""
     return ClippingCurve(
         caption="What a clipping bound costs against the best one of the same line, for every bound anew "
         "with {tuned}. {method} on {dataset}, {epochs}; {centre} of {seeds}; {spread}. The lines of a "
@@ -156,7 +155,7 @@ def fig4_perclass_retained_accuracy() -> PerClass:
 
 @figure(MAIN)
 def fig5_autoclip_vs_tuned() -> MethodComparison:
-    """Figure 5: AUTO-S beside flat clipping with a tuned bound."""
+    """Figure 5: AUTO-S against flat clipping with a tuned bound."""
     return MethodComparison(
         caption="AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
         "bound: macro accuracy minus that of the better of the two at each ε. {backbone} with {method}, "
@@ -166,12 +165,12 @@ def fig5_autoclip_vs_tuned() -> MethodComparison:
 
 
 def automatic_beside_tuned(**cells: Any) -> LinePanel:
-    """A panel with a line for AUTO-S, and one for flat clipping."""
+    """Return a panel with a line for AUTO-S and one for flat clipping."""
     return LinePanel(epsilon="common", lines=[Line(clipping_bound="automatic"), Line()], **cells)
 
 
 def noise_by_batch_size(cells: Selection) -> NoiseCurve:
-    """The noise of one step, and of all steps, against the batch size."""
+    """Noise of one step and of all steps against the batch size."""
     return NoiseCurve(
         caption="Standard deviation of the noise in the averaged gradient of one step (left), and scaled "
         "by the square root of the number of steps (right), against batch size; a line per ε. {dataset}, "
@@ -192,7 +191,7 @@ def fig6_effective_noise() -> NoiseCurve:
 
 
 def cumulative_noise(cells: Selection) -> NoiseCurve:
-    """The noise of all steps against the batch size and the number of steps."""
+    """Noise of all steps against the batch size and the number of steps."""
     return NoiseCurve(
         caption="Cumulative noise σ√T against batch size (top) and number of steps (bottom); a column per "
         "ε, a line per number of epochs. {dataset}, {backbone} with {method}, {seeds}. The colour of a "
@@ -202,7 +201,7 @@ def cumulative_noise(cells: Selection) -> NoiseCurve:
             NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
             NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
         ],
-        # A vertical line where this problem is drawn; the paper gives a number for no other.
+        # The paper gives this number for one problem only: a vertical line in its figures.
         minimum_steps={"cifar100_vit-tiny_film": 20},
     )
 
@@ -215,7 +214,7 @@ def fig7_cumulative_noise() -> NoiseCurve:
 
 @table(MAIN)
 def tab1_tuning_implications() -> TuningImplications:
-    """Table 1: the paper's rules, and what this study says of each."""
+    """Table 1: the paper's rules, and the evidence of this study for and against each."""
     return TuningImplications(
         caption="The paper's rules for tuning under differential privacy, each with what the sweeps of "
         "this study say: size of the effect with its uncertainty, number of comparisons, and a verdict."
@@ -235,7 +234,7 @@ def accuracy_against_bound(compared: str, panel: LinePanel) -> ClippingCurve:
     )
 
 
-# *choice*: as many seeds as elsewhere; the paper says the repeats of figure 2 only.
+# *choice*: as many seeds as elsewhere; the paper states the repeats of figure 2 only.
 @figure(
     "Accuracy by model (fixed privacy budget)",
     name="model_{dataset}_eps{epsilon}",
@@ -429,8 +428,8 @@ def perclass_by_dataset(dataset: str) -> PerClass:
     )
 
 
-# *choice*: C = 1, as in the figures of gradient norms, and one batch size for all lines, so that a step is
-# the same share of training on every line: the smallest that takes at most 100 steps an epoch.
+# *choice*: C = 1, as in the figures of gradient norms. All lines have one batch size, so that a step is the
+# same share of training: the smallest with at most 100 steps an epoch.
 @figure(
     "Mean gradient norm over iterations",
     name="mean_gradnorm_{epochs}epochs",
@@ -467,14 +466,14 @@ def effective_noise(dataset: str, backbone: str = "weak") -> NoiseCurve:
 
 @figure(NOISE, name="cumulative_noise_{dataset}", each={"dataset": "main"})
 def cumulative_noise_of(dataset: str) -> NoiseCurve:
-    """Cumulative noise of another dataset than that of figure 7."""
+    """Cumulative noise of other datasets than that of figure 7."""
     return cumulative_noise(Selection(dataset=dataset, epochs="all"))
 
 
 # -- What an attacker can tell -----------------------------------------------------------------
 
 
-# *choice*: a batch that is sampled, as in the figures of gradient norms. Noise does not depend on C.
+# *choice*: a sampled batch, as in the figures of gradient norms. Noise does not depend on C.
 @figure("What an attacker can tell about one person")
 def attacker_curves() -> AttackerCurves:
     """The power of the best attacker, by ε."""
@@ -490,9 +489,9 @@ def attacker_curves() -> AttackerCurves:
 
 
 # -- Theory from measured gradients ------------------------------------------------------------
-# *choice*: section 4 of the paper has theorems and no figure of them. All gradients are those of trials at
-# one batch size, so that clipping bounds and learning rates alone are tuned. None of this is private, and
-# every caption ends by saying so.
+# *choice*: section 4 of the paper has theorems, but no figures. Gradients are those of trials at one batch
+# size, so that only clipping bounds and learning rates are tuned. The numbers are not private, as every
+# caption states at its end.
 
 ONE_BATCH_SIZE: dict[str, Any] = {"clipping_bound": "baseline", "batch_size": "small"}
 BY_BACKBONE = [Panel(backbone=each, **ONE_BATCH_SIZE) for each in ("strong", "weak")]
@@ -538,7 +537,7 @@ def theory_privacy_effects() -> PrivacyEffectsFigure:
 
 @figure(THEORY)
 def theory_predictions() -> PredictedClipping:
-    """Best clipping bounds as gradients predict them, against the measured ones."""
+    """Best clipping bounds that gradients predict, against the measured ones."""
     datasets = ("main", "large", "small", "imbalanced")
     images = [
         {"dataset": dataset, "backbone": backbone}

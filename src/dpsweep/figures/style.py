@@ -1,4 +1,4 @@
-"""The one look of all figures: seaborn's theme, sizes, palettes, and how grid values are written."""
+"""Common style of all figures: theme, sizes, palettes, formats of values, axes, legends and notes."""
 
 import io
 import math
@@ -70,23 +70,23 @@ _RC: Any = {
 
 
 class MissingFontError(DpsweepError):
-    """The font of the figures is not installed."""
+    """An installation of matplotlib without the font of the figures."""
 
 
 def look() -> Style:
-    """The colours and sizes of what is drawn now."""
+    """Return the current colours and sizes."""
     return _LOOK.get()
 
 
 @contextmanager
 def style(chosen: Style | None = None) -> Iterator[None]:
-    """Draw in the project's style, whatever the user's matplotlib settings are.
+    """Draw in the project's style inside the context, independent of the user's matplotlib settings.
 
     Args:
         chosen: the colours and sizes of a study, by default the project's.
 
     Raises:
-        MissingFontError: matplotlib's own font is not there.
+        MissingFontError: matplotlib's own font is missing.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -108,7 +108,7 @@ def style(chosen: Style | None = None) -> Iterator[None]:
 
 
 def panels_figure(count: int, height: float) -> Figure:
-    """An empty figure for ``count`` panels side by side: one panel does not take the whole line."""
+    """Make an empty figure for ``count`` panels side by side; for one panel, it is narrower than the page."""
     width = look().page_width * (1 if count > 1 else 0.6)
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -122,7 +122,7 @@ def panels(
         numbers: rows with a column ``panel``.
         height: inches.
         rows: number of axes below each other.
-        wide: whether a single panel takes the whole line too.
+        wide: whether a single panel is as wide as the page too.
         grid: ``sharex``, ``sharey`` and ``height_ratios`` of `matplotlib.figure.Figure.subplots`.
 
     Returns:
@@ -136,7 +136,7 @@ def panels(
 
 
 def empty_figure() -> Figure:
-    """Stand in for a figure of which no result is there yet."""
+    """Make the placeholder of a figure without any result yet."""
     figure = panels_figure(1, height=1.0)
     figure.text(0.5, 0.6, "no results yet", ha="center", va="center", color=GREY)
     return figure
@@ -146,13 +146,13 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
     """Write a figure as PDF and PNG, atomically; the same drawing gives the same bytes.
 
     Raises:
-        UnwritableTextError: no installed font has the characters of a text.
+        UnwritableTextError: no installed font has some character of a text.
     """
     write_all(figure)
     with atomic_path(pdf) as partial:
         figure.savefig(partial, format="pdf", metadata={"CreationDate": None})
     with atomic_path(png) as partial:
-        # Through memory: a PNG's writer may seek, a full disk should fail in one place.
+        # Write the PNG in memory first: its writer seeks, and a full disk should fail in one place.
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
         partial.write_bytes(buffer.getvalue())
@@ -162,30 +162,30 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
 
 
 def ordered_colours(count: int) -> list[str]:
-    """Colours for values in ascending order: dark to bright, without the palest yellow."""
+    """Return colours for values in ascending order: dark to bright, without the palest yellow."""
     if count == 1:
         return [look().easy]
     return list(sns.color_palette(look().colour_map, count).as_hex())
 
 
 def colours_by(values: "pd.Series[Any]") -> dict[Any, str]:
-    """A colour for every distinct value, in ascending order; see `ordered_colours`."""
+    """Return a colour for every distinct value, in ascending order (`ordered_colours`)."""
     distinct = sorted(values.unique())
     return dict(zip(distinct, ordered_colours(len(distinct)), strict=True))
 
 
 def line_colours(difficulties: Sequence[str | None]) -> list[str]:
-    """Blue for easy and orange for hard where lines say so; otherwise an ordered palette."""
+    """Return blue for easy and orange for hard lines, or an ordered palette if no line has a difficulty."""
     if all(each is None for each in difficulties):
         return ordered_colours(len(difficulties))
     return [look().difficulty[each] if each else "#000000" for each in difficulties]
 
 
 def category_colours(count: int) -> list[str]:
-    """Colours for unordered things, none of them the easy blue or the hard orange.
+    """Return colours for unordered categories, without the easy blue and the hard orange.
 
     Raises:
-        ValueError: more than four: nobody can tell so many lines apart.
+        ValueError: more than four, which readers cannot tell apart.
     """
     categories = look().palette[3:]
     if count > len(categories):
@@ -193,13 +193,13 @@ def category_colours(count: int) -> list[str]:
     return categories[:count]
 
 
-# -- how values are written ----------------------------------------------------------------
+# -- formats of values ---------------------------------------------------------------------
 
 
 def literal(text: str) -> str:
-    r"""A text of the user as matplotlib draws it letter by letter.
+    r"""Escape a user's text for matplotlib.
 
-    A dollar would begin mathematics, and a legend leaves out what begins with an underscore.
+    An unescaped dollar begins mathematics, and a legend omits labels that begin with an underscore.
 
     >>> literal("$5 and $6"), literal("_hidden") == "_hidden"
     ('\\$5 and \\$6', False)
@@ -209,7 +209,7 @@ def literal(text: str) -> str:
 
 
 def literal_titles(target: Any) -> Any:
-    """A figure's description with the titles and labels in it as `literal` has them."""
+    """Return a figure's description with its titles and labels escaped by `literal`."""
     if isinstance(target, BaseModel):
         changed = {
             name: literal(value)
@@ -224,12 +224,12 @@ def literal_titles(target: Any) -> Any:
 
 
 def write_epsilon(epsilon: float) -> str:
-    """A privacy budget for a legend or a title."""
+    """Write a privacy budget for a legend or a title."""
     return f"ε = {write_value(epsilon)}"
 
 
 def write_value(value: float) -> str:
-    """A grid value for a label: 10, 0.25, 10 to a power where that is shorter, infinity."""
+    """Write a grid value for a label: 10, 0.25, a power of 10 if that is shorter, or ∞."""
     if math.isinf(value):
         return "∞"
     if value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e5):
@@ -242,17 +242,17 @@ def write_value(value: float) -> str:
 
 
 def write_rate(rate: float) -> str:
-    """A learning rate for a label, in two digits; the CSV has all of them."""
+    """Write a learning rate for a label, with two digits; the CSV has all digits."""
     return f"{rate:.2g}"
 
 
 def write_clipping(bound: float, kind: str) -> str:
-    """A clipping bound for a label; the title of a rule that has none."""
+    """Write a clipping bound for a label, or the title of a rule without a bound."""
     return RULES[kind].title if kind in RULES else write_value(bound)
 
 
 def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> str:
-    """A batch size for a label: Full, or the number (``power``: as a power of two if it is one)."""
+    """Write a batch size for a label: Full, or the number (with ``power``, as a power of 2 if it is one)."""
     if full_batch:
         return "Full"
     if power and batch_size & (batch_size - 1) == 0:
@@ -261,7 +261,7 @@ def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> 
 
 
 def write_percentage(share: float) -> str:
-    """A share in whole per cent; 0 % and 100 % are none and all, and nothing else."""
+    """Write a share in whole per cent; 0 % stands for exactly none, and 100 % for exactly all."""
     if 0 < share < 0.005:
         return "< 1 %"
     if 0.995 <= share < 1:
@@ -270,7 +270,7 @@ def write_percentage(share: float) -> str:
 
 
 def chosen_values(settings: pd.Series) -> dict[str, str]:
-    """The batch size and learning rate that were chosen, as far as they are known, by their symbols."""
+    """Write the chosen batch size and learning rate, as far as known, by their symbols."""
     chosen = {}
     if pd.notna(settings["batch_size"]):
         chosen["B"] = write_batch_size(int(settings["batch_size"]), bool(settings["full_batch"]))
@@ -280,7 +280,7 @@ def chosen_values(settings: pd.Series) -> dict[str, str]:
 
 
 def write_chosen(settings: pd.Series) -> str:
-    """The batch size and learning rate that were chosen, for a line of small type."""
+    """Write the chosen batch size and learning rate in one line."""
     return ", ".join(f"{symbol} = {value}" for symbol, value in chosen_values(settings).items())
 
 
@@ -290,7 +290,7 @@ def write_chosen(settings: pd.Series) -> str:
 def draw_lines(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, colours: dict[float, str], by: str, **look: Any
 ) -> None:
-    """Draw a line for every value of a column; the axes stay without labels.
+    """Draw a line for every value of a column, without axis labels.
 
     Args:
         axes: where to draw.
@@ -298,10 +298,10 @@ def draw_lines(
         x: the column along the horizontal axis.
         y: the column along the vertical axis.
         colours: of the lines, by the values of ``by``.
-        by: the column that tells lines apart.
-        look: of all lines, as `seaborn.lineplot` has it.
+        by: the column that distinguishes lines.
+        look: properties of all lines, as for `seaborn.lineplot`.
     """
-    if len(rows):  # seaborn warns of a palette for nothing
+    if len(rows):  # seaborn warns about a palette without data
         sns.lineplot(
             rows, x=x, y=y, hue=by, palette=colours, estimator=None, errorbar=None, legend=False,
             ax=axes, **look,
@@ -319,7 +319,7 @@ def draw_smoothed(
     alpha: float,
     **look: Any,
 ) -> None:
-    """Draw ``<y>_smooth``, and thinly what it is a running mean of (``running_mean_over``) if it is one.
+    """Draw ``<y>_smooth``, and ``y`` as thin lines if the former is a running mean (``running_mean_over``).
 
     Args:
         axes: where to draw.
@@ -327,9 +327,9 @@ def draw_smoothed(
         x: the column along the horizontal axis.
         y: the column along the vertical axis.
         colours: of the lines, by the values of ``by``.
-        by: the column that tells lines apart.
+        by: the column that distinguishes lines.
         alpha: opacity of the thin lines.
-        look: of the thick lines.
+        look: properties of the thick lines.
     """
     if rows["running_mean_over"].max() > 1:
         draw_lines(axes, rows, x, y, colours, by, alpha=alpha, linewidth=0.4)
@@ -337,7 +337,7 @@ def draw_smoothed(
 
 
 def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: str) -> None:
-    """Shade what is between two columns.
+    """Shade the area between two columns.
 
     Args:
         axes: where to draw.
@@ -351,7 +351,7 @@ def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: st
 
 
 def legend_lines(labels: dict[str, str], **look: Any) -> list[Line2D]:
-    """Entries of a legend, by label the colour of each; ``look`` is that of all these lines."""
+    """Make legend entries from colours by label; ``look`` has further properties of all lines."""
     return [Line2D([], [], color=colour, label=label, **look) for label, colour in labels.items()]
 
 
@@ -364,12 +364,12 @@ DIFFERENT_AXES = "The vertical axes of the panels differ."
 
 
 def log_label(text: str, panels: int = 1) -> str:
-    """The label of a logarithmic axis, in two lines where many panels are side by side."""
+    """Write the label of a logarithmic axis, in two lines if many panels are side by side."""
     return f"{text}{chr(10) if panels > 2 else ' '}(log scale)"
 
 
 def room_for_labels(panels: int) -> int:
-    """Number of labels that fit under a panel where so many are side by side."""
+    """Return the number of labels that fit under one of so many panels side by side."""
     return 24 // max(panels, 2)
 
 
@@ -382,17 +382,17 @@ def value_axis(
     base: float = 10,
     labels: int = 12,
 ) -> None:
-    """A logarithmic axis for a grid, labelled at its values as far as there is room.
+    """Make an axis logarithmic, with labels at the values of a grid as far as there is room.
 
-    Where values crowd, some keep a short tick only; the ends and powers of ten have labels first.
+    Values without room get a short tick only; the ends and powers of ten get labels first.
 
     Args:
         axes: where to draw.
         which: the axis.
         values: the grid, in any order.
-        texts: how the values are written, by default `write_value`.
-        base: of the logarithm; changes nothing but the ticks of an empty axis.
-        labels: how many labels there is room for along the axis.
+        texts: the labels of the values, by default those of `write_value`.
+        base: of the logarithm; it affects only the ticks of an empty axis.
+        labels: the number of labels that fit along the axis.
     """
     written = dict(zip(values, texts or [write_value(value) for value in values], strict=True))
     ordered = sorted(written)
@@ -408,28 +408,13 @@ def value_axis(
     axis.set_minor_formatter(NullFormatter())
 
 
-def batch_size_axis(
-    axes: Axes, which: Literal["x", "y"], sizes: dict[int, bool], labels: int = 12
-) -> None:
-    """A logarithmic axis with a tick at every batch size, and Full at N.
-
-    Args:
-        axes: where to draw.
-        which: the axis.
-        sizes: batch size -> whether it is the full batch.
-        labels: how many labels there is room for.
-    """
-    texts = [write_batch_size(size, full, power=True) for size, full in sizes.items()]
-    value_axis(axes, which, list(sizes), texts, base=2, labels=labels)
-
-
 def _logarithmic(axes: Axes, which: Literal["x", "y"], base: float = 10) -> Axis:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
     return axes.xaxis if which == "x" else axes.yaxis
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
-    """A logarithmic axis for measured values, with plain numbers where it spans few decades."""
+    """Make an axis of measured values logarithmic, with plain numbers if it spans few decades."""
     axis = _logarithmic(axes, which)
     low, high = sorted(axis.get_view_interval())
     if high / low < 50:
@@ -443,13 +428,13 @@ def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
 
 @contextmanager
 def aside(axes: Axes, *, right: float = 0, up: float = 0) -> Iterator[None]:
-    """Shift what is drawn meanwhile by some points, so that lines of the same values are all seen."""
-    there, figure = set(axes.get_children()), axes.get_figure(root=True)
-    assert figure is not None  # noqa: S101 (axes that are drawn on have one)
+    """Shift everything drawn inside the context by some points, so that equal lines are all visible."""
+    before, figure = set(axes.get_children()), axes.get_figure(root=True)
+    assert figure is not None  # noqa: S101 (for the type checker)
     yield
     shift = ScaledTranslation(right / 72, up / 72, figure.dpi_scale_trans)
-    # Not before: the limits of the axes are those of the values.
-    for artist in set(axes.get_children()) - there:
+    # Shift after drawing, so that the limits of the axes are those of the values.
+    for artist in set(axes.get_children()) - before:
         if isinstance(artist, PathCollection):
             artist.set_offset_transform(axes.transData + shift)
         else:
@@ -460,14 +445,14 @@ def aside(axes: Axes, *, right: float = 0, up: float = 0) -> Iterator[None]:
 
 
 def label_row(row: Sequence[Axes], text: str) -> None:
-    """Write the label of a horizontal axis that the panels of a row share once, under its middle."""
+    """Write the horizontal label that all panels of a row share, once, under the middle of the row."""
     middle = (len(row) - 1) // 2
-    # Between two panels: a little further right than the edge of the first.
+    # With an even number of panels, the middle is a little to the right of a panel's edge.
     row[middle].set_xlabel(text, x=0.5 if len(row) % 2 else 1.08)
 
 
 def title(axes: Axes, text: str, *lines: str) -> None:
-    """A panel's title, and under it lines of small grey type: what was chosen for it."""
+    """Write a panel's title, and lines of small grey type below it."""
     lines = tuple(filter(None, lines))
     axes.set_title(text, pad=4 + 1.25 * look().small * len(lines))
     for index, line in enumerate(reversed(lines)):
@@ -479,13 +464,13 @@ def title(axes: Axes, text: str, *lines: str) -> None:
 
 
 def legend_above(axes: Axes, text: str, handles: Sequence[Artist], columns: int = 3) -> None:
-    """Write a panel's title, and its legend between the title and the panel: never on what is drawn.
+    """Write a panel's title, and its legend between the title and the panel, outside of the data.
 
     Args:
         axes: the panel.
         text: the title.
         handles: the entries of the legend.
-        columns: number of columns of the legend, at most.
+        columns: the largest number of columns of the legend.
     """
     columns = min(len(handles), columns)
     rows = -(-len(handles) // columns) if handles else 0
@@ -500,12 +485,12 @@ def legend_above(axes: Axes, text: str, handles: Sequence[Artist], columns: int 
 def legends(
     figure: Figure, panels: Sequence[tuple[Axes, str, Sequence[Artist]]], order: Sequence[str]
 ) -> None:
-    """Titles and legends: one legend for the figure if its panels share lines, else one each.
+    """Write titles and legends: one legend for the figure if panels share lines, otherwise one for each.
 
     Args:
         figure: the figure.
         panels: axes, title and legend handles of every panel.
-        order: the labels of all lines, as the figure's legend lists them.
+        order: the labels of all lines, in the order of the figure's legend.
     """
     every = [handle for _, _, handles in panels for handle in handles]
     known = {handle.get_label(): handle for handle in reversed(every)}
@@ -531,6 +516,6 @@ def note(figure: Figure, text: str, colour: str = GREY) -> None:
 
 
 def say_missing(figure: Figure, missing: int) -> None:
-    """Say under the figure that some of its results are not there yet."""
+    """Write under the figure how many result files are missing, if any."""
     if missing:
         note(figure, f"Partial: {count(missing, 'result file')} not there yet.", "#B00020")
