@@ -1,12 +1,12 @@
-"""Made-up results of a whole study: every file that its figures read, without training.
+"""Synthetic results of a study: the files that its figures read, without training.
 
-Easy problems want a small C and a large B, hard ones a large C and a small B, so that every figure has
-something to show.
+Easy problems are best at a small C and a large B, hard ones at a large C and a small B, so that figures show
+differences.
 """
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,30 @@ import numpy as np
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.config.cells import optimizer_steps
+from dpsweep.config.selections import Selection
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import NormTrace
+from dpsweep.study.targets import Figure, NormTrace
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps
 
 DIFFICULTY = {"strong": 0.0, "residual": 0.2, "text": 0.3, "weak": 0.5, "scratch": 1.0}
-"""How hard problems are with a backbone, by its role."""
-_DRAWS, _EXAMPLES_OF_A_DRAW, _DIMENSION = 3, 16, 8  # of overlaps of gradients
+"""The difficulty of problems with a backbone, by its role."""
+_DRAWS, _EXAMPLES_OF_A_DRAW, _DIMENSION = 2, 16, 8  # of overlaps of gradients
 
 
-def write_results(study: Study, paths: Paths, most_examples: int | None = None) -> None:
-    """Write every result that the figures and tables of a study read.
+def write_results(
+    study: Study, paths: Paths, figures: Sequence[Figure], most_examples: int
+) -> None:
+    """Write the results that some figures of a study read.
 
     Args:
         study: the study.
-        paths: where results go.
-        most_examples: of a file of gradient norms; by default the whole training set.
+        paths: its files.
+        figures: the figures.
+        most_examples: the largest number of examples in a file of gradient norms.
     """
     outcome = Outcome(study)
-    traced = {
-        cell
-        for figure in study.figures.values()
-        if isinstance(figure, NormTrace)
-        for selection in figure.selections()
-        for cell in study.cells(selection)
-    }
     for name, dataset in study.datasets.items():
         counts = random("counts", name).pareto(3, size=dataset.classes) + 1
         counts = np.maximum(1, np.floor(counts / counts.sum() * dataset.train_size)).astype(int)
@@ -48,26 +45,33 @@ def write_results(study: Study, paths: Paths, most_examples: int | None = None) 
         write_dataset(
             paths, name, counts.tolist(), title=dataset.title, test_size=dataset.test_size
         )
-    cells = set(study.all_cells())
-    write_cells(study, paths, outcome, cells - traced)
-    write_cells(study, paths, outcome, cells & traced, steps_too=True)
-    for file, competing in drawn_norms(study, paths):
+    read = selected(study, (each for figure in figures for each in figure.selections()))
+    traces = (figure for figure in figures if isinstance(figure, NormTrace))
+    traced = selected(study, (each for figure in traces for each in figure.selections()))
+    write_cells(study, paths, outcome, read - traced)
+    write_cells(study, paths, outcome, traced, steps_too=True)
+    for file, competing in files_of_norms(study, paths, figures):
         best = choose(load_trials(study, paths, competing), by=["problem"]).iloc[0]
         cell = Cell.parse(best["problem"], best["cell"])
         norms = norms_of(study, cell, file.stem, most_examples)
         write_gradient_norms(study, paths, cell, best["learning_rate"], list(norms))
-    for cell in drawn_overlaps(study):
+    for cell in selected(study, (each for figure in figures for each in figure.overlaps())):
         noise_multiplier = outcome(cell, 0.01, 1)["noise_multiplier"]
         write_overlaps(study, paths, cell, noise_multiplier, list(gradients_of(study, cell)))
 
 
+def selected(study: Study, selections: Iterable[Selection]) -> set[Cell]:
+    """Return the cells of selections."""
+    return {cell for selection in selections for cell in study.cells(selection)}
+
+
 def random(*parts: object) -> np.random.Generator:
-    """A generator of its own for every setting, the same in every process."""
+    """Return a generator for some setting, the same in every process."""
     return np.random.default_rng(zlib.crc32(repr(parts).encode()))
 
 
 def difficulty(study: Study, cell: Cell) -> float:
-    """From 0 (a strong backbone and a loose budget) to about 2."""
+    """Return the difficulty, from 0 (a strong backbone and a loose budget) to about 2."""
     backbone = study.problems[cell.problem].backbone
     roles = study.roles.backbones.model_dump()
     of_backbone = [DIFFICULTY[role] for role, name in roles.items() if name == backbone]
@@ -75,13 +79,13 @@ def difficulty(study: Study, cell: Cell) -> float:
 
 
 class Outcome:
-    """What a trial of the study comes to."""
+    """The synthetic outcome of each trial of a study."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
 
     def __call__(self, cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        """Made up from how far the trial is from the best setting of its problem."""
+        """Return an outcome that falls with the distance to the best setting of the problem."""
         sweep = self.study.sweeps[self.study.sweep_of(cell)]
         dataset = self.study.datasets[sweep.dataset]
         size, train_size = self.study.batch_size(cell), dataset.train_size
@@ -121,27 +125,26 @@ class Outcome:
         }
 
 
-def drawn_norms(study: Study, paths: Paths) -> Iterator[tuple[Path, list[Cell]]]:
-    """Every file of gradient norms that a figure reads, with the cells that compete for it."""
+def files_of_norms(
+    study: Study, paths: Paths, figures: Sequence[Figure]
+) -> Iterator[tuple[Path, list[Cell]]]:
+    """Yield every file of gradient norms that a figure reads, with the cells that compete for it."""
     files: dict[Path, dict[Cell, None]] = {}
-    for figure in study.figures.values():
-        for selection in figure.gradient_norms():
-            for cell in study.cells(selection):
-                file = paths.gradient_norms(
-                    study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
-                )
-                files.setdefault(file, {})[cell] = None
+    for figure in figures:
+        for cell in selected(study, figure.gradient_norms()):
+            file = paths.gradient_norms(
+                study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound
+            )
+            files.setdefault(file, {})[cell] = None
     return ((file, list(cells)) for file, cells in files.items())
 
 
-def norms_of(
-    study: Study, cell: Cell, name: str, most_examples: int | None
-) -> Iterator[tuple[Any, Any]]:
-    """Labels and norms of training examples after every epoch."""
+def norms_of(study: Study, cell: Cell, name: str, most_examples: int) -> Iterator[tuple[Any, Any]]:
+    """Yield labels and norms of training examples after every epoch."""
     dataset = study.datasets[study.problems[cell.problem].dataset]
     typical = 30.0 if study.methods[study.problems[cell.problem].method].kind == "all" else 3.0
     generator = random("norms", cell.problem, name)
-    examples = min(dataset.train_size, most_examples or dataset.train_size)
+    examples = min(dataset.train_size, most_examples)
     labels = generator.permutation(np.arange(examples) % dataset.classes)
     hard = difficulty(study, cell)
     of_class = np.linspace(-0.5, 0.5, dataset.classes)[labels]
@@ -153,18 +156,8 @@ def norms_of(
         )
 
 
-def drawn_overlaps(study: Study) -> dict[Cell, None]:
-    """The cells of whose gradients a figure draws how they overlap."""
-    return {
-        cell: None
-        for figure in study.figures.values()
-        for selection in figure.overlaps()
-        for cell in study.cells(selection)
-    }
-
-
 def gradients_of(study: Study, cell: Cell) -> Iterator[list[np.ndarray[Any, Any]]]:
-    """Gradients of some draws of a batch, at the start and after every epoch: less and less alike."""
+    """Yield gradients of some draws of a batch, at the start and after every epoch, ever less aligned."""
     generator = random("gradients", cell)
     hard = difficulty(study, cell)
     for epoch in range(cell.epochs + 1):

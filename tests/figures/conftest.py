@@ -1,4 +1,4 @@
-"""Results of a small study that has a figure of every family."""
+"""Results of a small study with a figure of every family."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,7 +17,7 @@ Drawn = Callable[[str], Figure]
 
 @pytest.fixture(scope="session", autouse=True)
 def _curves_are_kept() -> Iterator[None]:
-    """All folders of results have the same noise, whose curves take a second each."""
+    """Cache the trade-off curves: all folders of results have the same noise, and a curve takes a second."""
     kept = cache(attackers.mechanism_trade_off)
     with mock.patch.object(attackers, "mechanism_trade_off", kept):
         yield
@@ -25,13 +25,13 @@ def _curves_are_kept() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the results; a test that changes them copies it."""
+    """The folder of the results; tests that change them copy it."""
     return write_results(tmp_path_factory.mktemp("results")).results
 
 
 @pytest.fixture(scope="session")
 def drawn(results: Path) -> Drawn:
-    """The drawing of a family, made once, for tests that only look at it."""
+    """A function that draws a family once, for tests that do not change the drawing."""
 
     @cache
     def plot(family: str) -> Figure:

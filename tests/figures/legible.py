@@ -1,4 +1,4 @@
-"""Which texts of a drawing cannot be read: the renderer says where each one lies."""
+"""Search for illegible texts of a drawing, by the boxes in which the renderer draws them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-# Texts of one line that are nearer than this read as one: a space is 0.32 of the size of the type.
+# Smallest distance of texts on one line, in font sizes; a space has 0.32.
 _NEAREST = 0.4
-# Pixels that boxes may share: letters end before their boxes do.
+# Pixels that boxes may share, as letters do not fill their boxes.
 _SHARED = 1.0
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A text that is drawn: what it says, its box in pixels, and the size of its type in pixels."""
+    """A text that is drawn, with its box and its font size in pixels."""
 
     text: str
     box: Bbox
@@ -27,7 +27,7 @@ class _Drawn:
 
 
 def illegible(drawing: Figure) -> list[str]:
-    """Return what is wrong with the texts of a drawing: cut at an edge, or touching another text."""
+    """Describe the texts of a drawing that are cut at an edge or touch another text."""
     drawn = _texts(drawing)
     boxes = np.array([each.box.extents for each in drawn]).reshape(-1, 4)
     lower, upper = boxes[:, :2], boxes[:, 2:]
@@ -40,7 +40,7 @@ def illegible(drawing: Figure) -> list[str]:
 
 
 def _touching(lower: Any, upper: Any, sizes: Any) -> Any:
-    """Which texts touch which, from the corners of their boxes, shape (texts, 2), and their type."""
+    """Return which texts touch which, from the corners of their boxes, shape (texts, 2), and font sizes."""
     shared = np.minimum(upper[:, None], upper) - np.maximum(lower[:, None], lower)
     across, down = shared[..., 0], shared[..., 1]
     heights = (upper - lower)[:, 1]
@@ -50,7 +50,7 @@ def _touching(lower: Any, upper: Any, sizes: Any) -> Any:
 
 
 def _texts(drawing: Figure) -> list[_Drawn]:
-    """Every text that is drawn. Ticks outside of an axis exist, and are not."""
+    """Return every text that is drawn; tick labels outside of an axis exist, but are not drawn."""
     with _recorded() as seen:
         drawing.draw_without_rendering()
     return [
@@ -62,7 +62,7 @@ def _texts(drawing: Figure) -> list[_Drawn]:
 
 @contextmanager
 def _recorded() -> Iterator[dict[Text, None]]:
-    """The texts that are drawn while the context is open."""
+    """Record the texts that are drawn inside the context."""
     seen: dict[Text, None] = {}
     draw = Text.draw
 

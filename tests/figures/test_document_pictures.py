@@ -1,4 +1,4 @@
-"""Pictures of README and docs are what the code draws, and their words say what the study found."""
+"""Pictures of README and docs are up to date with the code, and their captions with the study."""
 
 import re
 from pathlib import Path
@@ -13,19 +13,19 @@ ROOT = Path(__file__).parents[2]
 TOLERANCE = 2.0
 
 
-def test_the_picture_is_what_the_code_draws(tmp_path: Path) -> None:
+def test_the_picture_is_up_to_date(tmp_path: Path) -> None:
     drawn = tmp_path / "drawn.png"
     pictures.draw(drawn)
     assert compare_images(str(pictures.PICTURE), str(drawn), TOLERANCE) is None
 
 
-def test_its_words_are_current() -> None:
+def test_its_caption_is_up_to_date() -> None:
     document = pictures.DOCUMENT.read_text(encoding="utf-8")
     assert document.count(pictures.START) == 1
     assert pictures.filled(document) == document, "python -m benchmarks.evidence.pictures"
 
 
-def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
+def test_every_picture_of_the_documents_comes_from_a_command() -> None:
     pages = tracked("README.md", "docs/*.md")
     shown = {
         (page.parent / source).resolve()
@@ -33,7 +33,7 @@ def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
         for source in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     }
     images = ROOT / "docs" / "images"
-    # These come from other commands.
+    # Other commands make these.
     others = {
         file for name in ("findings", "film", "theory") for file in (images / name).glob("*.png")
     }
@@ -42,7 +42,7 @@ def test_every_picture_of_the_documents_is_made_by_the_command() -> None:
     assert set(tracked("docs/images/**/*.png")) == shown
 
 
-def test_words_name_only_what_the_table_decides() -> None:
+def test_captions_name_only_decided_rules() -> None:
     rules = pd.DataFrame(
         {"condition": ["Lower ε"] * 2, "implication": ["Increase C", "Decrease B"]}
     )

@@ -1,4 +1,4 @@
-"""What holds for every figure, whatever its family."""
+"""Properties of figures of every family: files, reproducibility, missing results."""
 
 import itertools
 import math
@@ -92,7 +92,7 @@ def write_norms(study: Study, paths: Paths) -> None:
 
 
 def write_results(folder: Path, study: Study = STUDY) -> Paths:
-    """All that the figures of the study are drawn from."""
+    """Write all results that the figures of the study read."""
     paths = Paths(folder)
     write_cells(study, paths, outcome, steps_too=True)
     write_norms(study, paths)
@@ -114,7 +114,7 @@ def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     )
 
 
-# Which of the measured files are there: each by its number and name.
+# Whether a result file, by number and name, is kept.
 KEPT: dict[str, Callable[[int, str], bool]] = {
     "a third": lambda number, file: number % 3 > 0,
     "one line or panel": lambda number, file: "/eps8_" not in file and "auto" not in file,
@@ -126,7 +126,7 @@ Folder = Callable[[str], Paths]
 
 @pytest.fixture(scope="module")
 def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """A folder of results by its name, made once: figures are drawn side by side in it."""
+    """A function that makes each folder of results once, by its name."""
 
     @cache
     def made(name: str) -> Paths:
@@ -145,14 +145,14 @@ def folder(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 
 def measured(paths: Paths) -> list[Path]:
-    """All result files that figures are drawn from."""
+    """Return all result files that figures read."""
     folders = ("gradnorms/*/*", "theory/*/*", "cells/*/*/*")
     return sorted(file for each in folders for file in paths.results.glob(each))
 
 
 @pytest.fixture
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw without the files for print, which take most of the time: one test has those of every family."""
+    """Skip writing PDF and PNG, which takes most of the time; another test covers it for every family."""
 
     def save(figure: Figure, pdf: Path, png: Path) -> None:
         style.write_all(figure)
@@ -166,7 +166,7 @@ Printed = Callable[[str], Paths]
 
 @pytest.fixture(scope="module")
 def printed(folder: Folder) -> Printed:
-    """The folder in which a figure is drawn, once."""
+    """A function that draws a figure once, and returns its folder."""
 
     @cache
     def made(family: str) -> Paths:
@@ -177,14 +177,14 @@ def printed(folder: Folder) -> Printed:
 
 
 PRINTED = ["heatmap", "clipping_curve"]
-"""Squares, and lines; slow tests print all families."""
+"""A family of squares and one of lines; slow tests cover all families."""
 
 
 @pytest.mark.parametrize(
     "family",
     [each if each in PRINTED else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES],
 )
-def test_files_are_fit_to_be_printed(printed: Printed, family: str) -> None:
+def test_files_are_ready_for_print(printed: Printed, family: str) -> None:
     paths = printed(family)
     pdf, png = (paths.figure(family, suffix).read_bytes() for suffix in ("pdf", "png"))
     assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
@@ -200,7 +200,7 @@ def test_files_are_fit_to_be_printed(printed: Printed, family: str) -> None:
         np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
 
 
-# With other settings of matplotlib, and a window system that is not there: opening a window would fail.
+# Other settings of matplotlib, and a backend without a display: opening a window would fail.
 ELSEWHERE = """
 import sys
 from pathlib import Path
@@ -218,17 +218,16 @@ assert "torch" not in sys.modules
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("families", [PRINTED[:1], FAMILIES])
 def test_another_process_draws_the_same_bytes_without_torch_or_a_display(
-    folder: Folder, printed: Printed, families: list[str]
+    folder: Folder, printed: Printed
 ) -> None:
-    elsewhere = folder(f"elsewhere {len(families)}")
+    elsewhere = folder("elsewhere")
     environment = {"PYTHONHASHSEED": "7", "MPLBACKEND": "tkagg", "DISPLAY": ":99"}
     subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, str(elsewhere.results), *families], check=True,
+        [sys.executable, "-c", ELSEWHERE, str(elsewhere.results), *FAMILIES], check=True,
         cwd=Path(__file__).parents[2], env=os.environ | environment,
     )  # fmt: skip
-    for family, suffix in itertools.product(families, ("csv", "pdf", "png")):
+    for family, suffix in itertools.product(FAMILIES, ("csv", "pdf", "png")):
         here = printed(family).figure(family, suffix)
         assert elsewhere.figure(family, suffix).read_bytes() == here.read_bytes(), here.name
 
@@ -236,8 +235,9 @@ def test_another_process_draws_the_same_bytes_without_torch_or_a_display(
 @pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kept", [*KEPT, "diverging", "one seed"])
-def test_what_is_not_there_is_left_out(folder: Folder, family: str, kept: str) -> None:
-    """Absent results where that is asked for, trials that have diverged, and seeds."""
+def test_figures_are_drawn_without_absent_or_diverged_results(
+    folder: Folder, family: str, kept: str
+) -> None:
     paths = folder(kept)
     watched = Paths(paths.results, partial=kept in KEPT)
     draw(one_seed() if kept == "one seed" else STUDY, watched, family)
@@ -246,7 +246,7 @@ def test_what_is_not_there_is_left_out(folder: Folder, family: str, kept: str) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_absent_results_are_an_error_that_names_what_to_make(folder: Folder, family: str) -> None:
+def test_absent_results_are_an_error_that_names_a_missing_file(folder: Folder, family: str) -> None:
     paths = folder("none")
     with pytest.raises(MissingResultsError) as raised:
         draw(STUDY, paths, family)
@@ -255,6 +255,6 @@ def test_absent_results_are_an_error_that_names_what_to_make(folder: Folder, fam
     assert not (paths.results / "figures").exists()
 
 
-def test_an_unknown_figure_is_named_with_those_that_exist(tmp_path: Path) -> None:
+def test_the_error_about_an_unknown_figure_lists_existing_ones(tmp_path: Path) -> None:
     with pytest.raises(DpsweepError, match=r'"fig9"; .*allowed: .*clipping_curve'):
         draw(STUDY, Paths(tmp_path), "fig9")

@@ -1,4 +1,4 @@
-"""What is drawn from the numbers: marks, colours and labels in the right places."""
+"""Figures of given numbers have the right marks, colours and labels."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ def study_with(sweep: dict[str, Any], **target: Any) -> Study:
 def drawn(
     folder: Path, sweep: dict[str, Any], outcome: Outcome, **target: Any
 ) -> tuple[Figure, pd.DataFrame]:
-    """The one figure of a study with one sweep, of made-up trials."""
+    """Draw the figure of a study with one sweep of synthetic trials."""
     study, paths = study_with(sweep, **target), Paths(folder)
     write_cells(study, paths, outcome, steps_too=target["family"] == "norm_trace")
     numbers = study.figures["f"].compute(study, paths)
@@ -38,7 +38,7 @@ def drawn(
 
 
 def placed(drawing: Figure) -> Figure:
-    """A drawing whose texts have their places."""
+    """Lay out a drawing, so that its texts have positions."""
     with style.style():
         drawing.draw_without_rendering()
     return drawing
@@ -58,7 +58,7 @@ ALL = 1000  # the training set
 
 
 def squares(sizes: list[int], bounds: list[float], **columns: Any) -> pd.DataFrame:
-    """A panel of a heatmap: a row for every batch size and bound."""
+    """Return the numbers of a heatmap's panel: a row for every batch size and bound."""
     frame = pd.DataFrame(itertools.product(sizes, bounds), columns=["batch_size", "clipping_bound"])
     known = {"macro_accuracy": 0.5, "learning_rate": 0.01, "full_batch": frame["batch_size"] == ALL}
     return frame.assign(**known | columns)
@@ -73,7 +73,7 @@ def side_by_side(panels: Mapping[str, pd.DataFrame], **options: Any) -> Figure:
 
 
 def sides(axes: Axes) -> set[frozenset[tuple[float, float]]]:
-    """The sides of the frames, each by its ends."""
+    """Return the sides of the frames, each by its ends."""
     lines = [each for each in axes.collections if isinstance(each, LineCollection)]
     drawn = [
         {frozenset((float(x), float(y)) for x, y in side) for side in line.get_segments()}
@@ -84,14 +84,14 @@ def sides(axes: Axes) -> set[frozenset[tuple[float, float]]]:
 
 
 def around(left: int, top: int, right: int, bottom: int) -> set[frozenset[tuple[float, float]]]:
-    """The sides of the squares at the edge of a rectangle of squares."""
+    """Return the sides of squares along the edge of a rectangle of squares."""
     columns = [(each, each + 1, y) for each in range(left, right) for y in (top, bottom)]
     rows = [(each, each + 1, x) for each in range(top, bottom) for x in (left, right)]
     found = {frozenset({(one, y), (other, y)}) for one, other, y in columns}
     return found | {frozenset({(x, one), (x, other)}) for one, other, x in rows}
 
 
-def test_a_heatmap_has_the_grid_as_axes_and_writes_and_frames_its_squares() -> None:
+def test_heatmap_axes_texts_and_frames() -> None:
     frame = squares([100, 200, ALL], [0.1, 1.0, 10.0, 42.0])
     lost = 0.1 * np.log10(frame["clipping_bound"]).abs() + 1e-4 * (frame["batch_size"] - 200).abs()
     frame["macro_accuracy"] = 0.9 - lost
@@ -102,7 +102,7 @@ def test_a_heatmap_has_the_grid_as_axes_and_writes_and_frames_its_squares() -> N
     axes, bar = placed(notebook.heatmap(frame)).axes
     assert labels(axes.get_xticklabels()) == ["0.1", "1", "10", "42"]
     assert labels(axes.get_yticklabels()) == ["Full", "200", "100"]
-    assert axes.yaxis_inverted()  # so that Full is at the top
+    assert axes.yaxis_inverted()  # Full is at the top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Clipping bound C", "Batch size B")
     assert bar.get_ylabel() == "Macro accuracy"
     assert sides(axes) == around(1, 1, 2, 2)  # C = 1, B = 200
@@ -117,7 +117,7 @@ def test_a_heatmap_has_the_grid_as_axes_and_writes_and_frames_its_squares() -> N
     assert written[2, 1] == "–"  # diverged
 
 
-def test_squares_that_seeds_do_not_tell_apart_have_one_outline(tmp_path: Path) -> None:
+def test_squares_that_seeds_cannot_distinguish_have_one_outline(tmp_path: Path) -> None:
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         lost = 0.2 * (cell.clipping_bound == 10.0) + 0.01 * (cell.clipping_bound == 0.1)
         lost += 0.2 * (cell.batch_size == 100)
@@ -129,11 +129,11 @@ def test_squares_that_seeds_do_not_tell_apart_have_one_outline(tmp_path: Path) -
     drawing, numbers = drawn(tmp_path / "many", many, outcome, **target)
     assert sides(drawing.axes[0]) == around(0, 0, 2, 2)
     assert {"framed: 4 of 9", "η = 0.01"} <= set(texts(drawing.axes[0]))
-    # The numbers tell what is chosen from what is as good.
+    # The numbers distinguish the chosen square from those that are as good.
     chosen = numbers[numbers["best"]]
     assert (chosen["clipping_bound"].item(), chosen["batch_size"].item()) == (1.0, 200)
     assert numbers["as_good"].sum() == 4
-    # One seed tells nothing apart, and the caption says so.
+    # With one seed there is no frame, as the caption notes.
     assert sides(drawn(tmp_path / "one", grid, outcome, **target)[0].axes[0]) == set()
     for seeds, said in {
         1: "There is no framed square: with one seed",
@@ -143,7 +143,7 @@ def test_squares_that_seeds_do_not_tell_apart_have_one_outline(tmp_path: Path) -
         assert said in " ".join(how_chosen(study, study.figures["f"]))
 
 
-def test_panels_share_their_rows_and_what_is_not_in_a_grid_is_empty() -> None:
+def test_panels_share_rows_and_squares_outside_a_grid_are_empty() -> None:
     panels = {"a": squares([100, 200, ALL], [0.1, 1]), "b": squares([200, 400, ALL], [0.1, 1])}
     left, right, *_ = side_by_side(panels).axes
     assert labels(left.get_yticklabels()) == ["Full", "400", "200", "100"]
@@ -156,14 +156,14 @@ def test_panels_share_their_rows_and_what_is_not_in_a_grid_is_empty() -> None:
 
 
 @pytest.mark.parametrize("panels", [2, 3, 4, 5])
-def test_no_panel_stands_alone_in_the_last_of_several_rows(panels: int) -> None:
+def test_the_last_row_never_has_a_single_panel(panels: int) -> None:
     wide = squares([100, 200], list(range(1, 11)))  # two side by side are as wide as a page
     drawing = side_by_side({str(each): wide for each in range(panels)}, colour_scale="panel")
     heights = [round(axes.get_position().y0, 2) for axes in drawing.axes if axes.get_title()]
     assert len(set(heights)) == panels or heights.count(min(heights)) > 1
 
 
-def test_where_b_is_no_axis_every_square_says_what_was_chosen() -> None:
+def test_squares_contain_the_chosen_settings_if_b_is_not_an_axis() -> None:
     frame = pd.concat([squares([ALL], [0.1, 1.0], epsilon=epsilon) for epsilon in (1.0, 8.0)])
     axes = notebook.heatmap(frame, x="epsilon", y="clipping_bound").axes[0]
     assert set(texts(axes)) == {".500\nB = Full\nη = 0.01"}
@@ -171,7 +171,7 @@ def test_where_b_is_no_axis_every_square_says_what_was_chosen() -> None:
 
 
 def test_numbers_lie_within_the_frame_of_the_best_square() -> None:
-    """Rows that differ from panel to panel have labels of their own, which narrow the squares."""
+    """Panels with different rows have separate labels, which make the squares narrower."""
     bounds = [0.5, 4.0, 8.0, 12.0, 16.0, 24.0, 40.0]
     sizes = ([100, 200, 400], [200, 400], [200, 800])
     panels = {str(each): squares(each, bounds, macro_accuracy=0.4884) for each in sizes}
@@ -188,14 +188,14 @@ def test_numbers_lie_within_the_frame_of_the_best_square() -> None:
     assert checked == len(bounds) * sum(map(len, sizes))
 
 
-def test_a_crowded_heatmap_leaves_the_values_to_the_colours() -> None:
+def test_a_crowded_heatmap_has_no_numbers_in_its_squares() -> None:
     drawing = notebook.heatmap(squares([100, 200], list(range(1, 41)), as_good=True))
     assert set(texts(drawing.axes[0])) == {"framed: 80 of 80", "η = 0.01"}
     assert drawing.get_figwidth() <= style.look().page_width + 1e-9
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
-def test_the_colour_scale_is_shared_or_of_each_panel(scale: str) -> None:
+def test_panels_have_a_shared_or_a_separate_colour_scale(scale: str) -> None:
     grid = squares([100, 200], [0.1, 1.0])
     panels = {
         f"{e:g}": grid.assign(macro_accuracy=0.1 * e * grid["clipping_bound"]) for e in (1.0, 8.0)
@@ -221,7 +221,7 @@ def legend_of(axes: Axes) -> dict[str, str]:
 
 
 def curve(difficulties: list[str | None], seeds: int = 1, worst: float = 0.4) -> pd.DataFrame:
-    """The best C of every line is 1; 0.1 costs 0.1, and C = 10 goes down to ``worst``."""
+    """Return lines that are best at C = 1, 0.1 lower at C = 0.1, and at ``worst`` for C = 10."""
     lines = []
     for place, difficulty in enumerate(difficulties):
         centre = np.array([0.4, 0.5, worst])
@@ -245,7 +245,7 @@ def test_easy_is_blue_and_hard_is_orange() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_legend_never_lies_on_what_is_drawn(count: int) -> None:
+def test_a_legend_lies_between_panel_and_title(count: int) -> None:
     axes = placed(notebook.clipping_curve(curve([None] * count))).axes[0]
     assert list(legend_of(axes).values()) == style.ordered_colours(count)
     legend = axes.get_legend()
@@ -256,7 +256,7 @@ def test_a_legend_never_lies_on_what_is_drawn(count: int) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 3, 5])
-def test_few_repeats_are_points_and_many_are_a_band(seeds: int) -> None:
+def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
     axes = notebook.clipping_curve(curve(["easy"], seeds)).axes[0]
     bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
     points = [
@@ -270,8 +270,8 @@ def test_few_repeats_are_points_and_many_are_a_band(seeds: int) -> None:
         assert (heights.min(), heights.max()) == pytest.approx((0.4, 0.54))
 
 
-def test_repeats_are_drawn_in_one_way_where_lines_have_different_numbers_of_them() -> None:
-    """A band of five seeds is wider than one of three that says the same."""
+def test_lines_with_different_numbers_of_repeats_all_have_points() -> None:
+    """A band of five seeds is wider than one of three, with the same scatter."""
     frame = pd.concat([curve([None], 3), curve([None], 5).assign(label="five")])
     axes = notebook.clipping_curve(frame).axes[0]
     assert not any(isinstance(each, PolyCollection) for each in axes.collections)
@@ -290,7 +290,7 @@ def test_repeats_are_drawn_in_one_way_where_lines_have_different_numbers_of_them
 
 
 @pytest.mark.parametrize("worst", [0.4, 0.1])
-def test_what_is_far_below_the_best_is_a_number_at_the_edge(worst: float) -> None:
+def test_a_point_far_below_the_best_is_a_number_at_the_edge(worst: float) -> None:
     frame = curve(["easy"], worst=worst)
     frame[["centre", "minimum", "maximum", "seed_1"]] -= 0.5
     axes = notebook.clipping_curve(frame, quantity="difference").axes[0]
@@ -300,7 +300,7 @@ def test_what_is_far_below_the_best_is_a_number_at_the_edge(worst: float) -> Non
 
 @pytest.mark.parametrize("quantity", ["accuracy", "difference"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_panels_whose_vertical_axes_differ_say_so(quantity: str, count: int) -> None:
+def test_a_note_says_that_vertical_axes_of_panels_differ(quantity: str, count: int) -> None:
     names = ["centre", "minimum", "maximum"]
     frames = []
     for panel in range(count):
@@ -348,7 +348,7 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
 
 
 def of_classes(weights: Mapping[float, list[float]], **columns: Any) -> pd.DataFrame:
-    """Classes with their retained weights by C, of which the largest is the baseline."""
+    """Return the numbers of classes with these retained weights by C."""
     count = len(next(iter(weights.values())))
     return pd.concat(
         pd.DataFrame({"class": range(count), "class_rank": range(1, count + 1)}).assign(
@@ -361,7 +361,7 @@ def of_classes(weights: Mapping[float, list[float]], **columns: Any) -> pd.DataF
 
 
 @pytest.mark.parametrize("classes", [4, 12])
-def test_few_classes_are_named_and_many_are_ranked(classes: int) -> None:
+def test_few_classes_have_names_and_many_have_ranks(classes: int) -> None:
     window = 1 if classes == 4 else 5
     frame = of_classes({0.1: [1.0] * classes, 1.0: [1.0] * classes}, running_mean_over=window)
     drawing = notebook.per_class(frame, rows=["accuracy_difference"])
@@ -374,7 +374,7 @@ def test_few_classes_are_named_and_many_are_ranked(classes: int) -> None:
 
 
 @pytest.mark.parametrize(("low", "from_zero"), [(0.95, False), (0.1, True)])
-def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
+def test_similar_retained_weights_are_not_squeezed_together_at_the_top(
     low: float, from_zero: bool
 ) -> None:
     frame = of_classes({1.0: [1.0, 1.0, low, low], 10.0: [1.0] * 4})
@@ -384,7 +384,7 @@ def test_retained_weights_that_are_alike_are_not_pinned_to_the_top(
     assert from_zero or bottom > 0.9
 
 
-def test_a_legend_has_the_settings_of_each_line_from_panel_to_panel() -> None:
+def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:
     panels = [
         of_classes({0.1: [0.5], 1.0: [1.0]}).assign(panel=panel, title="t", batch_size=size)
         for panel, size in enumerate((64, 128))
@@ -455,7 +455,9 @@ def test_a_range_to_zero_does_not_stretch_the_axis(
         (math.nan, math.nan, "too few problems to tell"),
     ],
 )
-def test_predictions_say_what_they_are_shown_to_do(lower: float, upper: float, said: str) -> None:
+def test_titles_of_predictions_state_whether_they_order_settings(
+    lower: float, upper: float, said: str
+) -> None:
     rules = ["C* (Theorem 4.1)", "C*, noise held fixed", "Scale-free C", "AUTO-S"]
     frame = pd.DataFrame({"rule": rules, "mean_lost": [0.03, 0.01, 0.04, 0.02]}).assign(
         epsilon=1.0, predicted=2.0, measured=[1.0, 2.0, 4.0, 1.0], settings=4,
@@ -470,7 +472,7 @@ def test_predictions_say_what_they_are_shown_to_do(lower: float, upper: float, s
 @pytest.mark.parametrize(
     ("problem", "marked"), [("digits_small_film", True), ("digits_large_film", False)]
 )
-def test_a_number_of_steps_is_marked_for_its_own_problem_alone(
+def test_a_number_of_steps_is_marked_for_its_problem_only(
     tmp_path: Path, problem: str, marked: bool
 ) -> None:
     settings: dict[str, Any] = {
@@ -492,7 +494,7 @@ def test_a_number_of_steps_is_marked_for_its_own_problem_alone(
     assert ("20 steps" in study_with(grid, **settings).figures["f"].caption) == marked
 
 
-def test_axes_of_noise_name_what_they_measure() -> None:
+def test_axes_of_noise_have_the_formula_of_their_quantity() -> None:
     symbols = {
         "effective": "σ / B",
         "cumulative": r"$\sigma\sqrt{T}$",

@@ -1,4 +1,4 @@
-"""Texts that the figures' own font cannot write: another font, or an error, and never a box."""
+"""Characters that the figures' own font lacks come from another font, or are an error."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ UNWRITTEN = "\U00014400"  # a hieroglyph of Anatolia
 
 
 def foreign() -> str:
-    """Two characters that another installed font has and the figures' own font has not."""
+    """Return two characters that another installed font has, but not the figures' own font."""
     files = fonts._font_files()
     beyond = fonts._characters(files[OTHER]) - fonts._characters(files[fonts.FONT])
     return "".join(map(chr, [each for each in sorted(beyond) if chr(each).isalpha()][:2]))
@@ -24,7 +24,7 @@ def foreign() -> str:
 
 @pytest.fixture(autouse=True)
 def only_fonts_of_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Figures find two fonts that matplotlib brings along, whatever is installed."""
+    """Make two fonts of matplotlib the only installed ones."""
     folder = Path(get_data_path()) / "fonts" / "ttf"
     own = {fonts.FONT: str(folder / "DejaVuSans.ttf"), OTHER: str(folder / "STIXGeneral.ttf")}
     monkeypatch.setattr(fonts, "_font_files", lambda: own)
@@ -40,30 +40,30 @@ def titled(text: str) -> Figure:
     return figure
 
 
-def test_another_font_steps_in_for_what_is_missing(tmp_path: Path) -> None:
+def test_another_font_supplies_missing_characters(tmp_path: Path) -> None:
     figure = titled(foreign())
     with style.style(), warnings.catch_warnings():
-        warnings.simplefilter("error")  # matplotlib warns of every box
+        warnings.simplefilter("error")  # matplotlib warns about every box
         style.save(figure, tmp_path / "figure.pdf", tmp_path / "figure.png")
     (axes,) = figure.axes
     plain, other = axes.get_xticklabels()
     assert OTHER in other.get_fontfamily() and OTHER not in plain.get_fontfamily()
 
 
-def test_a_text_that_no_font_writes_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_no_font_can_write_is_refused(tmp_path: Path) -> None:
     with style.style(), pytest.raises(fonts.UnwritableTextError, match=r"can write.*apt install"):
         style.save(titled(UNWRITTEN), tmp_path / "figure.pdf", tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
 
 
-def test_the_last_resort_of_matplotlib_does_not_count() -> None:
+def test_the_last_resort_font_of_matplotlib_does_not_count() -> None:
     assert any(font.name.startswith("Last Resort") for font in fontManager.ttflist)
     with pytest.raises(fonts.UnwritableTextError, match="'eel"):
         fonts.require_fonts(["cat", f"eel{UNWRITTEN}"])
 
 
 @pytest.mark.parametrize("text", ["cat", "café", "two\nlines", "ε = ∞", "кошка", r"$10^{-5}$", ""])
-def test_the_own_font_writes_what_it_has(text: str) -> None:
+def test_the_own_font_is_used_for_characters_that_it_has(text: str) -> None:
     fonts.require_fonts([text])
     figure = titled(text)
     fonts.write_all(figure)

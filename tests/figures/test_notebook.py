@@ -1,4 +1,4 @@
-"""Figures of frames that no study wrote."""
+"""Figures of any frame, as drawn in a notebook."""
 
 import itertools
 from collections.abc import Callable
@@ -39,7 +39,7 @@ SORTED = [family for family in FAMILIES if family != "predicted_clipping"]
 
 @pytest.fixture(scope="module")
 def frames(results: Path) -> dict[str, pd.DataFrame]:
-    """By family the columns that it needs, of one panel."""
+    """A frame of one panel with the required columns, by family."""
     found = {}
     for family, columns in NEEDED.items():
         numbers = STUDY.figures[family].compute(STUDY, Paths(results))
@@ -59,7 +59,7 @@ def drawn(family: str, frame: pd.DataFrame) -> Figure:
 
 
 def content(figure: Figure) -> list[Any]:
-    """Texts and lines of a figure."""
+    """Return texts and lines of a figure."""
     texts = [str(each.get_text()) for each in figure.findobj(Text) if isinstance(each, Text)]
     lines = [str(np.asarray(line.get_xydata())) for axes in figure.axes for line in axes.lines]
     return [sorted(texts), sorted(lines)]
@@ -67,12 +67,12 @@ def content(figure: Figure) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def shown(frames: dict[str, pd.DataFrame]) -> Shown:
-    """What a family draws of its frame."""
+    """A function that draws the frame of a family once, and returns the content."""
     return cache(lambda family: content(drawn(family, frames[family])))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_columns_of_the_docstring_are_enough(shown: Shown, family: str) -> None:
+def test_the_required_columns_of_the_docstring_are_enough(shown: Shown, family: str) -> None:
     texts, _ = shown(family)
     assert not any("nan" in text or "()" in text for text in texts)
 
@@ -83,7 +83,7 @@ def test_order_index_and_types_change_nothing(
 ) -> None:
     frame = frames[family]
     other = frame.iloc[::-1].set_index(frame.columns[0], drop=False)
-    if "label" in frame:  # labels stand in the order of their rows
+    if "label" in frame:  # labels keep the order of their rows
         other = other.sort_values("label", ascending=False, kind="stable")
     kinds = itertools.cycle(KINDS[SORTED.index(family) % len(KINDS) :] + KINDS)
     types = dict(zip(frame.select_dtypes("number"), kinds, strict=False))
@@ -106,12 +106,12 @@ def test_a_frame_that_cannot_be_drawn_is_refused(
             drawn(family, other)
 
 
-def test_what_a_logarithmic_axis_lacks_is_refused(frames: dict[str, pd.DataFrame]) -> None:
+def test_zero_on_a_logarithmic_axis_is_refused(frames: dict[str, pd.DataFrame]) -> None:
     for family in ("clipping_curve", "heatmap", "error_decomposition"):
         with pytest.raises(ValueError, match="clipping_bound: found 0; allowed: numbers above 0"):
             drawn(family, frames[family].assign(clipping_bound=0))
 
 
-def test_the_baseline_is_one_of_the_bounds(frames: dict[str, pd.DataFrame]) -> None:
+def test_a_baseline_that_is_not_a_bound_is_refused(frames: dict[str, pd.DataFrame]) -> None:
     with pytest.raises(ValueError, match=r"baseline: found 3; allowed: 0.1, 1.0, 10.0"):
         notebook.per_class(frames["per_class"], baseline=3)

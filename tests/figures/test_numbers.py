@@ -1,4 +1,4 @@
-"""Every number of a figure, computed again from its files by code that shares nothing with the figure."""
+"""Numbers of figures, recomputed from their files by independent code."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ TWO_PANELS = [{"title": "FiLM"}, {"title": "LoRA", "method": "lora"}]
 
 
 def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-    """Random numbers of their own for every trial: no two statistics of them agree by chance."""
+    """Return different random numbers for every trial, so that no two statistics agree by chance."""
     random = np.random.default_rng(zlib.crc32(f"{cell}/{rate}/{seed}".encode()))
     steps = 4000 if cell.batch_size == "full" else 1000 * cell.epochs // int(cell.batch_size)
     accuracies = random.uniform(0.2, 0.9, 6)
@@ -53,7 +53,7 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 
 
 def numbers_of(study: Study, paths: Paths) -> pd.DataFrame:
-    """What the one figure of a study draws."""
+    """Compute the numbers of a study's only figure."""
     (target,) = study.figures.values()
     return target.compute(study, paths)
 
@@ -67,7 +67,7 @@ Written = Callable[[dict[str, Any]], tuple[Study, Paths, pd.DataFrame]]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A study with a figure, its results, and all its trials at the best learning rate of their cell."""
+    """A function from a figure to its study, results, and trials at the best learning rate of their cell."""
     paths, trained = Paths(tmp_path_factory.mktemp("numbers")), make_study(SWEEPS)
     write_cells(trained, paths, outcome, steps_too=True)
     frames = [
@@ -82,7 +82,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def winners(trials: pd.DataFrame, by: Sequence[str], centre: str = "mean") -> pd.DataFrame:
-    """The cell with the best mean selection accuracy for every value of some columns."""
+    """Return the cell with the best mean selection accuracy for every value of some columns."""
     rows = []
     for key, group in trials.groupby(list(by), dropna=False):
         means = group.groupby("cell")["selection_accuracy"].mean()
@@ -102,7 +102,7 @@ def winners(trials: pd.DataFrame, by: Sequence[str], centre: str = "mean") -> pd
 
 
 def cross_fitted(group: pd.DataFrame) -> float:
-    """Every seed but the first measures what the others choose; NaN without another seed."""
+    """Measure the choice of all other seeds by each seed but the first; NaN without another seed."""
     found = [math.nan] if group["seed"].nunique() == 1 else []
     for seed in sorted(group["seed"].unique())[1:]:
         others = group[group["seed"] != seed]
@@ -113,7 +113,7 @@ def cross_fitted(group: pd.DataFrame) -> float:
 
 
 def same(found: pd.DataFrame, wanted: pd.DataFrame, keys: list[str], values: list[str]) -> None:
-    """Compare columns of frames whose rows may have another order."""
+    """Compare columns of frames, independent of the order of rows."""
     ours, theirs = (each.set_index(keys)[values].sort_index() for each in (found, wanted))
     assert list(ours.index) == list(theirs.index)
     pd.testing.assert_frame_equal(
@@ -147,7 +147,7 @@ def test_heatmap(written: Written, x: str, y: str) -> None:
         here = found[found["panel"] == panel].rename(columns={"macro_accuracy": "centre"})
         values = ["centre", "minimum", "maximum", "cross_fitted", "learning_rate", "best"]
         same(here, wanted, [y, x], values)
-        # The best of test accuracy is another one, so that it is seen which one chooses.
+        # The square with the best test accuracy is another one, so the test sees which accuracy chooses.
     on_test = found.loc[found.groupby("panel")["macro_accuracy"].idxmax()]
     assert not on_test["best"].all()
 
@@ -221,7 +221,7 @@ def test_noise_curve(written: Written) -> None:
 
 
 def test_attacker_curves_are_those_of_the_noise(written: Written) -> None:
-    """Full batches in closed form; sampled ones by every (epsilon, delta) that dp-accounting finds."""
+    """Compare full batches with the closed form, sampled ones with all (epsilon, delta) of dp-accounting."""
     panels = [
         {"epochs": 4, "batch_size": size, "clipping_bound": [0.1, 1.0], "title": str(size)}
         for size in ("full", 200)
@@ -334,7 +334,7 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
         if family == "gradient_norm_histogram":
             assert here["lower"].tolist() == found.loc[found["panel"] == 0, "lower"].tolist()
             last = norms[bound][1]
-            # A norm that is not a number is not above C, and counts among the examples.
+            # A NaN is not above C, but counts among the examples.
             assert set(here["share_above_bound"]) == {np.sum(last > bound) / 300}
             for _, row in here.iterrows():
                 inside = (last >= row["lower"]) & (last < row["upper"])
@@ -369,7 +369,7 @@ DIMENSION, EXAMPLES, DRAWS = 6, 12, 4
 
 
 def random_gradients(cell: Cell) -> list[list[np.ndarray]]:
-    """Of every epoch from 0 those of some draws, skewed, so that means are no medians."""
+    """Return gradients of some draws for every epoch from 0, skewed, so that means differ from medians."""
     random = np.random.default_rng(zlib.crc32(str(cell).encode()))
     return [
         [
@@ -394,7 +394,7 @@ def theory_study(family: str, folder: Path, **panel: Any) -> tuple[Study, Paths,
 
 
 def error(rows: np.ndarray, bound: float, sigma: float) -> tuple[float, float]:
-    """Bias and noise of a clipped sum over the square of the whole sum, written out."""
+    """Compute bias and noise of a clipped sum over the square of the unclipped sum."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     clipped = rows * np.minimum(1, bound / lengths)
     square = np.square(rows.sum(0)).sum()
@@ -403,13 +403,13 @@ def error(rows: np.ndarray, bound: float, sigma: float) -> tuple[float, float]:
 
 
 def best_bound(rows: np.ndarray, sigma: float) -> float:
-    """The bound with the smallest error, by trying many."""
+    """Search a grid for the bound with the smallest error."""
     bounds = np.geomspace(1e-3, 2 * np.linalg.norm(rows, axis=1).max(), 1500)
     return float(bounds[np.argmin([sum(error(rows, each, sigma)) for each in bounds])])
 
 
 def best_direction(rows: np.ndarray, sigma: float) -> float:
-    """The bound with the best direction; tests/theory has it by brute force."""
+    """Return the bound with the best direction, which tests/theory compare with brute force."""
     return direction_optimal_clipping(rows @ rows.T, sigma, DIMENSION).clipping_bound
 
 

@@ -1,4 +1,4 @@
-"""Effects on classes, from a sweep whose answers are known."""
+"""Effects on classes of a sweep with known results."""
 
 import math
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_per_class_numbers_by_hand(tmp_path: Path) -> None:
     assert set(numbers["batch_size"]) == {200}
 
 
-def test_a_class_without_test_examples_is_said_and_not_drawn(tmp_path: Path) -> None:
+def test_a_class_without_test_examples_is_named_but_not_drawn(tmp_path: Path) -> None:
     study, paths = per_class_study(), Paths(tmp_path)
     write_per_class(study, paths, accuracies={1.0: [0.3, math.nan, 0.5], 0.1: [0.1, math.nan, 0.7]})
     numbers = drawn(study, paths).set_index(["clipping_bound", "class"])
@@ -94,7 +94,7 @@ def test_a_class_without_test_examples_is_said_and_not_drawn(tmp_path: Path) -> 
         assert set(line.get_xdata()) <= {0, 1, 2}
 
 
-def test_the_retained_weight_may_be_that_of_the_classifier(tmp_path: Path) -> None:
+def test_retained_weight_of_the_classifier(tmp_path: Path) -> None:
     study, paths = per_class_study(retained_weight_of="classifier"), Paths(tmp_path)
     write_per_class(study, paths)
     base = drawn(study, paths).query("clipping_bound == 1.0")
@@ -102,7 +102,7 @@ def test_the_retained_weight_may_be_that_of_the_classifier(tmp_path: Path) -> No
     assert base["retained_weight"].tolist() == pytest.approx([1.0, 0.2, 0.75])
 
 
-def test_the_baseline_is_drawn_even_if_the_panel_does_not_name_it(tmp_path: Path) -> None:
+def test_the_baseline_is_drawn_even_if_the_panel_does_not_select_it(tmp_path: Path) -> None:
     study, paths = per_class_study(bounds=0.1), Paths(tmp_path)
     write_per_class(study, paths)
     assert set(drawn(study, paths)["clipping_bound"]) == {0.1, 1.0}
@@ -126,14 +126,14 @@ def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
         draw(study, paths, "drawn")
 
 
-def test_many_classes_carry_a_running_mean(tmp_path: Path) -> None:
+def test_many_classes_have_a_running_mean(tmp_path: Path) -> None:
     panel = {"title": "Many"}
     study = make_study(
         {"s": {"clipping_bound": [0.1, 1.0]}},
         classes=100,
         figures=figure("per_class", baseline=1.0, rows=["accuracy_difference"], panels=[panel]),
     )
-    # At C = 0.1 even classes gain 0.02 and odd ones lose 0.02 (classes fall in accuracy).
+    # At C = 0.1 even classes gain 0.02 and odd ones lose 0.02; accuracies fall with the class.
     sign = np.where(np.arange(100) % 2 == 0, 1.0, -1.0)
 
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:

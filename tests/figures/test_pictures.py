@@ -1,7 +1,7 @@
-"""Figures look as they did when a person last looked at them.
+"""Figures look as in the pictures of ``tests/figures/seen``, which a person has reviewed.
 
-After an intended change: ``python -m tests.figures.test_pictures``, look at what changed in
-``tests/figures/seen``, and commit it.
+After an intended change run ``python -m tests.figures.test_pictures``, review the changed pictures and commit
+them.
 """
 
 import tempfile
@@ -16,8 +16,8 @@ from tests.figures.test_draw import FAMILIES, STUDY, write_results
 from dpsweep.figures import style
 
 SEEN = Path(__file__).parent / "seen"
-# Root mean square of the grey values, 0 to 255. It is 0 with the pinned libraries; a line that is a
-# third thinner makes 3 to 5, another label 10, letters that are a point larger 27 and more.
+# Root mean square of the grey values, 0 to 255. It is 0 with the pinned libraries, 3 to 5 with a line that is
+# a third thinner, 10 with another label, and at least 27 with letters that are a point larger.
 TOLERANCE = 2.0
 
 
@@ -27,16 +27,16 @@ def save_picture(drawing: Figure, picture: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_picture_is_the_one_that_was_seen(drawn: Drawn, tmp_path: Path, family: str) -> None:
+def test_the_picture_is_the_reviewed_one(drawn: Drawn, tmp_path: Path, family: str) -> None:
     picture = tmp_path / f"{family}.png"
     save_picture(drawn(family), picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
 
 
-# Both axes of predicted_clipping are the same C; their ticks say how they are spaced.
+# Both axes of predicted_clipping are C, with ticks that show the logarithmic scale.
 @pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
 def test_logarithmic_axes_are_named(drawn: Drawn, family: str) -> None:
-    strips = {"B", "η", "C"}  # their ticks are the values that were chosen
+    strips = {"B", "η", "C"}  # their ticks are the chosen values
     labels = [
         axis.get_label_text()
         for axes in drawn(family).axes

@@ -1,4 +1,4 @@
-"""What a figure asks of its selections, beyond that their cells exist."""
+"""Requirements of figures on their selections, beyond existing cells."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def study_with(family: str, **settings: Any) -> Study:
 
 
 def mistakes(family: str, **settings: Any) -> list[str]:
-    """What the study says of a figure, one mistake a line."""
+    """Return the study's error messages about a figure."""
     try:
         study_with(family, **settings)
     except ValidationError as error:
@@ -61,7 +61,7 @@ def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str
         ("per_class", BASELINE, ""),
         ("per_class", BASELINE | {"baseline": 3.0},
          "f: baseline: found 3; allowed: a clipping bound of digits_small_film"),
-        # What draws C needs a sweep that has it.
+        # Figures over C need a sweep with bounds.
         ("clipping_curve", {"panels": [LINE_OF_AUTOMATIC]},
          "clipping_bound: found automatic; allowed: numbers"),
         ("gradient_norm_histogram", {"panels": [AUTOMATIC]},
@@ -70,7 +70,7 @@ def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str
          "panels[0].clipping_bound: found automatic; allowed: numbers"),
     ],
 )  # fmt: skip
-def test_a_figure_says_which_selection_it_cannot_draw(
+def test_a_selection_that_a_figure_cannot_draw_is_named(
     family: str, settings: dict[str, Any], said: str
 ) -> None:
     found = mistakes(family, **settings)
@@ -78,7 +78,7 @@ def test_a_figure_says_which_selection_it_cannot_draw(
     assert all(each.startswith("figures.py, line 6: f: ") and said in each for each in found)
 
 
-def test_a_per_class_figure_asks_for_the_norms_of_its_bounds_and_baseline() -> None:
+def test_a_per_class_figure_needs_the_norms_of_its_bounds_and_baseline() -> None:
     settings = BASELINE | {"panels": [{"title": "t", "clipping_bound": 0.1} | ONE]}
     study = study_with("per_class", **settings)
     asked = {
@@ -91,7 +91,7 @@ def test_a_per_class_figure_asks_for_the_norms_of_its_bounds_and_baseline() -> N
     assert without.figures["f"].gradient_norms() == []
 
 
-def test_axes_differ_and_no_two_entries_have_one_place() -> None:
+def test_equal_axes_and_repeated_table_entries_are_refused() -> None:
     with pytest.raises(ValueError, match="both clipping_bound"):
         study_with("heatmap", x="clipping_bound", y="clipping_bound", panels=BASELINE["panels"])
     table = {"family": "comparison", "caption": "c", "section": "s", "rows": ["dataset"]}

@@ -1,4 +1,4 @@
-"""A user's text is drawn and written letter by letter, whatever it would mean to the medium."""
+"""Texts of users are escaped for matplotlib, Markdown, LaTeX and HTML."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ from dpsweep.report.explore import _json
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, latex
 
-# What has a meaning for some medium.
+# Characters with a special meaning in some format.
 MARKS = "$_*`~|\\<>&;#[](){}^%!-+=.'\"\n\r\t/:@ \u200b\x00\x07\x85\u2028ab1é"
 TEXTS = st.one_of(st.text(), st.text(alphabet=MARKS))
 NASTY = (
@@ -38,12 +38,12 @@ NASTY = (
 )
 
 
-# These draw no title of their only axes, and of problems alone.
+# Figures of these families do not show all titles.
 UNTITLED = ("noise_curve", "predicted_clipping")
 
 
 def titled(value: Any, names: Iterator[str]) -> Any:
-    """A description of a figure with other titles and labels."""
+    """Replace the titles and labels in the description of a figure."""
     if isinstance(value, dict):
         return {
             key: next(names) if key in ("title", "label") else titled(each, names)
@@ -53,7 +53,7 @@ def titled(value: Any, names: Iterator[str]) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_titles_are_drawn_letter_by_letter(results: Path, tmp_path: Path, family: str) -> None:
+def test_titles_are_drawn_literally(results: Path, tmp_path: Path, family: str) -> None:
     given_names: list[str] = []
     names = (
         given_names.append(each) or each
@@ -70,16 +70,16 @@ def test_titles_are_drawn_letter_by_letter(results: Path, tmp_path: Path, family
     with style.style():
         picture = plot(study.figures[family], numbers)
         picture.draw_without_rendering()
-        if family == "heatmap":  # files of all families have the same writers
+        if family == "heatmap":  # all families write files in the same way
             style.save(picture, tmp_path / "a.pdf", tmp_path / "a.png")
     texts = [each.get_text() for each in picture.findobj(Text) if isinstance(each, Text)]
-    # What matplotlib draws of a text that is no mathematics.
+    # matplotlib removes escapes from texts without mathematics.
     plain = [text.replace("\\$", "$") for text in texts if not is_math_text(text)]
     for name in given_names if family not in UNTITLED else ():
         assert any(one_line(name) in text for text in plain), (name, plain)
 
 
-def test_a_name_that_is_cut_is_not_cut_inside_an_escape() -> None:
+def test_long_names_are_not_cut_inside_an_escape() -> None:
     for dollars in range(20):
         name = style.literal("a" * dollars + "$" * 30)
         (short,) = classes._short_names(pd.DataFrame({"class_name": [name]}))
@@ -90,7 +90,7 @@ def test_a_name_that_is_cut_is_not_cut_inside_an_escape() -> None:
 @given(TEXTS)
 @example("_")
 @example("\\$")
-def test_matplotlib_draws_no_mathematics_and_hides_nothing(text: str) -> None:
+def test_matplotlib_draws_escaped_texts_without_mathematics_and_in_full(text: str) -> None:
     escaped = style.literal(text)
     assert not is_math_text(escaped)
     assert escaped.replace("\\$", "$").removeprefix("\N{ZERO WIDTH SPACE}") == one_line(
@@ -104,7 +104,7 @@ MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 
 
 def read_markdown(source: str) -> list[str]:
-    """The texts of a page of Markdown that has no marks; by another reader than GitHub's."""
+    """Return the texts of a page of Markdown without marks, by another parser than GitHub's."""
     found = []
     for token in MARKDOWN.parse(source):
         if token.type == "inline":
@@ -115,11 +115,11 @@ def read_markdown(source: str) -> list[str]:
 
 
 @given(TEXTS, TEXTS)
-def test_markdown_is_read_as_it_was_written(cell: str, caption: str) -> None:
+def test_markdown_keeps_texts(cell: str, caption: str) -> None:
     caption = f"a{caption}"
     source = TextTable(["h", "i"], [[cell, "x"]], ["l", "l"]).markdown(caption)
     assert read_markdown(source) == [one_line(caption), "h", "i", one_line(cell), "x"]
-    assert "$" not in re.sub(r"\\\$", "", source)  # GitHub would draw mathematics
+    assert "$" not in re.sub(r"\\\$", "", source)  # GitHub would render mathematics
 
 
 @given(TEXTS)
@@ -137,8 +137,8 @@ _MEANT = {
 
 
 @given(st.text(alphabet="".join(set(MARKS) - set("\u200b"))))
-def test_latex_is_read_as_it_was_written(text: str) -> None:
-    """By a small reader: every character of LaTeX's own is part of a command that writes it."""
+def test_latex_keeps_texts(text: str) -> None:
+    """A small parser reads LaTeX back; every special character must be part of a command for it."""
     source, read = latex(text), ""
     while source:
         found = _OF_LATEX.match(source)
@@ -151,7 +151,7 @@ def test_latex_is_read_as_it_was_written(text: str) -> None:
 
 
 @given(TEXTS)
-def test_a_row_of_latex_begins_no_argument(text: str) -> None:
+def test_a_row_of_latex_does_not_begin_like_an_argument(text: str) -> None:
     table = TextTable(["h"], [["x"], [text]], ["l"]).latex("caption", "label")
     row = table.split("x \\\\\n")[1]
     assert not row.lstrip().startswith(("[", "*"))
@@ -160,7 +160,7 @@ def test_a_row_of_latex_begins_no_argument(text: str) -> None:
 @given(TEXTS)
 @example("</script><script>alert(1)</script>")
 @example("<!--<script>")
-def test_html_holds_texts_and_no_elements(text: str) -> None:
+def test_html_contains_texts_without_new_elements(text: str) -> None:
     text = one_line(text)
     source = (
         f'<!DOCTYPE html><title>t</title><script type="application/json">{_json([text])}</script>'
@@ -174,7 +174,7 @@ def test_html_holds_texts_and_no_elements(text: str) -> None:
 @pytest.mark.parametrize(
     ("title", "read"), [("two\n  lines \n", "two lines"), ("ε $ _", "ε $ _"), ("a\x07", None)]
 )
-def test_a_title_is_one_line_that_can_be_written(title: str, read: str | None) -> None:
+def test_a_title_is_one_line_of_printable_characters(title: str, read: str | None) -> None:
     adapter = TypeAdapter(Title)
     if read is not None:
         assert adapter.validate_python(title) == read

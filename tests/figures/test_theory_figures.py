@@ -1,4 +1,4 @@
-"""Figures of the theory from gradients whose optimal clipping bounds are known in closed form."""
+"""Figures of the theory, from gradients with optimal clipping bounds in closed form."""
 
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,15 @@ def draw(study: Study, folder: Path, accuracy: Any = None, examples: int = 8) ->
 AT_ONE = {"clipping_bound": 1.0, "title": "t"}
 
 
-def test_noise_of_a_smaller_batch_is_smaller_by_as_much(tmp_path: Path) -> None:
+def test_noise_scales_with_the_number_of_measured_examples(tmp_path: Path) -> None:
     found = draw(study_with("optimal_clipping_trace", AT_ONE), tmp_path, examples=2)
     tight = found[found["epsilon"] == 1.0].iloc[0]
-    # Two of eight examples, with a quarter of the noise: what a step says of C* is the same.
+    # Two of eight examples with a quarter of the noise have the same C*.
     assert tight["best_bound"] == pytest.approx(closed_form(30, 8 * 2 / 8, 2))
     assert tight["best_bound"] == pytest.approx(closed_form(30, 8))
 
 
-def test_predictions_are_held_against_what_was_measured(tmp_path: Path) -> None:
+def test_predictions_are_compared_with_measured_bounds(tmp_path: Path) -> None:
     def accuracy(cell: Cell) -> float:
         if cell.clipping_bound == "automatic":
             return 0.4
@@ -98,12 +98,12 @@ def test_predictions_are_held_against_what_was_measured(tmp_path: Path) -> None:
     assert found.loc[FIXED, "lost"].tolist() == pytest.approx([0.1, 0.0, 0.0])
     assert found.loc[HINDSIGHT, "predicted"].unique().tolist() == [1.0]
     assert bool(found.loc[(free, 1.0), "measured_on_plateau"])
-    # One problem at three epsilons is no evidence about others.
+    # One problem at three epsilons gives no intervals for other problems.
     assert found[["settings", "problems"]].drop_duplicates().to_numpy().tolist() == [[3, 1]]
     assert found[["mean_lost_lower", "rank_correlation_upper"]].isna().all(axis=None)
 
 
-def test_rules_are_compared_where_both_are_known() -> None:
+def test_rules_are_compared_at_settings_of_both() -> None:
     rows = [
         {"rule": rule, "title": "t", "problem": problem, "epsilon": epsilon, "epochs": 1}
         | {"batch_size": 8, "lost": lost}
