@@ -1,9 +1,9 @@
 """Estimate the cost of a study from its file alone: trials, seconds, memory, disk.
 
-The estimate packs short cells into jobs, asks a cluster for time and memory, and gives the first
-forecast of a run (`dpsweep.planning.plan`). No result depends on it: a job that needs more time goes
-on from its checkpoint, and one that needs more memory is tried again with more. It is meant to be
-right within a factor of two once the numbers of the `Device` fit.
+The workflow uses it to pack short cells into jobs and to ask a cluster for time and memory; it is also the
+first forecast of a run (`dpsweep.planning.plan`). No result depends on it: a job that needs more time resumes
+from its checkpoint, and one that needs more memory is tried again with more. It should be right within a
+factor of two once the numbers of the `Device` fit.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from dpsweep.study import Study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
 Stage = Literal["train", "gradient_norms", "features", "theory"]
-"""Stages whose jobs compute on a GPU where there is one."""
+"""Stages with jobs that use a GPU if there is one."""
 
-# What a processor computes while it moves a byte: a CPU core 100 Gflop and 2.5 GB a second, a GPU
-# 20 Tflop and 500 GB.
+# Operations that a processor computes while it moves a byte: a CPU core has 100 Gflop/s and 2.5 GB/s, a GPU
+# 20 Tflop/s and 500 GB/s.
 _OPERATIONS_PER_BYTE = 40.0
-# Bytes moved for each number of a gradient by the sums of `dpsweep.theory.sums`, in float64.
+# Bytes that are moved for each number of a gradient by the sums of `dpsweep.theory.sums`, in float64.
 _SUMMED_BYTES = 64.0
 _SUMMED_AT_ONCE = 64
 _HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries
-# Of a parameter that trains: itself, its gradient, Adam's two averages and the sum of a micro-batch in
-# 32 bits; the sum of the step in 64.
+# For a parameter that trains: itself, its gradient, Adam's two averages and the sum of a micro-batch in
+# 32 bits; the sum of the step in 64 bits.
 _TRAINED_BYTES = 28.0
-_LEAST_EXAMPLES = 32  # on a GPU at once, for which one should be large enough
+_LEAST_EXAMPLES = 32  # the physical batch that a GPU should have memory for
 _GIGA = 1e9
-# Seconds that a head on features takes however small its data are, for the start of a job and for a step.
-# Measured: 1 s where libraries are preloaded, 8 s in a process of its own; nothing is compiled.
+# Seconds of a head on features for the start of a job and for a step, even with tiny data. Measured for the
+# start: 1 s with preloaded libraries, 8 s in a process of its own; nothing is compiled.
 _HEAD_START_SECONDS, _HEAD_STEP_SECONDS = 3.0, 0.002
 
 
@@ -47,7 +47,7 @@ class CellCost:
     gpu_gigabytes: float
     """without the inputs"""
     input_gigabytes: float
-    """what its trials read, which lies on the GPU where it fits"""
+    """data that its trials read; they are kept on the GPU if they fit"""
 
 
 class ProblemCost:
@@ -56,7 +56,7 @@ class ProblemCost:
     Args:
         study: the study.
         problem: one of its problems.
-        device: what trains and measures.
+        device: the device of the jobs.
     """
 
     def __init__(self, study: Study, problem: str, device: Device = GPU) -> None:
@@ -83,12 +83,12 @@ class ProblemCost:
     def cell(self, epochs: int, trials: int | None = None) -> CellCost:
         """Estimate a cell.
 
-        E epochs are E passes over the data at every batch size; only the work that each step adds
-        differs, and it is counted for the smallest batch.
+        E epochs are E passes over the data at every batch size. Only the extra work of each step differs;
+        it is counted for the smallest batch.
 
         Args:
             epochs: E.
-            trials: of the cell; by default the most that a sweep asks for.
+            trials: of the cell; by default the largest number of a sweep.
         """
         study, dataset, network = self._study, self._dataset, self._network
         rounding = study.privacy.step_rounding
@@ -100,7 +100,7 @@ class ProblemCost:
         physical = _LEAST_EXAMPLES if setting == "auto" else setting
         inputs = self.features_bytes if self._on_features else input_bytes(dataset)
         trained = self.trained_parameters
-        copies = 4 * epochs * trained / _GIGA  # after every epoch, in the memory of the CPU
+        copies = 4 * epochs * trained / _GIGA  # after every epoch, in host memory
         parameters = 4 * max(network.parameters - trained, 0.0) + _TRAINED_BYTES * trained
         return CellCost(
             trials=trials,
@@ -111,11 +111,11 @@ class ProblemCost:
         )
 
     def seconds(self, stage: Stage, epochs: int) -> float:
-        """Estimate a job: that of a cell, of a gradient-norm table, of the theory of a cell, of features.
+        """Estimate the time of a job.
 
         Args:
-            stage: what it does.
-            epochs: E, which features do not depend on.
+            stage: the stage of the job.
+            epochs: E; features do not depend on it.
         """
         match stage:
             case "train":
@@ -132,18 +132,18 @@ class ProblemCost:
                 work = self._theory_operations(epochs)
         seeds = self._theory_seeds if stage == "theory" else 1
         seconds = self._start + seeds * work / self._rate
-        # The store has at most the parameters of the first seed.
+        # The store has the parameters of the first seed only, or none.
         cell, again = self.cell(epochs), seeds - bool(self._kept_bytes(epochs))
         return seconds + again * (cell.seconds - self._start) / cell.trials
 
     def bytes(self, stage: Stage, cell: Cell) -> float:
-        """Estimate what a job leaves on disk; that of a cell, with its trials in the store.
+        """Estimate the disk space of a job's outputs; for a cell, with its trials in the store.
 
         Sizes of records, tables and logs were measured on the demo.
 
         Args:
-            stage: what the job does.
-            cell: which it trains or measures; of features and gradient norms, one that they belong to.
+            stage: the stage of the job.
+            cell: the cell of the job; for features and gradient norms, one of their cells.
         """
         study, dataset, epochs = self._study, self._dataset, cell.epochs
         match stage:
@@ -163,19 +163,19 @@ class ProblemCost:
         return store + tables + logs_and_records + self._kept_bytes(epochs)
 
     def _kept_bytes(self, epochs: int) -> float:
-        """The parameters of a trial after every epoch; 0 where they are too large to be kept."""
+        """Return the size of the parameters after every epoch; 0 if they are too large to be kept."""
         size = 4 * epochs * self.trained_parameters
         return size if size <= KEPT_PARAMETER_BYTES else 0.0
 
     @property
     def features_bytes(self) -> float:
-        """The size of the features that trials read: 32 bits each, and the labels."""
+        """The size of the features, 32 bits each, with their labels."""
         dataset = self._dataset
         return float((dataset.train_size + dataset.test_size) * (4 * self._whole.width + 8))
 
     @property
     def trained_parameters(self) -> float:
-        """How many parameters a trial trains."""
+        """The number of parameters that a trial trains."""
         network = self._whole
         head = self._dataset.classes * (network.width + 1)
         match self._method:
@@ -184,26 +184,26 @@ class ProblemCost:
             case Film():
                 return head + network.norm_parameters
             case LoRA(rank=rank, target_modules=modules):
-                # A layer from d to 1...4 d features, in each of the layers of 12 d^2 parameters.
+                # Adapted layers have d inputs and d to 4 d outputs; each block has 12 d^2 parameters.
                 layers = network.parameters / (12 * network.width**2)
                 return head + 3 * rank * network.width * len(modules) * layers
         return head + network.parameters
 
     @property
     def _passes(self) -> float:
-        """Forward passes that one training example costs, its backward pass included."""
+        """The cost of a training example in forward passes, with its backward pass."""
         match self._method:
             case HeadOnly():
-                # On features: the logits, and the product of residuals and features.
+                # On features: logits, then residuals times features.
                 return 2.0 if self._on_features else 1.0
             case AllParameters() | Scratch():
                 return 4.0  # the weights' half of the backward pass, and per-example norms
         return 2.0
 
     def _head(self) -> NetworkSize:
-        """A linear layer on features.
+        """Return the size of a linear layer on features.
 
-        In so small a layer moving numbers takes as long as computing: features and logits, in float64.
+        Such a small layer spends as much time on moving features and logits, in float64, as on computing.
         """
         width, classes = self._whole.width, self._dataset.classes
         return NetworkSize(
@@ -216,27 +216,27 @@ class ProblemCost:
 
     @property
     def _theory_seeds(self) -> int:
-        """How many trainings of a cell the theory measures."""
+        """The number of seeds of a cell that the theory measures."""
         trained = max(self._study.sweeps[name].seeds for name in self._sweeps)
         return min(self._study.theory.seeds, trained)
 
     def _theory_operations(self, epochs: int) -> float:
-        """Count the work on gradients at the start and after every epoch, for the largest B."""
+        """Count the operations on gradients at the start and after every epoch, for the largest B."""
         theory, size = self._study.theory, self._dataset.train_size
         batch = min(theory.largest_batch, max(self._batch_sizes), size)
         draws = 1 if batch == size else theory.draws
-        # Gradients are written out, twice if they are too large to be kept: forward and backward passes with
-        # all parameters.
+        # Gradients are computed in full, and twice if they do not fit in memory: forward and backward passes
+        # with all parameters.
         gradient = 2 * 4.0 * self._network.operations
         sums = 2 * _SUMMED_AT_ONCE + _OPERATIONS_PER_BYTE * _SUMMED_BYTES
         return (epochs + 1) * draws * batch * (gradient + sums * self.trained_parameters)
 
 
 def input_bytes(dataset: Dataset) -> float:
-    """The size of a prepared dataset, with its labels."""
+    """Estimate the size of a prepared dataset, with its labels."""
     return float((dataset.train_size + dataset.test_size) * (stored_bytes(dataset) + 8))
 
 
 def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:
-    """Estimate a backbone's file of 32-bit weights, as it is used on a dataset."""
+    """Estimate the size of a backbone's 32-bit weights, with the input size of a dataset."""
     return 4 * count_network(backbone, dataset).parameters

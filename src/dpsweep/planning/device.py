@@ -1,4 +1,4 @@
-"""Devices that estimates are for: GPUs of a cluster or of this machine, or its CPU at its measured speed."""
+"""Devices of estimates: GPUs of a cluster or of this machine, or its CPU at its measured speed."""
 
 import shutil
 import time
@@ -9,33 +9,33 @@ from dpsweep.base.gpus import Gpu, visible_gpus
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
-# A layer of a small vision transformer for a physical batch: images by tokens, width, four times the width.
+# A layer of a small vision transformer: rows are the tokens of a physical batch, outputs 4 times the width.
 _ROWS, _WIDTH, _FACTOR = 2048, 192, 4
 _TRIES = 10
 
 
 @dataclass(frozen=True)
 class Device:
-    """Device that trains, for estimates of time."""
+    """A training device, for estimates of time."""
 
     name: str
     unit: str
-    """what hours are counted of: GPU, or core of a CPU"""
+    """the unit of its hours: GPU, or core of a CPU"""
     teraflops: float
-    """10^12 operations a second that training sustains"""
+    """sustained speed of training, in 10^12 operations a second"""
     start_seconds: float
-    """of a job before its first step: imports, weights, data, compilation"""
+    """time of a job before its first step: imports, weights, data, compilation"""
     step_seconds: float
-    """of a step, however small the network: noise, optimizer, sampling, kernel launches"""
+    """least time of a step: noise, optimizer, sampling, kernel launches"""
 
 
 GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
-# Of a CPU: libraries are preloaded (1 s a job; 8 s where they are not), and nothing is compiled.
+# On a CPU, libraries are preloaded (1 s a job, else 8 s), and nothing is compiled.
 _CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 
 
 def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
-    """The device that trains on this machine; the speed of a CPU is measured, which takes 0.1 s.
+    """Return the training device of this machine; measure the speed of a CPU, which takes 0.1 s.
 
     Args:
         gpus: those of this machine; None looks for them.
@@ -47,18 +47,18 @@ def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
 
 
 def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
-    """GPUs of a cluster at some speed, or with 0 `this_machine`.
+    """Return GPUs of a cluster at some speed, or `this_machine` if the speed is 0.
 
     Args:
-        teraflops: 10^12 operations a second that a GPU of the cluster sustains.
+        teraflops: sustained speed of a GPU of the cluster, in 10^12 operations a second.
         gpus: those of this machine.
     """
     return replace(GPU, teraflops=teraflops) if teraflops else this_machine(gpus)
 
 
 def _cpu_teraflops() -> float:
-    """The speed of one product of matrices, of the size that training has (float32), on one core."""
-    # Planning without a measurement does not wait for numpy.
+    """Measure the speed of one core on a matrix product of a typical size (float32)."""
+    # A plan without a measurement does not import numpy.
     import numpy as np  # noqa: PLC0415
 
     rows = np.ones((_ROWS, _WIDTH), np.float32)

@@ -1,7 +1,7 @@
-"""Why jobs failed: the error that a log ends with, or what Snakemake and Slurm say of the job's end.
+"""Reasons why jobs failed: the error at the end of a log, or the messages of Snakemake and Slurm.
 
-What a job itself cannot write, because it was never started or was killed, is in the logs that Snakemake
-keeps of its runs, and in those of Slurm's jobs that failed. Nobody is asked: files tell it all.
+A job that was never started or was killed cannot write its reason. It is in the logs that Snakemake keeps of
+its runs, and in the logs of Slurm's failed jobs. All of this is read from files; Slurm is not queried.
 """
 
 import re
@@ -12,31 +12,31 @@ from pathlib import Path
 
 from dpsweep.base.units import duration
 
-# How the command line's own errors start, and the last part of a traceback. Both may go on for
-# more lines: hints of ours, a CUDA error's advice.
+# The beginnings of dpsweep's own errors, and of the last part of a traceback. Both can have more
+# lines: hints, advice of a CUDA error.
 _OWN_ERROR = re.compile(r"error: ")
 _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
-# How a job says that it was told to end (`dpsweep.training.job`).
+# The last line of a job that was ended by a signal (`dpsweep.training.job`).
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
-# What Snakemake's log of a run has of a job that failed. The executor's message may have several lines.
+# A failed job in Snakemake's log of a run. The executor's message can have several lines.
 _FAILED = re.compile(
     r"^Error in (?:rule|group) .*\n    message: (?P<message>(?:.*\n)+?)    jobid: .*\n"
     r"(?:    (?:input|output): .*\n)*    log: (?P<logs>.*?)(?: \(check .*)?\n",
     re.MULTILINE,
 )
-# What the plugin for Slurm adds to every message, and its command.
+# Text that the plugin for Slurm adds to every message, and its command.
 _BOILERPLATE = re.compile(
     r"\s*(Detailed failure reason unavailable|For further error details|sbatch call:).*", re.DOTALL
 )
-# Slurm's own errors in the log of its job. That the command failed is not among them: its own log says why.
+# Slurm's own errors in the log of its job, without the failure of the command, which has its own log.
 _SLURM_ERROR = re.compile(r"(?:slurmstepd|slurmd)\S*: (?:error|fatal): .*")
-# A line of a job's own log: whatever comes before it did not end the job.
+# A log line with a time: the job went on after all earlier lines.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 ENDED = "trials trained now"
 """Words in the last line of the log of a finished cell (`dpsweep.training.cell`)."""
 _TAIL_BYTES = 65_536
 _REASON_LINES = 12
-# Of the lines that are no known kind of error ("command not found"), the last ones.
+# The number of last lines to show if none is a known kind of error ("command not found").
 _UNKNOWN_LINES = 3
 _SLURM_LINES = 3
 _NAMES = 5
@@ -44,22 +44,22 @@ _NAMES = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that left no output: where its log is, and why it ended."""
+    """A job without output: its log, and the reason why it ended."""
 
     name: str
     log: Path
     reason: str
     is_error: bool
-    """False where the job was stopped, or left no message"""
+    """False if the job was stopped, or left no message"""
 
 
 def failure(outputs: Sequence[str | Path], logs: Sequence[str | Path], rule: str) -> Failure:
-    """Describe a job of a run that has just failed.
+    """Describe a failed job of the present run.
 
     Args:
-        outputs: the files that it should have made; a cell is named after itself.
-        logs: its logs; the first one counts.
-        rule: its kind, for a job without outputs.
+        outputs: the files that it should have made; they name the job.
+        logs: its logs; only the first one is used.
+        rule: its rule, the name of a job without outputs.
     """
     name = str(outputs[0]) if outputs else rule
     parts = Path(name).parts
@@ -71,13 +71,13 @@ def failure(outputs: Sequence[str | Path], logs: Sequence[str | Path], rule: str
 def describe(
     name: str, log: Path, now: float | None = None, endings: Mapping[Path, str] | None = None
 ) -> Failure:
-    """Say why a job ended without its output, from its log.
+    """Return the reason why a job ended without its output, from its log.
 
     Args:
         name: the job.
         log: its log.
         now: the time to compare the log with; by default the present.
-        endings: what is known besides (`read_endings`).
+        endings: messages of Snakemake and Slurm (`read_endings`).
     """
     lines = tail(log)
     if error := error_lines(lines):
@@ -97,13 +97,13 @@ def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
     """Read the last message of Snakemake and Slurm about each failed job, by the log of the job.
 
     Args:
-        folder: of Snakemake, in which it keeps the logs of its runs.
+        folder: the folder with Snakemake's logs of its runs.
     """
     endings = {}
     for run in sorted((folder / "log").glob("*.snakemake.log")):
         for failed in _FAILED.finditer(run.read_text(encoding="utf-8", errors="replace")):
             words = [_BOILERPLATE.sub("", failed["message"]).strip()]
-            # The job's own log tells it; and the log of Slurm's job says so once more.
+            # Without a message of the executor, the reason is in the job's own log.
             if words == ["None"]:
                 continue
             log, *others = (Path(each).absolute() for each in failed["logs"].split(", "))
@@ -114,7 +114,7 @@ def read_endings(folder: Path = Path(".snakemake")) -> dict[Path, str]:
 
 
 def tail(log: Path) -> list[str]:
-    """The last lines of a log; none where there is no log."""
+    """Return the last lines of a log; none if there is no log."""
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, 2)
@@ -125,10 +125,10 @@ def tail(log: Path) -> list[str]:
 
 
 def error_lines(lines: list[str]) -> list[str]:
-    """Those of a log's last lines that tell of an error: none if it ends otherwise."""
+    """Return the error at the end of a log, or no lines if the log does not end with one."""
     logged = (number for number, line in enumerate(lines, start=1) if _LOGGED.match(line))
     end = lines[max(logged, default=0) :]
-    # Our own error is the last word of a job, and may quote an exception.
+    # dpsweep's own error comes last, and can quote an exception.
     for pattern in (_OWN_ERROR, _EXCEPTION):
         for number in reversed(range(len(end))):
             if pattern.match(end[number]):
@@ -137,16 +137,16 @@ def error_lines(lines: list[str]) -> list[str]:
 
 
 def summary(failures: Iterable[Failure], again: str, waiting: int = 0) -> Iterator[str]:
-    """The list of failures that a run ends with; those with the same reason are grouped.
+    """Yield the list of failures at the end of a run, grouped by reason.
 
     Args:
         failures: the jobs that failed or were stopped.
-        again: the command that runs what is missing.
-        waiting: how many jobs were not started, most of them because they need failed ones.
+        again: the command that runs the missing jobs.
+        waiting: the number of jobs that were not started, most of them because they need failed ones.
     """
     alike: dict[str, list[Failure]] = {}
     for each in failures:
-        # The same reason but for numbers (of jobs, times, sizes).
+        # Reasons that differ only in numbers (jobs, times, sizes) are the same.
         alike.setdefault(re.sub(r"\d+", "#", each.reason), []).append(each)
     for group in alike.values():
         yield from (each.name for each in group[:_NAMES])
@@ -165,7 +165,7 @@ def summary(failures: Iterable[Failure], again: str, waiting: int = 0) -> Iterat
 
 
 def _shortened(lines: list[str]) -> str:
-    """An error as text, shortened to some lines."""
+    """Return an error as text, shortened to some lines."""
     if len(lines) > _REASON_LINES:
         lines = [*lines[: _REASON_LINES - 1], "..."]
     return "\n".join(line.removeprefix("error: ") for line in lines)

@@ -1,4 +1,4 @@
-"""Files of former settings: results whose names say that they were made for something else."""
+"""Files of former settings: results with other digits in their names than the study has now."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,17 +8,17 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 FOLDERS = ("cells", "gradnorms", "theory", "noise")
-"""Folders in which names of files end with the fingerprint of their settings."""
+"""Folders of files whose names end with the digits of their settings."""
 
 
 def former_files(paths: Paths, studies: Iterable[Study]) -> list[Path]:
-    """Return the files in a results folder that none of some studies would make.
+    """Return the files in a results folder that no study would make.
 
-    Trials in the store are not among them: they are found by their keys, whatever the names are.
+    They do not include trials in the store, which are found by their keys.
 
     Args:
-        paths: the folder.
-        studies: all that have their results there.
+        paths: the paths of the folder.
+        studies: all studies with results there.
     """
     wanted = {file for study in studies for file in _named(study, paths)}
     found = (
@@ -31,7 +31,7 @@ def former_files(paths: Paths, studies: Iterable[Study]) -> list[Path]:
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files, and the folders that are empty without them."""
+    """Remove files, and the folders that become empty."""
     for file in files:
         file.unlink(missing_ok=True)
         for folder in file.parents[:2]:

@@ -1,6 +1,6 @@
-"""Every output of a study: its files, and the files that it is made from.
+"""All outputs of a study: their files, and the files that they are made from.
 
-This is the workflow as data: the rules ask it for their inputs, and `plan` and `status` for what is left.
+This is the workflow as data: the rules get their inputs from it, and `plan` and `status` the missing outputs.
 """
 
 import re
@@ -24,7 +24,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Output:
-    """Files that one job makes."""
+    """The files that one job makes."""
 
     name: str
     """stage and name, for example ``cells/<problem>/<cell>`` or ``figures/<figure>``"""
@@ -33,12 +33,12 @@ class Output:
     """files of other outputs"""
 
     def missing(self) -> list[Path]:
-        """Its files that are not there."""
+        """Return its files that do not exist."""
         return [file for file in self.files if not file.exists()]
 
 
 class NormsKey(NamedTuple):
-    """Gradient norms are measured once for all batch sizes of these."""
+    """The key of a file of gradient norms, which are measured once for all batch sizes."""
 
     problem: str
     epsilon: float
@@ -47,13 +47,13 @@ class NormsKey(NamedTuple):
 
     @classmethod
     def of(cls, cells: Iterable[Cell]) -> "list[NormsKey]":
-        """The gradient norms that some cells compete for, each once."""
+        """Return the keys of the gradient norms that some cells compete for, each once."""
         keys = (cls(each.problem, each.epsilon, each.epochs, each.clipping_bound) for each in cells)
         return list(dict.fromkeys(keys))
 
 
 def prepared_files(folder: Path) -> tuple[Path, ...]:
-    """The files of a prepared dataset; features are one too."""
+    """Return the files of a prepared dataset, or of features."""
     arrays = (f"{split}_{what}.npy" for split in ("train", "test") for what in ("inputs", "labels"))
     return tuple(folder / file for file in ("metadata.json", *arrays))
 
@@ -68,13 +68,13 @@ class Outputs:
 
     def __init__(self, study: Study, paths: Paths) -> None:
         self._study, self._paths = study, paths
-        # Cells share these.
+        # Cached, because many cells share these.
         self.trained_on = cache(self._trained_on)
         self._noise_file = cache(partial(paths.noise, study))
         self._norms_by_name = cache(self.norms_by_name)
 
     def every(self) -> Iterator[Output]:
-        """All outputs, each once, after the outputs that it is made from."""
+        """Yield all outputs, each once and after its inputs."""
         study = self._study
         yield from self._prepared()
         yield from map(self.features, study.feature_sources())
@@ -97,21 +97,21 @@ class Outputs:
         yield self.report()
 
     def norms_by_name(self, problem: str) -> dict[str, NormsKey]:
-        """The gradient norms of a problem, drawn or not, by the names of their settings."""
+        """Return the keys of all gradient norms of a problem, drawn or not, by name."""
         keys = NormsKey.of(self._study.problem_cells(problem))
         return {settings_of(self._paths.gradient_norms(self._study, *key)): key for key in keys}
 
     def drawn_norms(self, *targets: Target) -> list[NormsKey]:
-        """The gradient norms that some figures and tables draw, or all of the study."""
+        """Return the gradient norms that some figures and tables draw, or all if none is given."""
         selections = (each for target in self._targets(targets) for each in target.gradient_norms())
         return NormsKey.of(self._cells(selections))
 
     def drawn_theory(self, *targets: Target) -> list[Cell]:
-        """The cells whose gradients some figures and tables draw, or all of the study."""
+        """Return the cells whose gradients some figures and tables draw, or all if none is given."""
         return self._cells(each for target in self._targets(targets) for each in target.overlaps())
 
     def drawn_cells(self, *targets: Target) -> list[Cell]:
-        """The cells whose trials some figures and tables draw, or all of the study."""
+        """Return the cells whose trials some figures and tables draw, or all if none is given."""
         return self._cells(
             each for target in self._targets(targets) for each in target.selections()
         )
@@ -120,45 +120,45 @@ class Outputs:
         return some or [*self._study.figures.values(), *self._study.tables.values()]
 
     def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
-        """The cells of some selections, each once."""
+        """Return the cells of some selections, each once."""
         cells = (cell for each in selections for cell in self._study.cells(each))
         return list(dict.fromkeys(cells))
 
-    # -- of the wildcards of a rule --------------------------------------------------------------
+    # -- for the rules of the workflow ---------------------------------------------------------------
 
     def cell_of(self, wildcards: Mapping[str, str]) -> Output:
-        """The cell that ``problem``, ``cell`` and ``made_for`` name.
+        """Return the cell of the wildcards ``problem``, ``cell`` and ``made_for``.
 
         Raises:
-            DpsweepError: the study has no such cell, or with other settings.
+            DpsweepError: the study has no such cell, or has it with other settings.
         """
         return self._asked(self.cell, self._cell_of(wildcards), wildcards)
 
     def theory_of(self, wildcards: Mapping[str, str]) -> Output:
-        """The overlaps that the same wildcards name."""
+        """Return the overlaps of the same wildcards."""
         return self._asked(self.theory, self._cell_of(wildcards), wildcards)
 
     def gradient_norms_of(self, wildcards: Mapping[str, str]) -> Output:
-        """The gradient norms that problem, epsilon, epochs, clipping bound and ``made_for`` name."""
+        """Return the gradient norms of the wildcards of a rule."""
         name = "eps{epsilon}_epochs{epochs}_C{clipping_bound}".format_map(wildcards)
         key = self._norms_by_name(wildcards["problem"]).get(name)
         return self._asked(self.gradient_norms, key, wildcards)
 
     def tables_with(self, suffix: str) -> str:
-        """The tables whose last file has a suffix, as a regular expression."""
+        """Return a regular expression for the tables whose last file has a suffix."""
         tables = self._study.tables.items()
         names = [name for name, table in tables if table.table_files[-1] == suffix]
         return "|".join(map(re.escape, names)) or "(?!)"
 
     def files(self) -> list[Path]:
-        """Every file of every output, each after those that it is made from.
+        """Return every file of every output, each after its inputs.
 
-        Snakemake does not make a missing file behind a newer target, so the target ``all`` names them.
+        The target ``all`` names them all, because Snakemake does not make a missing input of a newer target.
         """
         return [file for output in self.every() for file in output.files]
 
     def trained(self) -> list[Path]:
-        """The trials of every cell, and what figures measure on them."""
+        """Return the files with the trials of every cell, and with the measurements that figures draw."""
         files = [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
         files += [self._paths.gradient_norms(self._study, *key) for key in self.drawn_norms()]
         return files + [self._paths.theory(self._study, cell) for cell in self.drawn_theory()]
@@ -181,15 +181,11 @@ class Outputs:
     # -- one output each ---------------------------------------------------------------------
 
     def tokenizer(self, backbone: str) -> Output:
-        """The tokenizer of a backbone that reads text."""
-        return Output(
-            f"tokenizers/{backbone}",
-            (self._paths.tokenizer(backbone),),
-            (),
-        )
+        """Return the tokenizer of a backbone that reads text."""
+        return Output(f"tokenizers/{backbone}", (self._paths.tokenizer(backbone),), ())
 
     def dataset(self, name: str) -> Output:
-        """A prepared dataset."""
+        """Return a prepared dataset."""
         tokenizer = self._study.datasets[name].tokenizer
         return Output(
             f"data/{name}",
@@ -198,7 +194,7 @@ class Outputs:
         )
 
     def backbone(self, name: str) -> Output:
-        """A prepared backbone."""
+        """Return a prepared backbone."""
         section, folder = self._study.backbones[name], self._paths.backbone(name)
         inputs = []
         if section.reads_with is not None:
@@ -212,7 +208,7 @@ class Outputs:
         )
 
     def features(self, source: FeatureSource) -> Output:
-        """Cached features of a dataset."""
+        """Return the cached features of a dataset."""
         return Output(
             f"features/{'/'.join(source)}",
             prepared_files(self._paths.features(*source)),
@@ -223,11 +219,11 @@ class Outputs:
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
-        """The calibration of one (dataset, epsilon, epochs, B).
+        """Return the noise calibration of one (dataset, epsilon, epochs, B).
 
         Args:
             dataset: its name in the study.
-            epsilon: of the guarantee.
+            epsilon: the target.
             epochs: E.
             batch_size: B, or full.
         """
@@ -235,7 +231,7 @@ class Outputs:
         return Output(f"noise/{dataset}/{file.stem}", (file,), ())
 
     def cell(self, cell: Cell) -> Output:
-        """The trials of a cell."""
+        """Return the trials of a cell."""
         problem = self._study.problems[cell.problem]
         noise = self._noise_file(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
         return Output(
@@ -245,7 +241,7 @@ class Outputs:
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
-        """The gradient norms of one (problem, epsilon, epochs, C)."""
+        """Return the gradient norms of one (problem, epsilon, epochs, C)."""
         file = self._paths.gradient_norms(self._study, *key)
         cells = self._study.competing_cells(*key)
         return Output(
@@ -255,7 +251,7 @@ class Outputs:
         )
 
     def theory(self, cell: Cell) -> Output:
-        """How the gradients of a cell's best trials overlap."""
+        """Return the overlaps of gradients of a cell's best trials."""
         file = self._paths.theory(self._study, cell)
         return Output(
             f"theory/{cell.problem}/{file.stem}",
@@ -264,32 +260,29 @@ class Outputs:
         )
 
     def problem(self, name: str) -> Output:
-        """The table of a problem."""
+        """Return the table of a problem's trials."""
         cells = self._study.problem_cells(name)
         inputs = tuple(self._paths.cell_trials(self._study, cell) for cell in cells)
         return Output(f"problems/{name}", (self._paths.problem(name),), inputs)
 
     def figure(self, name: str) -> Output:
-        """A figure."""
-        files = (self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv"))
-        return self._drawn(f"figures/{name}", self._study.figures[name], files)
+        """Return a figure."""
+        files = tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv"))
+        return Output(f"figures/{name}", files, self.drawn_from(self._study.figures[name]))
 
     def table(self, name: str) -> Output:
-        """A table."""
+        """Return a table."""
         target = self._study.tables[name]
-        files = (self._paths.table(name, suffix) for suffix in target.table_files)
-        return self._drawn(f"tables/{name}", target, files)
-
-    def _drawn(self, name: str, target: Target, files: Iterable[Path]) -> Output:
-        return Output(name, tuple(files), self.drawn_from(target))
+        files = tuple(self._paths.table(name, suffix) for suffix in target.table_files)
+        return Output(f"tables/{name}", files, self.drawn_from(target))
 
     def audited(self, cell: Cell) -> Output:
-        """Result of the audit of one setting."""
+        """Return the audit of one setting."""
         files = (self._paths.audited(cell),)
         return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem))
 
     def audit(self) -> Output:
-        """The audit of all settings."""
+        """Return the audit of all settings."""
         return Output(
             "audit/audit",
             tuple(self._paths.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")),
@@ -297,12 +290,12 @@ class Outputs:
         )
 
     def explore(self) -> Output:
-        """The page to explore all cells with."""
+        """Return the interactive page with all cells."""
         inputs = tuple(map(self._paths.problem, self._study.problems))
         return Output("explore", (self._paths.explore,), inputs)
 
     def report(self) -> Output:
-        """The report, which is made from all that it shows."""
+        """Return the report, made from all that it shows."""
         study, paths = self._study, self._paths
         figures = (
             paths.figure(each, suffix) for each in study.figures for suffix in ("png", "csv")
@@ -318,7 +311,7 @@ class Outputs:
         return Output("report", (paths.report,), inputs)
 
     def drawn_from(self, target: Target) -> tuple[Path, ...]:
-        """The files that a figure or table reads: exactly the cells that it draws."""
+        """Return the files that a figure or table reads: of exactly the cells that it draws."""
         paths = self._paths
         files: list[Path] = []
         for cell in self.drawn_cells(target):
@@ -327,15 +320,14 @@ class Outputs:
                 files.append(paths.cell_steps(self._study, cell))
         files += (paths.gradient_norms(self._study, *key) for key in self.drawn_norms(target))
         files += (paths.theory(self._study, cell) for cell in self.drawn_theory(target))
-        # The names of the classes.
-        if isinstance(target, PerClass):
+        if isinstance(target, PerClass):  # for the names of the classes
             files += (self._metadata(each.problem.dataset) for each in target.selections())
         if isinstance(target, Datasets):
             files += map(self._metadata, self._study.swept_datasets)
         return tuple(dict.fromkeys(files))
 
     def _prepared(self) -> Iterator[Output]:
-        """Tokenizers, datasets and backbones that the sweeps use, in the order of their making."""
+        """Yield the tokenizers, datasets and backbones that the sweeps use, each after its inputs."""
         study = self._study
         names = study.swept_backbones
         public = (study.backbones[name].made_from.get("weights") for name in names)
@@ -348,13 +340,13 @@ class Outputs:
         yield from map(self.dataset, dict.fromkeys(datasets))
         yield from map(self.backbone, names)
 
-    # -- their parts -------------------------------------------------------------------------
+    # -- inputs ------------------------------------------------------------------------------
 
     def _metadata(self, dataset: str) -> Path:
         return self._paths.dataset(dataset) / "metadata.json"
 
     def _trained_on(self, problem: str) -> tuple[Path, ...]:
-        """The files that all trials of a problem read, the noise aside."""
+        """Return the files that all trials of a problem read, without the noise."""
         parts = self._study.problems[problem]
         folders = [self._paths.dataset(parts.dataset), self._paths.backbone(parts.backbone)]
         if self._study.features(problem) is not None:

@@ -1,7 +1,6 @@
-"""Plan the remaining work for some targets and its cost, before anything is spent.
+"""The plan of a run: the missing outputs of some targets, and their cost.
 
-Only what is missing counts. All numbers are estimates (`dpsweep.planning.cost`), corrected by what
-finished cells of the study really took.
+All numbers are estimates (`dpsweep.planning.cost`), corrected by the times of finished cells of the study.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.trials import trials_per_cell
 
 GPUS = (1, 8, 64)
-# The kinds of job in the order of the plan; those of cells stand under their problem.
+# The kinds of jobs and their rows, in the order of the plan; jobs of cells are in the row of their problem.
 _ROWS = {
     "train": "",
     "features": "features",
@@ -34,17 +33,17 @@ _ROWS = {
 
 
 class PlanError(DpsweepError):
-    """A target that the study does not have."""
+    """An unknown target."""
 
 
 @dataclass
 class CostEstimate:
-    """Missing outputs and their cost."""
+    """The number of missing outputs, and their cost."""
 
     cells: int = 0
     trials: int = 0
     seconds: float = 0.0
-    """of GPU time, or of a CPU's cores"""
+    """of GPUs, or of the cores of a CPU"""
     longest: float = 0.0
     """seconds of the longest job"""
     bytes: float = 0.0
@@ -66,19 +65,19 @@ class _Job:
     stage: Stage | Literal["audit"]
     output: Output
     cell: Cell
-    """which it trains or measures, or one of them"""
+    """the cell that it trains or measures, or one of them"""
 
 
 class Plan:
-    """Find what some targets of a study still need.
+    """The jobs that some targets of a study still need.
 
     Args:
         study: the study.
         paths: its files.
-        targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files below
-            the results; none, ``all`` or the report mean everything.
-        device: what the times are for; they are counted in its unit.
-        status: of the study, for the same device, if the caller has it; to compute it is slow.
+        targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files in the
+            results folder; none, ``all`` or the report mean everything.
+        device: the device of the estimates; times are counted in its unit.
+        status: of the study, for the same device; computed if it is None, which is slow.
 
     Raises:
         PlanError: the study has no such target.
@@ -102,7 +101,7 @@ class Plan:
             self._add_features(cell)
 
     def estimates(self) -> dict[str, CostEstimate]:
-        """List what is missing: by problem, then features, norms, theory and audit."""
+        """Return the missing work by row: problems, then features, norms, theory and audit."""
         missing = self._missing()
         counts = Counter(job.stage for job in missing)
         estimates: dict[str, CostEstimate] = {}
@@ -113,7 +112,7 @@ class Plan:
         return estimates
 
     def preparation_bytes(self) -> float:
-        """The size of datasets and backbones that are not prepared yet."""
+        """Estimate the size of the datasets and backbones that are not prepared yet."""
         names = dict.fromkeys(cell.problem for cell in self._cells())
         grids = [self._study.problems[name] for name in names]
         datasets = {grid.dataset for grid in grids}
@@ -137,7 +136,7 @@ class Plan:
         return f"{problem}: {needed:.0f} GB of memory, and {inputs:.0f} GB where the data shall lie there too"
 
     def lines(self, gpus: Sequence[int] = GPUS) -> Iterator[str]:
-        """The plan as text for a terminal, with wall times at some numbers of GPUs, or of cores."""
+        """Yield the plan as text for a terminal, with wall times for some numbers of GPUs or cores."""
         cells = self._cells()
         done = sum(self._status.states[cell] == "done" for cell in cells)
         yield f"{done} of {len(cells)} cells are done. Estimates for what is missing:"
@@ -248,7 +247,7 @@ class Plan:
     def _add_job(self, stage: Stage | Literal["audit"], output: Output, cell: Cell) -> None:
         self._jobs.setdefault(output.name, _Job(stage, output, cell))
 
-    # -- what is missing, and what it costs --------------------------------------------------
+    # -- missing jobs and their cost ---------------------------------------------------------
 
     def _cells(self) -> list[Cell]:
         return [job.cell for job in self._jobs.values() if job.stage == "train"]
@@ -270,6 +269,6 @@ class Plan:
             seconds = forecast.ratio * whole.seconds / whole.trials
             return CostEstimate(0, 1, seconds, seconds)
         seconds = cost.seconds(job.stage, cell.epochs)
-        if job.stage != "features":  # what trials took says nothing of the features that they read
+        if job.stage != "features":  # the times of trials do not depend on those of features
             seconds *= forecast.ratio
         return CostEstimate(0, 0, seconds, seconds, cost.bytes(job.stage, cell))

@@ -1,4 +1,4 @@
-"""How large networks and stored images are, before anything is prepared: from names, and from one image."""
+"""Sizes of networks and stored inputs before anything is prepared: from names, and from one image."""
 
 import io
 import math
@@ -19,7 +19,7 @@ from dpsweep.config import (
     HubSource,
 )
 
-# timm's names of vision transformers: width and depth.
+# Width and depth of vision transformers by their names in timm.
 _VISION_TRANSFORMERS = {
     "tiny": (192, 12),
     "small": (384, 12),
@@ -33,9 +33,7 @@ _CONVOLUTIONAL = {
     "resnetv2_50x1_bit": (224, 4_230, 100, 24, 2048, 41_344),
     "wide_resnet": (32, 390, 4, 3, 256, 4_000),
 }
-
-
-_DIGITS = 8
+_DIGITS = 8  # height and width of the images of sklearn
 
 
 # -- networks --------------------------------------------------------------------------------
@@ -43,13 +41,13 @@ _DIGITS = 8
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """One forward pass of one example."""
+    """The size of a network, and of one forward pass of one example."""
 
     operations: float
     activation_bytes: float
     parameters: float
     width: int
-    """features that the head sees"""
+    """the number of inputs of the head"""
     norm_parameters: float
 
 
@@ -70,15 +68,15 @@ def _transformer(tokens: int, width: int, depth: int) -> NetworkSize:
 
 
 def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
-    """Count a backbone on a dataset's inputs.
+    """Estimate the size of a backbone for a dataset's inputs.
 
-    An unknown one is taken for a ViT-Base, or for a DistilBERT if it reads text.
+    An unknown one counts as a ViT-Base, or as a DistilBERT if it reads text.
     """
     arguments = backbone.arguments
     if dataset.kind == "embedding":
         return NetworkSize(0.0, 0.0, 0.0, dataset.dimension or 1, 0.0)
     if dataset.kind == "text":
-        # DistilBERT's names, then BERT's; without either, the size of DistilBERT.
+        # The keys of DistilBERT, then of BERT; without both, the size of DistilBERT.
         if isinstance(backbone.weights, FileWeights):
             arguments = _described(backbone.weights.path) | arguments
         width = arguments.get("dim", arguments.get("hidden_size", 768))
@@ -105,21 +103,21 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
 
 @cache
 def _described(path: str) -> dict[str, Any]:
-    """Read the ``config.json`` beside a local file of weights; empty where there is none."""
+    """Read the ``config.json`` beside a local file of weights; empty if there is none."""
     try:
         return dict(read_json(Path(path).expanduser().with_name("config.json")))
     except (OSError, ValueError, TypeError):
-        return {}  # the preparation says what is wrong
+        return {}  # the preparation reports the error
 
 
 # -- inputs ----------------------------------------------------------------------------------
 
 
 def stored_bytes(dataset: Dataset) -> int:
-    """Bytes of one stored input: that of the network's input, or less where images are smaller.
+    """Estimate the bytes of one stored input: of the network's input size, or less for smaller images.
 
-    Images of one size that is smaller than the input are resized with their batch. Where no image can
-    be looked at, it is taken to be as large as the input. Tokens and numbers of embeddings take 32 bits.
+    Images of one smaller size are stored as they are, and resized with their batch. The size comes from one
+    image; without an image to read, it is that of the input. Tokens and embeddings have 32 bits a number.
     """
     if dataset.kind != "image":
         return 4 * math.prod(dataset.input_shape)
@@ -145,13 +143,13 @@ def _size_in_folder(folder: Path) -> tuple[int, int] | None:
 
 @cache
 def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
-    # It takes half a second to import.
+    # The import takes half a second.
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     tables = (file for file in walk(folder.expanduser()) if file.suffix == ".parquet")
     for file in filter(Path.is_file, tables):
-        # The preparation says what is wrong; IndexError: there is no such column.
+        # The preparation reports these errors. IndexError: there is no such column.
         with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
             batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
             rows = next((batch.column(0) for batch in batches if batch.num_rows), None)
@@ -167,4 +165,4 @@ def _size(image: Path | io.BytesIO) -> tuple[int, int] | None:
         with Image.open(image) as opened:
             return opened.height, opened.width
     except (OSError, ValueError, Image.DecompressionBombError):
-        return None  # the preparation says what is wrong
+        return None  # the preparation reports the error

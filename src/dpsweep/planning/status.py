@@ -1,9 +1,9 @@
-"""How far a study is, read from its files alone: no queue is asked, and nothing has to run.
+"""The progress of a study, read from its files alone; no queue is queried.
 
-A cell is *done* when its outputs are there: their names tell the settings that they were made for.
-Else its log tells: it ends with an error (*failed*), or it was written to lately (*running*), or
-not (*stopped*: terminated, killed, requeued, or given up). A cell without a log is *waiting*, and so
-is one that was done before: its outputs were deleted, or belong to an earlier version of the study.
+A cell is *done* if its outputs exist; their names depend on its settings. Else its log decides: the log
+ends with an error (*failed*), or was written to in the last minutes (*running*), or not (*stopped*:
+terminated, killed, requeued, or given up). A cell without a log is *waiting*. So is a cell with the log of
+a finished job: its outputs were deleted.
 """
 
 import time
@@ -32,7 +32,7 @@ STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
 
 @dataclass
 class Progress:
-    """Cells of a problem or a figure by state, and their time on a GPU or core in seconds."""
+    """The cells of a problem or a figure by state, and their time on a GPU or core in seconds."""
 
     cells: Counter[State] = field(default_factory=Counter)
     spent: float = 0.0
@@ -46,8 +46,8 @@ class Status:
         study: the study.
         paths: its files.
         now: the time to compare logs with; by default the present.
-        device: what the first estimates are for; times are counted in its unit.
-        endings: what Snakemake and Slurm said of jobs that failed (`dpsweep.planning.failures`).
+        device: the device of the first estimates; times are counted in its unit.
+        endings: messages of Snakemake and Slurm about failed jobs (`dpsweep.planning.failures`).
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class Status:
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
         self.outputs = {output.name: output for output in self._outputs.every()}
-        """those of the study, by name"""
+        """all outputs of the study by name"""
         self._endings = endings or {}
         self.lacking = {name for name, each in self.outputs.items() if each.missing()}
-        """what is missing, by name"""
+        """the names of outputs with missing files"""
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
-        # Seconds of a whole cell, from its trials so far: the first ones of a study tell a lot.
+        # Seconds of a whole cell, extrapolated from its first trials if it is not done.
         measured: dict[Cell, float] = {}
         for cell in study.all_cells():
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
             self._spent[cell] = float(timing.get("trial_seconds", 0.0))
-            # The times lie among the logs, which may have been removed.
+            # The times are in the folder of logs, which can be removed.
             if self.states[cell] == "done" and self._spent[cell]:
                 measured[cell] = self._spent[cell]
             elif self.states[cell] != "waiting" and timing.get("trials"):
@@ -95,18 +95,18 @@ class Status:
         return progress
 
     def problems(self) -> dict[str, Progress]:
-        """Progress by problem."""
+        """Return the progress by problem."""
         return {name: self.of(self._study.problem_cells(name)) for name in self._study.problems}
 
     def figures(self) -> dict[str, Progress]:
-        """Progress by figure, over the cells that it draws."""
+        """Return the progress by figure, over the cells that it draws."""
         return {
             name: self.of(self._outputs.drawn_cells(figure))
             for name, figure in self._study.figures.items()
         }
 
     def failures(self) -> list[Failure]:
-        """Jobs of every stage that ended without their output, cells first."""
+        """Return the jobs of every stage that ended without their output, cells first."""
         found = [
             describe(
                 f"{cell.problem}/{cell.name}",
@@ -125,8 +125,8 @@ class Status:
         return found
 
     def running(self) -> list[str]:
-        """Jobs other than cells that have written to their log in the last minute: its last line."""
-        # Names have a folder where logs may have none.
+        """Return the last lines of logs written in the last minute, of jobs other than cells."""
+        # The log of an output can be in no folder, although its name has one.
         lacking = {name.replace("/", "_") for name in self.lacking}
         return [
             f"{name}: {lines[-1].partition(' ')[2]}"
@@ -139,7 +139,7 @@ class Status:
         ]
 
     def _other_logs(self) -> Iterator[tuple[str, Path]]:
-        """The logs of jobs other than cells, with the names of these."""
+        """Yield the names and logs of jobs other than cells."""
         logs = self._paths.results / "logs"
         for log in sorted(logs.rglob("*.log")):
             inside = log.relative_to(logs)
@@ -147,10 +147,10 @@ class Status:
                 yield str(inside.with_suffix("")), log
 
     def lines(self, gpus: int = 0) -> Iterator[str]:
-        """The status as text for a terminal.
+        """Yield the status as text for a terminal.
 
         Args:
-            gpus: of this machine; that many jobs train at once, or those that do now.
+            gpus: the number of GPUs of this machine, for the time left; if 0, the number of running cells.
         """
         everything = self.of(self.states)
         if figures := self.figures():
@@ -174,11 +174,11 @@ class Status:
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
-            # A job that Slurm has refused was never started.
+            # Slurm refused the job, so it has no log.
             return "failed" if log.absolute() in self._endings else "waiting"
         lines = tail(log)
         if lines and ENDED in lines[-1]:
-            return "waiting"  # its outputs were removed since
+            return "waiting"  # its outputs were removed later
         if error_lines(lines):
             return "failed"
         # A job writes to its log at every trial and at every checkpoint.
@@ -189,12 +189,12 @@ class Status:
 
 
 class Forecast:
-    """Seconds on a GPU or core that a cell will take: measured on its kind, or estimated."""
+    """Forecast of the seconds of a cell on a GPU or core: measured on cells of its kind, or estimated."""
 
     def __init__(self, study: Study, measured: dict[Cell, float], device: Device) -> None:
         self._study = study
         self.cost = cache(lambda problem: ProblemCost(study, problem, device))
-        """of the jobs of a problem"""
+        """returns the costs of a problem"""
         self._estimate = cache(self._estimated)
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
@@ -217,7 +217,7 @@ class Forecast:
         return self.ratio * self._estimate(*kind) if mean is None else mean
 
     def _kind(self, cell: Cell) -> tuple[str, int, int]:
-        """Features that cells of equal cost share: problem, epochs, number of trials."""
+        """Return problem, epochs and number of trials: cells that share them cost the same."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
 
     def _estimated(self, problem: str, epochs: int, trials: int) -> float:
@@ -225,7 +225,7 @@ class Forecast:
 
 
 def _read_timing(file: Path) -> dict[str, Any]:
-    """Return the time of a cell; empty where its job wrote none, or the file is damaged."""
+    """Return the recorded time of a cell; empty if there is none, or if the file is damaged."""
     try:
         found = read_json(file)
     except (OSError, ValueError):
@@ -234,7 +234,7 @@ def _read_timing(file: Path) -> dict[str, Any]:
 
 
 def output_name(cell: Cell) -> str:
-    """The name of the output that a cell is."""
+    """Return the name of a cell's output."""
     return f"cells/{cell.problem}/{cell.name}"
 
 

@@ -1,7 +1,7 @@
-"""A study with its roles: names for the roles of a selection, and values for its words.
+"""A study with its roles: replaces the roles of a selection by names, and its words by values.
 
-A grid is a product of axes. What a selection may have of an axis are the values that go with every
-combination of what has been chosen before, in the order of `dpsweep.config.selections.AXES`.
+A grid is a product of axes. The axes are resolved in the order of `dpsweep.config.selections.AXES`.
+A selection may have a value of an axis if the grid has it with every combination of the values chosen before.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsweep.config.cells import BatchSize, Problem, number
+from dpsweep.config.cells import Problem, number
 from dpsweep.config.clipping import RULES, clipping_kind, nearest_to_one
 from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import shorten, unknown
@@ -19,9 +19,9 @@ from dpsweep.config.selections import AXES, DEFAULTS, NAMED, PARTS, Selection, i
 from dpsweep.study.captions import listed
 from dpsweep.study.targets import Target
 
-# Steps of an epoch that can be drawn one by one.
+# The batch size "small" has at most this many steps an epoch.
 _MOST_STEPS = 100
-# Of values in ascending order.
+# The part of an ascending list of values that each word stands for.
 _ENDS = {
     **dict.fromkeys(("loose", "many", "large"), slice(-1, None)),
     **dict.fromkeys(("tight", "few", "small"), slice(1)),
@@ -34,22 +34,23 @@ Grid = Mapping[str, frozenset[Any]]
 
 
 class NotDrawnError(LookupError):
-    """A target that the study does not have the cells for; the message says what it lacks."""
+    """A target without cells in the study; the message names what is missing."""
 
 
 class MistakeError(ValueError):
-    """A selection that is wrong in itself; the message names key, value and what is allowed."""
+    """A wrong selection; the message names the key, the value and what is allowed."""
 
 
 @dataclass
-class Leaf:
-    """A selection while its words get values, axis by axis.
+class BoundSelection:
+    """A selection with names in place of roles, and the values of its axes as they get resolved.
 
     Attributes:
         where: its key path.
-        selection: with names for roles; the axes that have been resolved have lists of values.
-        grids: those of the sweeps that train it.
-        target: what draws it, if anything does.
+        selection: with names for roles, and lists of values for the axes that have been resolved.
+        grids: those of the sweeps that train its problem.
+        target: the figure or table that draws it; None outside of a target.
+        drawn: axes that must have two values or more.
         candidates: by axis, the values that it may have.
         chosen: by axis, the values that it has.
     """
@@ -59,7 +60,6 @@ class Leaf:
     grids: Sequence[Grid]
     target: Target | None
     drawn: tuple[str, ...] = ()
-    """axes that must have two values or more"""
     candidates: dict[str, list[Any]] = field(default_factory=dict)
     chosen: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -74,19 +74,19 @@ class Leaf:
         return self.selection.problem.dataset
 
     def wanted(self, axis: str) -> Any:
-        """The value or the word that it has for an axis; None for all values."""
+        """Return its value or word for an axis; None means all values."""
         value = getattr(self.selection, axis)
         return "usual" if value is None and axis == "epochs" else value
 
     def values(self, axis: str, chosen: Mapping[str, list[Any]] | None = None) -> list[Any]:
-        """The values of an axis that go with every combination of what has been chosen, ascending."""
+        """Return the values of an axis that exist with every combination of the chosen ones, ascending."""
         chosen = self.chosen if chosen is None else chosen
         every = {value for grid in self.grids for value in grid[axis]}
         complete = (value for value in every if self._has({**chosen, axis: [value]}))
         return sorted(complete, key=lambda value: (isinstance(value, str), value))
 
     def drawable(self, axis: str) -> list[Any]:
-        """The `values` with which each drawn axis still has two values or more."""
+        """Return the `values` that leave two values or more for each drawn axis."""
         later = [each for each in self.drawn if each != axis and each not in self.chosen]
         return [
             value
@@ -95,7 +95,7 @@ class Leaf:
         ]
 
     def _has(self, values: Mapping[str, list[Any]]) -> bool:
-        """Whether the grids have every combination of some values."""
+        """Return whether the grids have every combination of some values."""
         if any(
             all(grid[axis].issuperset(wanted) for axis, wanted in values.items())
             for grid in self.grids
@@ -111,7 +111,7 @@ class Leaf:
 
 
 class Bound:
-    """A study with its roles, and in methods the words that a selection may have for values of its grids.
+    """A study with its roles; replaces roles by names, and words by values of the grids.
 
     Args:
         study: the study; its sections have been checked.
@@ -134,8 +134,8 @@ class Bound:
         """Return the names that a role or a name stands for.
 
         Args:
-            where: key path of what is looked up, for a mistake.
-            part: dataset, backbone, method or optimizer, which has no roles.
+            where: the key path, for an error message.
+            part: dataset, backbone, method or optimizer; optimizers have no roles.
             role: a role, or a name.
 
         Raises:
@@ -158,12 +158,7 @@ class Bound:
         raise NotDrawnError(f"roles.{part}s.{role} is not bound")
 
     def name(self, where: str, part: str, role: str) -> str:
-        """Return the only name that a role or a name stands for.
-
-        Args:
-            where: as for `names`.
-            part: dataset, backbone or method.
-            role: a role, or a name.
+        """Return the only name that a role or a name stands for; arguments as of `names`.
 
         Raises:
             NotDrawnError: the role is not bound.
@@ -177,13 +172,15 @@ class Bound:
             )
         return first
 
-    def leaf(self, where: str, selection: Selection, target: Target | None = None) -> Leaf:
-        """Put names in place of the roles of a selection, and fill in what it leaves out about the problem.
+    def bind(
+        self, where: str, selection: Selection, target: Target | None = None
+    ) -> BoundSelection:
+        """Replace the roles of a selection by names, and add defaults for the parts of its problem.
 
         Args:
             where: its key path.
-            selection: as the file has it.
-            target: what draws it, for what that needs of a selection.
+            selection: as in the file.
+            target: the figure or table that draws it; it can require several values of an axis.
 
         Raises:
             NotDrawnError: a role is not bound, or no sweep trains the problem.
@@ -206,7 +203,7 @@ class Bound:
         if bounded and math.inf not in selection.values("epsilon"):
             private = [{**grid, "epsilon": grid["epsilon"] - {math.inf}} for grid in grids]
             grids = [grid for grid in private if grid["epsilon"]]
-        # What the file says in numbers is as it is meant. Only flat clipping has bounds to draw.
+        # An axis with values in the file may have a single one. Only flat clipping has bounds to draw.
         drawn = tuple(
             axis
             for axis in (target.drawn_axes() if target else ())
@@ -214,7 +211,7 @@ class Bound:
             and (kind == "flat" or axis != "clipping_bound")
         )
         named = selection.model_copy(update=names)
-        return Leaf(where, named, grids, target, drawn)
+        return BoundSelection(where, named, grids, target, drawn)
 
     def _described(self, problem: Problem, clipping: str) -> str:
         study = self.study
@@ -231,151 +228,150 @@ class Bound:
 
     # -- words -------------------------------------------------------------------------------
 
-    def resolve(self, leaves: Sequence[Leaf], series: bool = False) -> None:
-        """Give all selections of a target lists of values.
+    def resolve(self, selections: Sequence[BoundSelection], series: bool = False) -> None:
+        """Give every axis of the selections of a target a list of values.
 
         Args:
-            leaves: the selections, which are changed.
-            series: whether the values of an axis will be drawn one by one.
+            selections: the selections, which are changed.
+            series: whether each value of an axis gets a panel or figure of its own.
 
         Raises:
             NotDrawnError: the study lacks cells.
             MistakeError: a value that does not exist, one too many, or no C where C is drawn.
         """
-        for leaf in leaves:
-            kind = clipping_kind(leaf.selection.clipping_bound)
-            if leaf.target is not None and leaf.target.needs_bounds and kind != "flat":
+        for each in selections:
+            kind = clipping_kind(each.selection.clipping_bound)
+            if each.target is not None and each.target.needs_bounds and kind != "flat":
                 raise MistakeError(
-                    f"{leaf.where}.clipping_bound: found {kind}; allowed: numbers (a "
-                    f"{leaf.target.family} figure draws C)"
+                    f"{each.where}.clipping_bound: found {kind}; allowed: numbers (a "
+                    f"{each.target.family} figure draws C)"
                 )
         for axis in AXES:
-            for leaf in leaves:
-                leaf.candidates[axis] = leaf.drawable(axis)
-            chosen = [self._values(axis, leaf, leaves) for leaf in leaves]
-            for leaf, values in zip(leaves, chosen, strict=True):
-                leaf.chosen[axis] = values
-                leaf.selection = leaf.selection.model_copy(update={axis: values})
-        for leaf in leaves:
-            _check(leaf, series)
+            for each in selections:
+                each.candidates[axis] = each.drawable(axis)
+            chosen = [self._values(axis, each, selections) for each in selections]
+            for each, values in zip(selections, chosen, strict=True):
+                each.chosen[axis] = values
+                each.selection = each.selection.model_copy(update={axis: values})
+        for each in selections:
+            _check(each, series)
 
-    def compared_bound(self, leaves: Sequence[Leaf]) -> float:
-        """The clipping bound that the word baseline stands for, of those that all selections may have.
+    def compared_bound(self, selections: Sequence[BoundSelection]) -> float:
+        """Return the clipping bound of the word baseline, among those that all selections may have.
 
         Args:
-            leaves: the selections, resolved; at least one.
+            selections: the selections, resolved; at least one.
 
         Raises:
             NotDrawnError: they have none in common.
-            MistakeError: the study names a bound that its grid has not.
+            MistakeError: the study names a bound that its grid does not have.
         """
-        bounds = [leaf.candidates["clipping_bound"] for leaf in leaves]
+        bounds = [each.candidates["clipping_bound"] for each in selections]
         common = [each for each in _shared(bounds) if not isinstance(each, str)]
-        found: list[float] = self._about_baseline("baseline", leaves[0], common)
+        found: list[float] = self._about_baseline("baseline", selections[0], common)
         if not found:
             raise NotDrawnError("its panels have no clipping bound in common")
         return found[0]
 
-    def _values(self, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
-        """The values of an axis that a selection of a target has."""
-        wanted = leaf.wanted(axis)
+    def _values(
+        self, axis: str, selection: BoundSelection, selections: Sequence[BoundSelection]
+    ) -> list[Any]:
+        """Return the values of an axis for one of the selections of a target."""
+        wanted = selection.wanted(axis)
         if wanted is None or wanted == "all" or clipping_kind(wanted) != "flat":
-            found = leaf.candidates[axis]
+            found = selection.candidates[axis]
         elif is_given(wanted):
             found = list(dict.fromkeys(wanted if isinstance(wanted, list) else [wanted]))
-            _allow(f"{leaf.where}.{axis}", leaf, found, leaf.values(axis))
+            _allow(f"{selection.where}.{axis}", selection, found, selection.values(axis))
         else:
-            found = self._stands_for(wanted, axis, leaf, leaves)
+            found = self._stands_for(wanted, axis, selection, selections)
         if axis == "epochs" and wanted == "all" and len(found) == 1:
-            raise NotDrawnError(f"{leaf.problem} has one number of epochs, {found[0]}")
+            raise NotDrawnError(f"{selection.problem} has one number of epochs, {found[0]}")
         if not found:
-            drawn = [_NOUNS[each] for each in leaf.drawn if each != axis]
+            drawn = [_NOUNS[each] for each in selection.drawn if each != axis]
             several = f" with two {listed(drawn)}s or more" if drawn else ""
             raise NotDrawnError(
-                f"{leaf.problem} has no {_NOUNS[axis]}{several} that all parts share"
+                f"{selection.problem} has no {_NOUNS[axis]}{several} that all parts share"
             )
         return found
 
-    def _stands_for(self, word: str, axis: str, leaf: Leaf, leaves: Sequence[Leaf]) -> list[Any]:
-        """The values of a word, of those that all selections of the dataset with it have, ascending."""
-        words = ("baseline", "neighbours") if word in ("baseline", "neighbours") else (word,)
+    def _stands_for(
+        self,
+        word: str,
+        axis: str,
+        selection: BoundSelection,
+        selections: Sequence[BoundSelection],
+    ) -> list[Any]:
+        """Return the values of a word, ascending: those that all selections with it share for the dataset."""
+        about_baseline = ("baseline", "neighbours")
+        words = about_baseline if word in about_baseline else (word,)
+        dataset = selection.dataset
         common = _shared(
             [
                 each.candidates[axis]
-                for each in leaves
-                if each.dataset == leaf.dataset and each.wanted(axis) in words
+                for each in selections
+                if each.dataset == dataset and each.wanted(axis) in words
             ]
         )
+        if word in about_baseline:
+            return self._about_baseline(word, selection, common)
+        if word == "usual":
+            cells = self._cells_by_epochs
+            return sorted(common, key=lambda epochs: (cells[dataset, epochs], epochs))[-1:]
         if word == "small" and axis == "batch_size":
-            return self.few_steps(common, leaf.dataset)
-        if word in ("baseline", "neighbours"):
-            return self._about_baseline(word, leaf, common)
-        return self.usual(common, leaf.dataset) if word == "usual" else common[_ENDS[word]]
+            steps = self.study.steps
+            few = [size for size in common if steps(dataset, 1, size) <= _MOST_STEPS]
+            return few[:1] or common[-1:]
+        return common[_ENDS[word]]
 
-    # -- the words ---------------------------------------------------------------------------
+    def _about_baseline(
+        self, word: str, selection: BoundSelection, common: list[float]
+    ) -> list[float]:
+        """Return the baseline, or with the word neighbours also the bounds next to it.
 
-    def usual(self, epochs: Sequence[int], dataset: str) -> list[int]:
-        """Return the number of epochs that most cells of a dataset are trained for."""
-        cells = self._cells_by_epochs
-        return sorted(epochs, key=lambda each: (cells[dataset, each], each))[-1:]
-
-    def few_steps(self, sizes: Sequence[BatchSize], dataset: str) -> list[BatchSize]:
-        """Return the smallest batch size that takes at most 100 steps an epoch; else the largest."""
-        steps = self.study.steps
-        few = [size for size in sizes if steps(dataset, 1, size) <= _MOST_STEPS]
-        return list(few[:1] or sizes[-1:])
-
-    def baseline(self, bounds: Sequence[float], method: str) -> list[float]:
-        """Return the bound that others are compared with: the study's, or the nearest to 1."""
-        given = self.study.roles.neighbours.get(method)
-        return given[1:2] if given else [nearest_to_one(bounds)] if bounds else []
-
-    def neighbours(self, bounds: Sequence[float], method: str) -> list[float]:
-        """Return the baseline of some clipping bounds, and the bounds next to it."""
-        given = self.study.roles.neighbours.get(method)
-        if given or not bounds:
-            return given or []
-        position = list(bounds).index(nearest_to_one(bounds))
-        return list(bounds[max(0, position - 1) : position + 2])
-
-    def _about_baseline(self, word: str, leaf: Leaf, common: list[float]) -> list[float]:
-        """The baseline, or it and its neighbours, which a selection must have."""
-        method = str(leaf.selection.method)
+        The study may name all three for a method; else the baseline is the bound nearest to 1.
+        """
+        method = str(selection.selection.method)
         if given := self.study.roles.neighbours.get(method):
-            _allow(f"roles.neighbours.{method}", leaf, given, leaf.candidates["clipping_bound"])
+            allowed = selection.candidates["clipping_bound"]
+            _allow(f"roles.neighbours.{method}", selection, given, allowed)
+            return given[1:2] if word == "baseline" else given
+        if not common:
+            return []
+        baseline = nearest_to_one(common)
         if word == "baseline":
-            return self.baseline(common, method)
-        found = self.neighbours(common, method)
-        if len(found) == 1:
-            raise NotDrawnError(f"{leaf.problem} has one clipping bound, {number(found[0])}")
-        return found
+            return [baseline]
+        if len(common) == 1:
+            raise NotDrawnError(f"{selection.problem} has one clipping bound, {number(baseline)}")
+        position = common.index(baseline)
+        return common[max(0, position - 1) : position + 2]
 
 
 def _shared(lists: Sequence[list[Any]]) -> list[Any]:
-    """The values that are in all lists."""
+    """Return the values that are in all lists."""
     return [value for value in lists[0] if all(value in each for each in lists)]
 
 
-def _allow(where: str, leaf: Leaf, values: list[Any], allowed: list[Any]) -> None:
+def _allow(where: str, selection: BoundSelection, values: list[Any], allowed: list[Any]) -> None:
     for value in values:
         if value not in allowed:
             raise MistakeError(
-                f"{where}: found {number(value)}; allowed ({leaf.problem}): "
+                f"{where}: found {number(value)}; allowed ({selection.problem}): "
                 f"{shorten(map(number, allowed))}"
             )
 
 
-def _check(leaf: Leaf, series: bool) -> None:
-    """Refuse a selection that has not what its target needs."""
-    target = leaf.target
+def _check(selection: BoundSelection, series: bool) -> None:
+    """Refuse a selection that does not fit its target."""
+    target, chosen = selection.target, selection.chosen
     for axis in target.single_axes() if target else ():
-        if len(leaf.chosen[axis]) > 1 and not series:
+        if len(chosen[axis]) > 1 and not series:
             raise MistakeError(
-                f"{leaf.where}.{axis}: found {shorten(map(number, leaf.chosen[axis]))}; allowed: one "
+                f"{selection.where}.{axis}: found {shorten(map(number, chosen[axis]))}; allowed: one "
                 f"of them (a {target and target.family} draws one {axis} here)"
             )
-    for axis in leaf.drawn:
-        if len(leaf.chosen[axis]) < 2:
+    for axis in selection.drawn:
+        if len(chosen[axis]) < 2:
             raise NotDrawnError(
-                f"{leaf.problem} has one {_NOUNS[axis]}, {number(leaf.chosen[axis][0])}"
+                f"{selection.problem} has one {_NOUNS[axis]}, {number(chosen[axis][0])}"
             )

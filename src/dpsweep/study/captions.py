@@ -1,13 +1,13 @@
-"""Titles, labels and captions, made from what is drawn: an edited grid makes none of them false.
+"""Titles, labels and captions, made from the drawn cells, so that they stay true when a grid is edited.
 
-A caption may hold these in braces:
+A caption may have these words in braces:
 
 - ``dataset``, ``backbone``, ``method``: titles; ``optimizer``: DP-Adam or DP-SGD;
 - ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds"), ``spread``: how their spread is drawn;
-- ``tuned``: what was tuned for every point, and what was not ("learning rate tuned (C = 1)");
+- ``tuned``: the tuned and the fixed axes of every point ("learning rate tuned (C = 1)");
 - ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
 - ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
-- ``gamma``: that of AUTO-S; ``theory_seeds``: of which seeds the theory is ("seed 1", "seeds 1 to 3").
+- ``gamma``: that of AUTO-S; ``theory_seeds``: the seeds behind the theory ("seed 1", "seeds 1 to 3").
 """
 
 import re
@@ -22,9 +22,9 @@ from dpsweep.config.selections import PARTS, Selection
 from dpsweep.config.sweeps import Sweep
 from dpsweep.study.targets import Target
 
-# In the order of titles.
+# Facts that titles and labels can show, in their order.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
-# Axes, as a caption names those that are tuned, and those that are not.
+# Axis, its words in a caption where it is tuned, and its symbol where it has one value.
 _TUNED = (("batch_size", "batch size", "B"), ("clipping_bound", "clipping bound", "C"))
 _ALONE = ("dataset", "backbone", "epsilon")
 CAPTION_WORDS = (
@@ -33,19 +33,19 @@ CAPTION_WORDS = (
 )  # fmt: skip
 
 FEWEST_FOR_A_BAND = 5
-"""With fewer seeds every one of them is a point of a figure; see `dpsweep.figures.lines`."""
+"""With fewer seeds, figures draw each seed as a point; see `dpsweep.figures.lines`."""
 
 Facts = dict[str, str | None]
 
 
 def listed(values: Iterable[Any]) -> str:
-    """A list in words: a, b and c."""
+    """Return a list in words: a, b and c."""
     *most, last = [str(value) for value in values] or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def facts(study: StudyFile, selection: Selection) -> Facts:
-    """Describe a selection in words; None for an axis with several values."""
+    """Describe a selection in words; an axis with several values is None."""
     bounds = selection.values("clipping_bound")
     problem = selection.problem
     method = study.methods[problem.method]
@@ -65,7 +65,7 @@ def facts(study: StudyFile, selection: Selection) -> Facts:
 
 
 def shared(parts: Sequence[Facts]) -> Facts:
-    """Keep the facts that several selections share."""
+    """Return the facts that are the same for several selections; the others become None."""
     first, *others = parts
     return {
         name: text if all(each[name] == text for each in others) else None
@@ -74,7 +74,7 @@ def shared(parts: Sequence[Facts]) -> Facts:
 
 
 def tell_apart(parts: Sequence[Facts]) -> list[str]:
-    """A short text for each of some parts of a figure: what is not the same in all of them."""
+    """Return a short text for each part of a figure: the facts that differ between the parts."""
     differing = [name for name in _TOLD_APART if len({each[name] for each in parts}) > 1]
     return [
         ", ".join(text for name in differing or _ALONE if (text := each[name])) for each in parts
@@ -82,7 +82,7 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
 
 
 def caption(study: StudyFile, target: Target) -> str:
-    """The caption of a target, whose selections have names and values, without words in braces.
+    """Return the caption of a resolved target, with texts in place of the words in braces.
 
     Raises:
         KeyError: a word is unknown; it is the exception's argument.
@@ -92,9 +92,9 @@ def caption(study: StudyFile, target: Target) -> str:
 
 
 def how_chosen(study: StudyFile, target: Target) -> list[str]:
-    """Say how settings were chosen, in sentences that a caption ends with; none where nothing was chosen.
+    """Return the last sentences of a caption: how settings were chosen, if any were.
 
-    The rule itself is `dpsweep.study.choice`.
+    The rule itself is in `dpsweep.study.choice`.
     """
     where = "the test set" if study.training.select_on == "test" else "held-out training examples"
     said = []
@@ -116,7 +116,7 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
 
 
 def said_of_marks(study: StudyFile, target: Target) -> str:
-    """Say what the marks of a figure mean (`dpsweep.analysis.scatter`)."""
+    """Return the meaning of the marks of a figure (`dpsweep.analysis.scatter`)."""
     mark, group = target.marks
     if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
         return f"There is no {mark}: with one seed nothing tells the best of a {group} from luck."
@@ -131,7 +131,7 @@ def _single(values: Sequence[Any], text: str) -> str | None:
 
 
 def _said(study: StudyFile, target: Target, name: str) -> str:
-    """The text in place of a word in braces."""
+    """Return the text in place of a word in braces."""
     selections = target.leaves()
     match name:
         case "dataset" | "backbone" | "method" | "optimizer":
@@ -180,7 +180,7 @@ def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
 
 
 def _seeds(name: str, fewest: int, most: int) -> str:
-    """How many seeds there are, or how their spread is drawn."""
+    """Return the number of seeds, or how their spread is drawn."""
     some_have_more = fewest < most
     if name == "seeds":
         return f"{fewest} to {most} seeds" if some_have_more else count(most, "seed")
@@ -192,7 +192,7 @@ def _seeds(name: str, fewest: int, most: int) -> str:
 
 
 def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> list[Sweep]:
-    """The sweeps that are drawn."""
+    """Return the sweeps with cells in some selections."""
     return [
         sweep
         for sweep in study.sweeps.values()
@@ -205,11 +205,11 @@ def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> list[Sweep]:
 
 
 def _tuned(study: StudyFile, target: Target) -> str:
-    """Say what is chosen for every point, and what has one value: "learning rate tuned (C = 1)"."""
+    """Return the axes that are tuned for every point, and those with one value."""
     selections = target.leaves()
     tuned, fixed = [], []
     for axis, noun, symbol in _TUNED:
-        # Of an axis that is drawn, or has one value by its nature, nothing is tuned.
+        # An axis that is drawn, or that must have one value, is not tuned.
         if axis in (*target.drawn_axes(), *target.single_axes()):
             continue
         grids = [

@@ -1,21 +1,20 @@
-"""How hyperparameters are chosen, and what is reported of the choice. Decided here for everything.
+"""The rule that chooses hyperparameters, and the accuracies that are reported of a choice.
 
 **The rule.** A cell tunes its learning rate with its first seed and repeats the best one with the
 others (column ``best``). Between cells, batch size and clipping bound are chosen by the mean of
 ``selection_accuracy`` over all repeats of a cell at its tuned learning rate. That accuracy is on the
 test set, or on held-out training examples (``training: {select_on: holdout}``).
 
-**What is reported.** Two numbers:
+**The report** has two numbers:
 
-- ``centre``: the mean (or median) test accuracy over all repeats of what was chosen. The paper
-  reports this, so its figures and tables do. It is optimistic: the repeats that made a choice also
+- ``centre``: the mean (or median) test accuracy over all repeats of the chosen cell. Figures and
+  tables show it, because the paper reports it. It is optimistic: the repeats that made a choice also
   measure it, and the better of two noisy numbers looks better than it is.
-- ``cross_fitted``: every seed but the first measures what the other seeds would have chosen; the
+- ``cross_fitted``: every seed but the first measures the cell that the other seeds choose; the
   mean over these splits. See `cross_fitted`. Claims (table 1, comparisons of methods) use this one.
 
-Cross-fitting removes the optimism that is due to the randomness of training. Where choices are made on
-the test set, what they gain from knowing just these test examples stays; ``select_on: holdout`` is
-free of that too.
+Cross-fitting removes the optimism that comes from the randomness of training. If choices are made on the
+test set, the optimism of choosing on the same test examples stays. ``select_on: holdout`` removes it too.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,30 +37,27 @@ Chooser = Callable[[Array], int]
 
 
 def best_by_mean(accuracy: Array) -> int:
-    """Position of the highest mean over repeats: the first one on ties.
+    """Return the position of the highest mean over repeats: the first one on ties.
 
     >>> best_by_mean(np.array([[0.5, 0.6], [0.8, 0.6], [0.9, 0.4]]))
     1
 
     Args:
-        accuracy: selection accuracies, shape (cells, repeats). A cell with a NaN has no mean, and
-            wins only if no cell has one.
+        accuracy: selection accuracies, shape (cells, repeats). A cell with a NaN has no mean; it
+            wins only if no cell has a mean.
     """
     means = accuracy.mean(axis=1)
     return 0 if np.isnan(means).all() else int(np.nanargmax(means))
 
 
 def measured_by_others(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> Array:
-    """Return the accuracy of each seed but the first where the other seeds choose; see `cross_fitted`.
+    """Return the accuracy of each seed but the first in the cell that the other seeds choose.
 
     >>> selection = np.array([[0.6, 0.5, 0.7], [0.5, 0.6, 0.6]])
     >>> measured_by_others(selection, accuracy=selection).tolist()
     [0.5, 0.7]
 
-    Args:
-        selection: as of `cross_fitted`.
-        accuracy: as of `cross_fitted`.
-        choose: as of `cross_fitted`.
+    Arguments as of `cross_fitted`.
 
     Returns:
         Shape (repeats - 1,).
@@ -73,15 +69,15 @@ def measured_by_others(selection: Array, accuracy: Array, choose: Chooser = best
 
 
 def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_mean) -> float:
-    """Accuracy of a choice, measured with seeds that had no part in it.
+    """Return the accuracy of a choice, measured with seeds that took no part in it.
 
     >>> selection = np.array([[0.6, 0.5, 0.7], [0.5, 0.6, 0.6]])
     >>> f"{cross_fitted(selection, accuracy=selection):.3f}"
     '0.600'
 
-    Each seed but the first is left out once: the others choose, and the one that was left out
-    measures what they chose. The result is the mean over these splits. It is what the choice of one
-    seed fewer is worth on average, without the optimism of measuring with the seeds that chose.
+    Each seed but the first is left out once: the others choose a cell, and the seed that was left
+    out measures it. The result is the mean over these splits: the expected accuracy of a choice by
+    one seed fewer, without the optimism of measuring with the seeds that chose.
 
     The first seed chooses but never measures. It tuned the learning rate of every cell, so its
     accuracy there is the highest of several noisy ones, and noisier cells gain more by that.
@@ -94,7 +90,7 @@ def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_me
             the position of the chosen cell.
 
     Returns:
-        NaN with a single repeat (nobody is left to measure), or where a chosen cell has no accuracy.
+        NaN with a single repeat (no seed is left to measure), or if a chosen cell has no accuracy.
     """
     if accuracy.shape[1] < 2:
         return float("nan")
@@ -102,7 +98,7 @@ def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_me
 
 
 def repeats(trials: pd.DataFrame) -> pd.DataFrame:
-    """The trials at each cell's best learning rate, seeds ascending within a cell, each trial once."""
+    """Return the trials at each cell's best learning rate, seeds ascending within a cell, each trial once."""
     best = trials[trials["best"].astype(bool)].drop_duplicates("trial_key")
     order = best.groupby(CELL, sort=False).ngroup()
     return (
@@ -111,11 +107,11 @@ def repeats(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(trials: pd.DataFrame, centre: Centre = "mean") -> pd.DataFrame:
-    """One row per cell: what it is, its best learning rate, and its accuracies over repeats.
+    """Return one row per cell: its axes, its best learning rate, and its accuracies over repeats.
 
-    Adds ``selection_accuracy`` (the mean: what is compared), ``centre``, ``minimum`` and ``maximum``
-    (test accuracy), ``repeats``, ``diverged`` (how many of them diverged), and ``seed`` and
-    ``trial_key`` of the first seed. A repeat without an accuracy (NaN) makes mean, centre and band NaN:
+    Adds ``selection_accuracy`` (the mean, by which cells are chosen), ``centre``, ``minimum`` and
+    ``maximum`` (test accuracy), ``repeats``, ``diverged`` (how many of them diverged), and ``seed``
+    and ``trial_key`` of the first seed. A repeat without an accuracy (NaN) makes mean, centre and band NaN:
     the mean of four repeats out of five is not the mean of five.
     """
     cells = repeats(trials).groupby(CELL, sort=False)
@@ -133,25 +129,25 @@ def summarise(trials: pd.DataFrame, centre: Centre = "mean") -> pd.DataFrame:
     )
     over_repeats["repeats"] = accuracy.size()
     over_repeats["diverged"] = cells["diverged"].sum().astype(int)
-    # head, not first: first would skip a NaN.
+    # GroupBy.first would skip a NaN.
     constant = [column for column in _CONSTANT if column in trials]
     first = cells.head(1)[[*CELL, *constant, "seed", "trial_key"]]
     return first.merge(over_repeats, left_on=CELL, right_index=True).reset_index(drop=True)
 
 
 def choose(trials: pd.DataFrame, by: Sequence[str], centre: Centre = "mean") -> pd.DataFrame:
-    """Choose one of all cells that agree on ``by``, by the rule of the module.
+    """Choose one cell for every combination of the values of ``by``, by the rule of the module.
 
-    Joint tuning: whatever is not in ``by`` competes. A cell without an accuracy (NaN) wins only
-    against its like. Ties go to the smallest epsilon, then epochs, B, C, whatever the order of rows.
+    All axes that are not in ``by`` are tuned jointly. A cell without an accuracy (NaN) wins only if all
+    others have none. Ties go to the smallest epsilon, then epochs, B, C, in any order of rows.
 
     Args:
         trials: a row per trial, as `dpsweep.analysis.frames.load_trials` reads them.
-        by: columns of which every combination gets one choice.
-        centre: how ``centre`` is made of the repeats.
+        by: columns; every combination of their values gets one choice.
+        centre: mean or median of the repeats, for the column ``centre``.
 
     Returns:
-        The rows of `summarise` that won, sorted by ``by``, and ``cross_fitted``.
+        The chosen rows of `summarise`, sorted by ``by``, with the column ``cross_fitted``.
     """
     cells = summarise(trials, centre).sort_values(AXES, kind="stable")
     tables = [
@@ -159,10 +155,10 @@ def choose(trials: pd.DataFrame, by: Sequence[str], centre: Centre = "mean") -> 
         for column in ("selection_accuracy", "macro_accuracy")
     ]
     winners = []
-    # C is NaN for AUTO-S, which is a group like any other.
+    # The NaN as C of AUTO-S is a group too.
     for _, group in cells.groupby(list(by), dropna=False):
         keys = pd.MultiIndex.from_frame(group[CELL])
-        # While a study is extended by seeds, some cells have more of them.
+        # While seeds are added to a study, some cells have more of them.
         selection, accuracy = (
             table.loc[keys].to_numpy()[:, : int(group["repeats"].min())] for table in tables
         )

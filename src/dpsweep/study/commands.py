@@ -1,4 +1,4 @@
-"""The commands that messages suggest: the one place that knows how the workflow is called."""
+"""The commands that messages suggest, and the environment variables that their form depends on."""
 
 import argparse
 import os
@@ -15,29 +15,26 @@ DEFAULT_STUDY = Path("config.yaml")
 """The study of a command that names none."""
 
 OPTIONS = "DPSWEEP_SNAKEMAKE_OPTIONS"
-"""Environment variable: options that every suggested command needs on this machine (its profile).
-
-The workflow sets it for its jobs.
-"""
+"""Environment variable: options that every suggested command needs on this machine (its profile)."""
 
 STUDY = "DPSWEEP_STUDY"
-"""Environment variable: the study of a command that names none. The workflow sets it for its jobs."""
+"""Environment variable: the study of a command that names none."""
 
 UNACCOUNTED = "DPSWEEP_UNACCOUNTED"
-"""Environment variable: the user has asked for sweeps of private data. The workflow sets it for its jobs."""
+"""Environment variable: set if the user has asked for sweeps of private data."""
 
 CALL = "DPSWEEP_CALL"
-"""Environment variable: the ``dpsweep run`` that called Snakemake, as it was typed."""
+"""Environment variable: the command line of the ``dpsweep run`` that called Snakemake."""
 
 
 def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
-    """Return the command that makes outputs of a study, whether they are there already or not.
+    """Return the command that makes outputs of a study; it makes existing ones again.
 
     Args:
         study_file: the study.
         targets: its files, or rules of the workflow.
     """
-    # What is there counts as made, whatever it holds, unless it is forced.
+    # Snakemake takes an existing file for finished, even a damaged one, unless it is forced.
     force = ["--force"] if any(Path(target).exists() for target in targets) else []
     if CALL in os.environ or not IN_CLONE:
         words = ["dpsweep", "run", name_of(study_file), *map(str, targets)]
@@ -48,16 +45,16 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
 
 
 def begin(config: Mapping[str, Any]) -> Path:
-    """Begin a call of the workflow: tell its jobs the study, where `dpsweep` is, and how they may call again.
+    """Set the environment variables above for the jobs of the workflow, and put `dpsweep` on their PATH.
 
     Args:
-        config: of Snakemake.
+        config: the config of Snakemake.
 
     Returns:
         The file of the study.
 
     Raises:
-        DpsweepError: the study is not named, but given as a ``--configfile``.
+        DpsweepError: the study is given as a ``--configfile`` instead of by its name.
     """
     if "study" not in config and {"extends", "sweeps"} & config.keys():
         raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
@@ -65,9 +62,9 @@ def begin(config: Mapping[str, Any]) -> Path:
         os.environ[UNACCOUNTED] = "1"
     study = Path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
-    # It lies beside this Python, whether or not its environment is activated.
+    # `dpsweep` is in the folder of this Python, even if the environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
-    # Suggested commands are for this machine: they repeat its profile.
+    # Suggested commands repeat the profile of this call.
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--profile", action="append", default=[])
     given, _ = options.parse_known_args()

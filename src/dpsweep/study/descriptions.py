@@ -1,13 +1,13 @@
 """Functions that describe figures and tables, and the files that hold them.
 
-A description speaks of roles and words (`dpsweep.config.selections`):
+A description uses roles and words (`dpsweep.config.selections`):
 
     @figure("Mine", each={"dataset": ["main", "large"]}, name="by_c_{dataset}")
     def by_clipping_bound(dataset: str) -> ClippingCurve:
         ...
 
-The paper's are `dpsweep.figures.paper`. A study has those, and those of its own files (``figures:
-my_figures.py``); one that has the name of another takes its place.
+A study has those of the paper (`dpsweep.figures.paper`) and those of its own files (``figures:
+my_figures.py``). A later description replaces an earlier one of the same name.
 """
 
 import importlib
@@ -44,11 +44,11 @@ class Description:
     """A function that describes a figure or a table, or each member of a series.
 
     Attributes:
-        kind: what it returns.
-        name: of the target; what tells the members of a series apart is in braces.
+        kind: the class of the returned target: `Figure` or `PrintedTable`.
+        name: of the target; in a series with the keys of its members in braces.
         section: heading of the report.
-        series: its members; ``({},)`` of a single target.
-        function: takes a member's keys, and returns the description.
+        series: its members; ``({},)`` for a single target.
+        function: takes a member's keys as arguments, and returns the figure or table.
     """
 
     kind: type[Target]
@@ -58,12 +58,12 @@ class Description:
     function: Callable[..., Any]
 
     def __call__(self, **member: Any) -> Any:
-        """Return what the function returns, to build another description on it."""
+        """Call the function, for another description that builds on it."""
         return self.function(**member)
 
     @property
     def file(self) -> Path:
-        """The file of the function."""
+        """The file with the function."""
         return Path(inspect.unwrap(self.function).__code__.co_filename)
 
     @property
@@ -72,7 +72,7 @@ class Description:
         return f"{self.file.name}, line {_line(self.function)}: {self.function.__name__}"
 
     def target(self, **member: Any) -> Target:
-        """The figure or table with its section.
+        """Return the figure or table with its section.
 
         Raises:
             MistakeError: the function fails; the message names the line of its file.
@@ -131,11 +131,11 @@ def figure(
     'accuracy'
 
     Args:
-        section: heading of the report that it appears under.
+        section: the heading in the report.
         name: of the figure, by default the function's; in a series the keys of ``each`` are in braces.
-        each: a series: one figure for every combination of the roles or names (of dataset, backbone, method,
-            optimizer), and of the values or words (of epsilon, epochs, clipping_bound) by key, which the
-            function takes as arguments. A list of such mappings is one series after the other.
+        each: a series: one figure for every combination of roles or names (of dataset, backbone, method,
+            optimizer) and of values or words (of epsilon, epochs, clipping_bound), by key. The function
+            takes them as arguments. A list of such mappings is one series after the other.
     """
     return _decorator(Figure, section, name, each)
 
@@ -148,11 +148,11 @@ def table(
 
 
 def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
-    """The descriptions of a study in their order: the paper's, then those of its own files.
+    """Return the descriptions of a study in their order: the paper's, then those of its own files.
 
     Args:
         files: Python files of the study.
-        paper: whether the paper's are among them.
+        paper: whether to include the paper's.
 
     Raises:
         MistakeError: a file cannot be read, or fails; the message names its line.
@@ -185,7 +185,7 @@ def _module(file: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise MistakeError(f"figures: found {file}; allowed: a Python file, whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where classes look for the names in their annotations
+    sys.modules[name] = module  # pydantic resolves annotations of its classes there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -194,13 +194,13 @@ def _module(file: str) -> ModuleType:
 
 
 def _line(function: Callable[..., Any]) -> int:
-    """The line on which a function begins, also where another one wraps it."""
+    """Return the first line of a function, also of a wrapped one."""
     line: int = inspect.unwrap(function).__code__.co_firstlineno
     return line
 
 
 def _mistakes(found: Target) -> Iterator[str]:
-    """List what the family of a target lacks, and what it names that does not exist."""
+    """Yield what the family of a target lacks, and its axes and parts that do not exist."""
     family = type(found)
     lacking = [
         name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
@@ -221,7 +221,7 @@ def _mistakes(found: Target) -> Iterator[str]:
 
 
 def _said(error: BaseException, file: Path) -> str:
-    """Say what is wrong in a file of descriptions, and in which line."""
+    """Return the error in a file of descriptions, with its line."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -241,7 +241,7 @@ def _said(error: BaseException, file: Path) -> str:
 
 
 def _models() -> dict[str, type[Settings]]:
-    """The classes that describe figures and tables, and their parts, by name."""
+    """Return the classes of figures, tables and their parts, by name."""
     found: dict[str, type[Settings]] = {}
     classes = [Settings]
     while classes:

@@ -1,6 +1,6 @@
-"""Where studies are: those that come with the package, and the one that a command is about.
+"""Finding studies: those that come with the package, and the study of a command.
 
-In a clone, the workflow and the studies lie at its top; an installed package has copies of them.
+A clone has the workflow and the studies at its top; an installed package has copies of them.
 """
 
 import os
@@ -15,11 +15,11 @@ from dpsweep.config.messages import unknown
 _PACKAGE = Path(__file__).parents[1]
 _COPIED = _PACKAGE / "project"
 IN_CLONE = not _COPIED.is_dir()
-"""Whether the package is that of a clone, and not an installed one with copies."""
+"""Whether this is the package of a clone, not an installed one with copies."""
 PROJECT = _PACKAGE.parents[1] if IN_CLONE else _COPIED
 """The folder of ``Snakefile``, ``workflow/``, ``config.yaml`` and ``studies/``."""
 CHANGED = ".set.yaml"
-"""How the name of a study ends that `dpsweep run --set` has written beside another."""
+"""The end of the names of the studies that `dpsweep run --set` writes."""
 PAPER = "paper"
 """The name of the paper's study, ``config.yaml``."""
 
@@ -31,17 +31,17 @@ def packaged_studies() -> dict[str, Path]:
 
 
 def name_of(study_file: Path) -> str:
-    """Return how a study is named on a command line: one that comes with the package by its name."""
+    """Return the word for a study on a command line: its path, or the name of one of the package."""
     names = {file: name for name, file in packaged_studies().items()}
     return str(study_file) if IN_CLONE else names.get(study_file, str(study_file))
 
 
 def named_study(name: str, folder: Path) -> Path:
-    """Return the file of a study that is named by its path, or as one that comes with the package.
+    """Return the file of a study.
 
     Args:
         name: a path, or a name such as ``paper`` or ``demo``; a file of that name comes first.
-        folder: where a path starts.
+        folder: where a relative path starts.
 
     Raises:
         DpsweepError: there is no such file, and no study of this name.
@@ -60,7 +60,7 @@ def named_study(name: str, folder: Path) -> Path:
 
 
 def is_study(file: Path) -> bool:
-    """Whether a file is a study, and not another one in YAML."""
+    """Return whether a file is a study, not another file in YAML."""
     return file.is_file() and bool(
         re.search(
             r"^(extends|sweeps):", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
@@ -90,10 +90,10 @@ def only_study(folder: Path) -> Path:
 
 
 def home(study_file: Path) -> Path:
-    """Return the folder at which the paths in a study start.
+    """Return the folder that the paths in a study are relative to.
 
-    It is the folder of the study. Studies of a clone start at the top of the clone, and those that an
-    installed package brings where one is.
+    It is the folder of the study; for a study that comes with the package, it is the top of the clone, or
+    the current folder if the package is installed.
     """
     file = study_file.resolve()
     if not file.is_relative_to(PROJECT):
@@ -102,7 +102,7 @@ def home(study_file: Path) -> Path:
 
 
 def split_study(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take the study off the words of a command line: the first one, if it is a file of YAML or a name."""
+    """Split off the first word of a command line, if it is a YAML file or the name of a study."""
     first = words[0] if words else ""
     if re.search(r"\.ya?ml$", first) or first in packaged_studies():
         return first, list(words[1:])

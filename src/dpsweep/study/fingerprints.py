@@ -1,4 +1,4 @@
-"""Fingerprints: hashes of the parts of a study and the local files that an output is made for."""
+"""Fingerprints: hashes of the settings, and local files, that an output depends on."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
-    """Hash of what the tokenizer of a backbone is made from."""
+    """Return a hash of the settings and local files of a backbone's tokenizer."""
     section = study.backbones[backbone]
     tokenizer = section.reads_with
     parts: list[Any] = [tokenizer and _plain(tokenizer), _local_state(tokenizer)]
@@ -31,10 +31,10 @@ def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
 
 
 class MadeFor:
-    """The settings of a study's results, as the ten digits in the names of their files.
+    """The ten hexadecimal digits in file names, which stand for the settings of a study's results.
 
-    Another setting is another name, so no reader opens a result of other settings. The axes of the grid are
-    left out, for a longer axis adds cells and leaves the others alone, and so are titles and times of files.
+    Other settings give another name, so a result of other settings is never read. The axes of the grid are
+    left out, since a longer axis adds cells and keeps the others. So are titles and times of files.
 
     Args:
         study: the study.
@@ -45,20 +45,20 @@ class MadeFor:
         self._sweep = cache(lambda name: _digits(training_fingerprint(study, name)))
         self._overlaps = cache(lambda cell: _digits([cell, _plain(study.theory)]))
         self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
-        """returns the digits for the calibrations of a dataset"""
+        """returns the digits for the noise calibrations of a dataset"""
 
     def cell(self, cell: Cell) -> str:
-        """Return the digits for the trials of a cell, whichever sweep has it."""
+        """Return the digits for the trials of a cell."""
         return self._sweep(self._study.sweep_of(cell))
 
     def gradient_norms(
         self, problem: str, epsilon: float, epochs: int, clipping_bound: ClippingBound
     ) -> str:
-        """Return the digits for gradient norms: those of all cells that compete for them.
+        """Return the digits for gradient norms, from those of all cells that compete for them.
 
         Args:
             problem: its name.
-            epsilon: of the guarantee.
+            epsilon: the target.
             epochs: E.
             clipping_bound: C, or the name of a rule.
         """
@@ -66,7 +66,7 @@ class MadeFor:
         return _digits([[each.name, self.cell(each)] for each in competing])
 
     def theory(self, cell: Cell) -> str:
-        """Return the digits for the overlaps of a cell."""
+        """Return the digits for the overlaps of the gradients of a cell."""
         return self._overlaps(self.cell(cell))
 
 
@@ -75,9 +75,9 @@ def _digits(parts: Any) -> str:
 
 
 def training_fingerprint(study: "Study", sweep: str) -> str:
-    """Hash of the settings of a sweep's cells, without its axes.
+    """Return a hash of the settings of a sweep's cells, without its axes.
 
-    Trials whose own key is still the same come from the store.
+    After a change, trials with the same key as before still come from the store.
     """
     grid = study.sweeps[sweep]
     return fingerprint(
@@ -86,7 +86,7 @@ def training_fingerprint(study: "Study", sweep: str) -> str:
 
 
 def trainer_fingerprint(study: "Study", problem: str) -> str:
-    """Hash of how a problem is trained, on what, and with which network, whatever its grid."""
+    """Return a hash of the training, data and network of a problem, without its grid."""
     parts = study.problems[problem]
     backbone = study.backbones[parts.backbone]
     features = study.features(problem)
@@ -108,7 +108,7 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
 
 
 def _data(study: "Study", name: str) -> Any:
-    """Return what a prepared dataset is made from: its section, and the tokenizer that reads it."""
+    """Return the settings of a prepared dataset: its section, and its tokenizer."""
     dataset = study.datasets[name]
     plain = dataset.model_dump(
         mode="json", exclude={"title", "description", "duplicates", "private"}
@@ -118,8 +118,8 @@ def _data(study: "Study", name: str) -> Any:
 
 
 def _network(study: "Study", backbone: Backbone) -> Any:
-    """Return what a prepared backbone is made from: section, tokenizer, data of its pretraining."""
-    # Features are made from a backbone, and are an output of their own.
+    """Return the settings of a prepared backbone: section, tokenizer, data of its pretraining."""
+    # Features are an output of their own.
     plain = backbone.model_dump(mode="json", exclude={"title", "features"})
     public = backbone.made_from.get("weights")
     return [plain, _tokenizer(study, backbone), public and _data(study, public)]
@@ -131,12 +131,12 @@ def _tokenizer(study: "Study", backbone: Backbone) -> Any:
 
 
 def _encoded(dataset: Dataset) -> bool:
-    """Whether a dataset holds images that are decoded, so that the decoder's version counts."""
+    """Return whether a dataset has encoded images, so that the version of the decoder matters."""
     return dataset.kind == "image" and isinstance(dataset.source, HubSource | FolderSource)
 
 
 def prepared_fingerprint(study: "Study", kind: str, name: str) -> str:
-    """Hash of what a dataset, a backbone or the tokenizer of one is made from, without times of files."""
+    """Return a hash of the settings of a dataset, backbone or tokenizer, without times of files."""
     if kind == "dataset":
         return fingerprint(_data(study, name))
     backbone = study.backbones[name]
@@ -146,15 +146,15 @@ def prepared_fingerprint(study: "Study", kind: str, name: str) -> str:
 
 
 def noise_settings(study: "Study", dataset: str) -> Any:
-    """Return what the noise for a dataset is calibrated to, beside epsilon, epochs and batch size."""
+    """Return the settings of noise calibration for a dataset, without epsilon, epochs and batch size."""
     return [_plain(study.privacy), study.train_size(dataset)]
 
 
 def target_fingerprint(study: "Study", target: Target) -> str:
-    """Hash of what a figure or table is drawn for: its own section, and those of what it draws.
+    """Return a hash of the settings of a figure or table.
 
-    These are the sweeps that it selects from, with their datasets, backbones and methods; all of
-    them for a table that selects nothing.
+    They are its own section and the sweeps that it selects from, with their datasets, backbones and
+    methods; a table that selects nothing depends on all sweeps.
     """
     drawn = {study.sweep_of(cell) for each in target.selections() for cell in each.cells()}
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
@@ -165,8 +165,8 @@ def target_fingerprint(study: "Study", target: Target) -> str:
         "sources": sources(*_DRAWING),
     }
     if not type(target).__module__.startswith("dpsweep."):
-        # A family of the study's own: what draws it is in one of its files.
-        parts["own"] = _own_files(study)
+        # The code that draws a family of the study's own is in one of its files.
+        parts["own"] = [checksum(Path(file)) for file in study.figure_files]
     if isinstance(target, ComparisonTable):
         parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
@@ -174,7 +174,7 @@ def target_fingerprint(study: "Study", target: Target) -> str:
         sections = getattr(study, f"{kind}s")
         used = {getattr(sweep, kind) for sweep in sweeps.values()}
         parts[kind] = {name: _plain(sections[name]) for name in used}
-    # Those that a study does not define have no title that could change.
+    # An optimizer that the study does not define has no title that could change.
     optimizers = {sweep.problem.optimizer for sweep in sweeps.values()} & study.optimizers.keys()
     if optimizers:
         parts["optimizer"] = {name: _plain(study.optimizers[name]) for name in optimizers}
@@ -182,17 +182,12 @@ def target_fingerprint(study: "Study", target: Target) -> str:
 
 
 def report_fingerprint(study: "Study") -> str:
-    """Hash of what the report and the other pages are written for: the whole study, and what draws them."""
+    """Return a hash of the whole study and of the code that writes the report and the other pages."""
     return fingerprint([_plain(study), sources(*_WRITING)])
 
 
-def _own_files(study: "Study") -> list[str]:
-    """Checksums of the Python files with the study's own figures."""
-    return [checksum(Path(file)) for file in study.figure_files]
-
-
 def audit_fingerprint(study: "Study") -> str:
-    """Hash of what the settings of the audit are trained for.
+    """Return a hash of the settings of the audit.
 
     Raises:
         ValueError: the study has no audit.
@@ -201,7 +196,7 @@ def audit_fingerprint(study: "Study") -> str:
         raise ValueError("the study has no section audit")
     left_out = {"epsilon", "batch_size"}
     if study.audit.randomness == "public":
-        # As before there was the key.
+        # The hash is the same as before this key was added.
         left_out.add("randomness")
     problem = study.sweeps[study.audit.sweep].problem
     audit = study.audit.model_dump(mode="json", exclude=left_out)
@@ -211,7 +206,7 @@ def audit_fingerprint(study: "Study") -> str:
 
 @cache
 def sources(*parts: str) -> str:
-    """Hash of source files of dpsweep.
+    """Return a hash of source files of dpsweep.
 
     Args:
         parts: packages, or single modules, such as ``figures`` and ``study/choice.py``.
@@ -222,7 +217,7 @@ def sources(*parts: str) -> str:
 
 
 def source_files(place: Path) -> list[Path]:
-    """Return the files of a package with its templates, or a module, in order of their names."""
+    """Return the source files and templates of a package, or a single module, sorted by name."""
     files = walk(place) if place.is_dir() else [place]
     return sorted(file for file in files if file.suffix in _SOURCES)
 
@@ -235,7 +230,7 @@ TRAINER = (
     "data/resize.py",
     "config/clipping.py",
 )
-"""The sources that train."""
+"""The sources that a trial depends on."""
 _DRAWING = (
     "figures",
     "tables",
@@ -246,18 +241,18 @@ _DRAWING = (
     "config",
     "study",
 )
-"""The sources that draw: `config` selects cells and `study` writes captions."""
+"""The sources that a figure or table depends on: `config` selects cells, `study` writes captions."""
 _WRITING = (*_DRAWING, "report", "release")
 _SOURCES = (".py", ".j2", ".js", ".css", ".csv")
 
 
 def source_fingerprint(section: Dataset | Backbone) -> str:
-    """Hash of what a dataset or a backbone is prepared from, local files included.
+    """Return a hash of the settings and local files that a dataset or backbone is prepared from.
 
-    Files count by size and time of writing: reading hundreds of gigabytes would take too long.
+    Of files it uses size and time of writing, since reading hundreds of gigabytes would take too long.
     """
     part = section.source if isinstance(section, Dataset) else section.weights
-    # Features are made from a backbone, and are an output of their own.
+    # Features are an output of their own.
     plain = section.model_dump(mode="json", exclude={"features", "private"})
     prepared_from: list[Any] = [plain, _local_state(part)]
     if isinstance(section, Dataset) and _encoded(section):
@@ -266,7 +261,7 @@ def source_fingerprint(section: Dataset | Backbone) -> str:
 
 
 def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
-    """Size and time of writing of the local files that a part of the study names, by path."""
+    """Return size and time of writing of the local files that a section names, by path."""
     named = (section.local_folders() | section.local_files()).values() if section else ()
     found = {}
     for place in (Path(path).expanduser() for path in named):
@@ -278,7 +273,7 @@ def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
 
 
 def section_fingerprint(section: Any) -> str:
-    """Hash of one part of the study, for example a dataset or a figure."""
+    """Return a hash of one section of the study, for example a dataset or a figure."""
     return fingerprint(_plain(section))
 
 

@@ -1,4 +1,4 @@
-"""Read a study from YAML: overlays, and errors for the person who wrote the file."""
+"""Reading a study from YAML, with overlays and with messages for the author of the file."""
 
 import csv
 import re
@@ -19,7 +19,7 @@ from dpsweep.study.study import Study
 
 
 class StudyError(DpsweepError):
-    """A study file that cannot be used; the message is for the person who wrote it."""
+    """A study file that cannot be used; the message is for the author of the file."""
 
 
 class _Replace(dict[Any, Any]):
@@ -27,10 +27,9 @@ class _Replace(dict[Any, Any]):
 
 
 class StudyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that reads 1e-5 as a number and refuses a key that is there twice.
+    """Loader of safe YAML that reads 1e-5 as a number and refuses a key that stands twice.
 
-    It is read by libyaml where PyYAML has it: every job reads the study, and this is ten times as
-    fast.
+    It uses libyaml if PyYAML has it, which is ten times as fast: every job reads the study.
     """
 
 
@@ -38,7 +37,7 @@ def _mapping(loader: StudyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
         line = key_node.start_mark.line + 1
-        # A key that is itself a list or a mapping is refused by YAML's own constructor.
+        # PyYAML refuses a list or a mapping as a key by itself.
         if isinstance(key_node, yaml.ScalarNode):
             if key_node.value in seen:
                 raise StudyError(
@@ -61,7 +60,7 @@ def _replacing_mapping(loader: StudyLoader, node: yaml.Node) -> _Replace:
 
 StudyLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
 StudyLoader.add_constructor("!replace", _replacing_mapping)
-# YAML 1.1 wants a dot in floats; everyone writes 1e-5.
+# YAML 1.1 requires a dot in floats, but people write 1e-5.
 StudyLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
@@ -70,7 +69,7 @@ StudyLoader.add_implicit_resolver(
 
 
 def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a study file on top of the one that it extends; ``overlays`` are those that extend it."""
+    """Read a study file, merged into the one that it extends; ``overlays`` are the files that extend it."""
     whole = f"{path} (which {overlays[-1]} extends)" if overlays else str(path)
     if path.resolve() in (overlay.resolve() for overlay in overlays):
         raise StudyError(f"{whole}: extends itself; allowed: a chain of files that ends")
@@ -85,7 +84,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{whole}: not valid YAML: brackets inside of brackets, too deep"
         ) from None
     except (yaml.YAMLError, ValueError, AttributeError) as error:
-        # PyYAML lets errors of int() and of dates through.
+        # PyYAML does not catch the ValueError of int() and of dates.
         raise StudyError(f"{whole}: not valid YAML\n{error}") from None
     if not isinstance(content, dict):
         raise StudyError(
@@ -116,7 +115,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def _beside(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Let the names of files of figures start at the folder of ``path``."""
+    """Make the paths of files of figures relative to the folder of ``path``."""
     files = content.get("figures")
     if not isinstance(files, str | list):
         return content
@@ -129,7 +128,7 @@ def _beside(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Put the rows of a CSV file in place of its name, which starts at the folder of ``path``."""
+    """Replace the path of a CSV file, relative to the folder of ``path``, by its rows."""
     named = content.get("references")
     if not isinstance(named, str):
         return content
@@ -147,7 +146,7 @@ def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _cell(text: str) -> float | int | str:
-    """A cell of a CSV file as YAML reads it."""
+    """Return a cell of a CSV file as the type that YAML would give it."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -158,7 +157,7 @@ def _cell(text: str) -> float | int | str:
 
 def _merge(below: Any, above: Any) -> Any:
     if isinstance(below, dict) and isinstance(above, dict) and not isinstance(above, _Replace):
-        # The keys of another kind of section are others: what it replaces has none of them.
+        # Sections of different kinds have different keys: do not merge them.
         if "kind" in below and "kind" in above and below["kind"] != above["kind"]:
             return dict(above)
         return below | {key: _merge(below.get(key), value) for key, value in above.items()}
@@ -168,19 +167,18 @@ def _merge(below: Any, above: Any) -> Any:
 def load_study(path: str | Path, figures: bool = True) -> Study:
     """Read and check a study file.
 
-    A study may build on another with ``extends: other.yaml`` (relative to itself), or on one that comes
-    with dpsweep (``extends: paper``): mappings are
-    merged key by key, anything else is replaced. A mapping tagged ``!replace`` takes the place of the
-    whole mapping below it, and so does one of another ``kind``.
+    A study may extend another one: ``extends: other.yaml``, relative to its own folder, or ``extends: paper``
+    for one that comes with dpsweep. Mappings are merged key by key; other values are replaced. A mapping
+    tagged ``!replace``, or of another ``kind``, replaces the whole mapping below it.
 
     Args:
         path: the study file.
-        figures: whether its figures are read too, which runs the Python files that it names. Without them it
-            has none.
+        figures: whether to read its figures too, which runs the Python files that it names; if not, the study
+            has no figures and tables.
 
     Raises:
         StudyError: the file is missing, is not YAML, or does not fit the schema. The message
-            names each key, what was found, and what is allowed.
+            names each wrong key, the value found, and what is allowed.
     """
     content = _read(Path(path))
     if not figures:

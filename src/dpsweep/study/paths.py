@@ -1,4 +1,4 @@
-"""Where every result lies: the one place that makes file names."""
+"""The paths of all results; no other module makes file names."""
 
 import os
 import re
@@ -18,11 +18,11 @@ _MADE_FOR = re.compile(r"-[0-9a-f]{10}$")
 class Paths:
     """File names under a study's results folder.
 
-    The names of cells, and of what is measured on them, end with what they are made for in a study
+    The names of cells, and of measurements on them, end with ten digits for their settings
     (`dpsweep.study.fingerprints.MadeFor`): a result of other settings is another file.
 
-    What is drawn of an unfinished study (``partial``) lies beside what is drawn of a finished one,
-    so that a running study can be watched.
+    Figures, tables and pages of an unfinished study (``partial``) have a folder of their own, so one can
+    watch a running study.
     """
 
     results: Path
@@ -32,7 +32,7 @@ class Paths:
         """Refuse a results folder that cannot be made or written.
 
         Raises:
-            DpsweepError: names the folder that is in the way.
+            DpsweepError: names the folder, or the file in its place.
         """
         existing = self.results
         while not existing.exists() and existing != existing.parent:
@@ -43,28 +43,28 @@ class Paths:
             raise DpsweepError(f"results: {self.results}: {existing} cannot be written")
 
     def dataset(self, name: str) -> Path:
-        """Folder of a prepared dataset."""
+        """Return the folder of a prepared dataset."""
         return self.results / "data" / name
 
     def backbone(self, name: str) -> Path:
-        """Folder of a prepared backbone."""
+        """Return the folder of a prepared backbone."""
         return self.results / "backbones" / name
 
     def tokenizer(self, backbone: str) -> Path:
-        """The tokenizer of a backbone that reads text."""
+        """Return the file with the tokenizer of a backbone that reads text."""
         return self.results / "tokenizers" / f"{backbone}.json"
 
     def features(self, dataset: str, backbone: str) -> Path:
-        """Folder of the features that a backbone has for a dataset."""
+        """Return the folder of the features that a backbone computes for a dataset."""
         return self.results / "features" / dataset / backbone
 
     def noise(
         self, study: Study, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize
     ) -> Path:
-        """The calibration of one (dataset, epsilon, epochs, B) of a study.
+        """Return the file with the noise calibration of one (dataset, epsilon, epochs, B).
 
         Args:
-            study: whose settings it is for.
+            study: the study with the settings.
             dataset: its name.
             epsilon: the target.
             epochs: E.
@@ -75,29 +75,29 @@ class Paths:
         return self.results.joinpath("noise", dataset, file)
 
     def cell(self, cell: Cell) -> Path:
-        """Folder of a cell's outputs, those of former settings included."""
+        """Return the folder of a cell's outputs, which can include outputs of former settings."""
         return self.results.joinpath("cells", cell.problem, cell.name)
 
     def cell_trials(self, study: Study, cell: Cell) -> Path:
-        """The trials of a cell, the file that everything after training reads."""
+        """Return the file with the trials of a cell, which all later stages read."""
         return _in_cell(self.results, cell, f"trials-{study.made_for.cell(cell)}.parquet")
 
     def cell_steps(self, study: Study, cell: Cell) -> Path:
-        """The optimizer steps of a cell's trials."""
+        """Return the file with the optimizer steps of a cell's trials."""
         return _in_cell(self.results, cell, f"steps-{study.made_for.cell(cell)}.parquet")
 
     def cell_log(self, study: Study, cell: Cell) -> Path:
-        """The log of a cell's jobs."""
+        """Return the log of a cell's jobs."""
         name = f"{cell.name}-{study.made_for.cell(cell)}.log"
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
     def cell_timing(self, study: Study, cell: Cell) -> Path:
-        """The time of a cell so far, for `dpsweep status`; it stays where the cell is removed."""
+        """Return the file with the time spent on a cell; it stays if the cell's outputs are removed."""
         return self.cell_log(study, cell).with_suffix(".json")
 
     @property
     def trials(self) -> Path:
-        """Folder of the content-addressed trial store."""
+        """The folder of the content-addressed trial store."""
         return self.results / "trials"
 
     def gradient_norms(
@@ -108,58 +108,58 @@ class Paths:
         epochs: int,
         clipping_bound: ClippingBound,
     ) -> Path:
-        """Gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C).
+        """Return the gradient norms of the best (B, learning rate) of one (problem, epsilon, epochs, C).
 
         Args:
-            study: whose cells compete for them.
+            study: the study with the competing cells.
             problem: its name.
             epsilon: the target.
             epochs: E.
-            clipping_bound: C, or the name of a rule without a bound.
+            clipping_bound: C, or the name of a rule.
         """
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}"
         made_for = study.made_for.gradient_norms(problem, epsilon, epochs, clipping_bound)
         return self.results.joinpath("gradnorms", problem, f"{name}-{made_for}.parquet")
 
     def theory(self, study: Study, cell: Cell) -> Path:
-        """How the gradients of a cell's best trials overlap."""
+        """Return the file with the overlaps of gradients of a cell's best trials."""
         name = f"{cell.name}-{study.made_for.theory(cell)}.parquet"
         return self.results.joinpath("theory", cell.problem, name)
 
     def problem(self, name: str) -> Path:
-        """All trials of a problem in one table."""
+        """Return the file with all trials of a problem."""
         return self.results / "problems" / f"{name}.parquet"
 
     @property
     def drawn(self) -> Path:
-        """Folder of what a reader sees: figures, tables and the report."""
+        """The folder of figures, tables and the report."""
         return self.results / "partial" if self.partial else self.results
 
     def figure(self, target: str, suffix: str) -> Path:
-        """A figure as ``pdf``, ``png``, or the ``csv`` behind it."""
+        """Return the file of a figure as ``pdf``, ``png``, or of its numbers as ``csv``."""
         return self.drawn / "figures" / f"{target}.{suffix}"
 
     def table(self, target: str, suffix: str) -> Path:
-        """A table as ``tex``, ``md`` or ``csv``."""
+        """Return the file of a table as ``tex``, ``md`` or ``csv``."""
         return self.drawn / "tables" / f"{target}.{suffix}"
 
     def audited(self, cell: Cell | str) -> Path:
-        """Result of the audit of one setting; by cell, or by the name of one."""
+        """Return the file with the audit of one setting, given as a cell or its name."""
         name = cell if isinstance(cell, str) else cell.name
         return self.results / "audit" / f"{name}.json"
 
     def audit(self, suffix: str) -> Path:
-        """The audit of all settings: ``csv``, a figure (``pdf``, ``png``), a table (``tex``, ``md``)."""
+        """Return the audit of all settings: ``csv``, figure (``pdf``, ``png``) or table (``tex``, ``md``)."""
         return self.results / "audit" / f"audit.{suffix}"
 
     @property
     def release(self) -> Path:
-        """Folder of a model that may be released."""
+        """The folder of a model that may be released."""
         return self.results / "release"
 
     @property
     def ledger(self) -> Path:
-        """Ledgers of earlier releases, of this study and of those whose results lie beside its own."""
+        """The ledger of earlier releases, shared by all studies with results in the same parent folder."""
         return self.results.parent / "releases.jsonl"
 
     @property
@@ -169,12 +169,12 @@ class Paths:
 
     @property
     def explore(self) -> Path:
-        """The page to explore all cells with."""
+        """The interactive page with all cells."""
         return self.drawn / "explore.html"
 
 
 def settings_of(file: Path) -> str:
-    """The settings in the name of a file, without what it was made for.
+    """Return the name of a file without suffix and without the digits for its settings.
 
     >>> settings_of(Path("gradnorms/digits_vit_film/eps8_epochs2_C0.1-0123456789.parquet"))
     'eps8_epochs2_C0.1'
@@ -182,7 +182,7 @@ def settings_of(file: Path) -> str:
     return _MADE_FOR.sub("", file.stem)
 
 
-# A plan asks for these again and again: a cell is in the inputs of many outputs.
+# Cached, because a cell is an input of many outputs of a plan.
 @cache
 def _in_cell(results: Path, cell: Cell, name: str) -> Path:
     return results.joinpath("cells", cell.problem, cell.name, name)

@@ -1,7 +1,7 @@
-"""Notes beside prepared files: what they were made for, compared whenever they are read.
+"""Notes beside prepared files with a hash of their settings, which is checked when they are read.
 
-Data, networks and tokenizers keep their names, for they are large. Snakemake makes them again if their
-section changes; these notes refuse former ones where its records are lost.
+Prepared data, networks and tokenizers are large, so other settings overwrite them. Snakemake makes them again
+if their section changes; if its records are lost, the notes still detect files of former settings.
 """
 
 from pathlib import Path
@@ -17,24 +17,24 @@ Kind = Literal["dataset", "backbone", "tokenizer"]
 
 
 def note_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
-    """Note the settings that something was just prepared for.
+    """Write the note of a prepared file.
 
     Args:
         study: the study.
         paths: its files.
-        kind: of what is prepared.
+        kind: the kind of the prepared file.
         name: its name in the study.
     """
     write_json(_note(paths, kind, name), prepared_fingerprint(study, kind, name))
 
 
 def check_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
-    """Refuse what was prepared for other settings; what says nothing passes.
+    """Refuse a file that was prepared for other settings; accept one without a note.
 
     Args:
         study: the study.
         paths: its files.
-        kind: of what is prepared.
+        kind: the kind of the prepared file.
         name: its name in the study.
 
     Raises:

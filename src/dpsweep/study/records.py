@@ -1,4 +1,4 @@
-"""The record of a trial: its columns, as docs/design.md has them, and rows in them.
+"""The record of a trial: its columns, as listed in docs/design.md, and tables of rows.
 
 ``python -m dpsweep.study.records`` prints the table of docs/design.md.
 """
@@ -58,7 +58,7 @@ DOCUMENTATION = """\
 | `trainer_sources` | str | checksum of the sources of this code; empty if unknown |
 | `trial_key` | str | the trial's name in the store |
 """  # noqa: E501 (a row of Markdown is one line)
-"""The columns as a table in Markdown, from which the schema is read."""
+"""The columns as a table in Markdown; the schema is parsed from it."""
 
 _TYPES = {
     "str": pa.string(),
@@ -75,15 +75,15 @@ def _column(row: str) -> pa.Field:
 
 
 TRIALS = pa.schema([_column(row) for row in DOCUMENTATION.splitlines()[2:]])
-"""Columns of ``trials.parquet``, one row per trial."""
+"""The columns of ``trials.parquet``, which has one row per trial."""
 
 
 def trial_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return rows as a table with the columns of `TRIALS`.
 
     Raises:
-        ValueError: a row has another set of columns.
-        pyarrow.ArrowInvalid: a value is not of its column's type.
+        ValueError: a row has other columns.
+        pyarrow.ArrowInvalid: a value does not have the type of its column.
     """
     for row in rows:
         if different := row.keys() ^ set(TRIALS.names):

@@ -24,7 +24,7 @@ def study_schema() -> dict[str, Any]:
         for field in model.get("properties", {}).values():
             if "description" in field:
                 field["description"] = " ".join(field["description"].split())
-    # pydantic leaves names open that do not match the pattern; a study refuses them.
+    # pydantic's schema allows names that do not match the pattern; a study refuses them.
     for section in schema["properties"].values():
         if "patternProperties" in section:
             section["additionalProperties"] = False
@@ -32,7 +32,7 @@ def study_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as the YAML file that lies in the repository."""
+    """Return the text of the YAML file with the schema in the repository."""
     return _HEADER + yaml.safe_dump(study_schema(), sort_keys=False, allow_unicode=True, width=100)
 
 

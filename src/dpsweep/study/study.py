@@ -1,4 +1,4 @@
-"""A study: a file whose sections agree with each other, and what is drawn of it."""
+"""A study: a file with sections that agree with each other, and its figures and tables."""
 
 from functools import cached_property
 from typing import Self
@@ -10,14 +10,14 @@ from dpsweep.config.checks import disagreements
 from dpsweep.config.file import StudyFile
 from dpsweep.config.selections import Selection
 from dpsweep.study.bound import Bound
-from dpsweep.study.drawn import Targets, drawn
 from dpsweep.study.fingerprints import MadeFor
+from dpsweep.study.resolved_targets import Targets, resolve_targets
 from dpsweep.study.table_targets import PrintedTable
 from dpsweep.study.targets import Figure
 
 
 class Study(StudyFile):
-    """Everything that is run and drawn."""
+    """The cells, figures and tables of a study file."""
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
@@ -29,12 +29,12 @@ class Study(StudyFile):
 
     @cached_property
     def targets(self) -> Targets:
-        """Resolved targets, and the reasons for those that are not drawn."""
-        return drawn(self)
+        """The resolved figures and tables, and the reasons for those that are not drawn."""
+        return resolve_targets(self)
 
     @cached_property
     def made_for(self) -> MadeFor:
-        """Return the digits in file names that tell the settings of results."""
+        """The digits in file names that stand for the settings of results."""
         return MadeFor(self)
 
     @property
@@ -48,7 +48,7 @@ class Study(StudyFile):
         return self.targets.tables
 
     def cells(self, selection: Selection) -> list[Cell]:
-        """The cells of a selection, in grid order.
+        """Return the cells of a selection, in grid order.
 
         Raises:
             NotDrawnError: a role is not bound, or there is no such cell.
@@ -56,7 +56,7 @@ class Study(StudyFile):
         """
         if not selection.is_complete or selection.problem.name not in self.problems:
             bound = Bound(self)
-            leaf = bound.leaf("selection", selection)
-            bound.resolve([leaf])
-            selection = leaf.selection
+            named = bound.bind("selection", selection)
+            bound.resolve([named])
+            selection = named.selection
         return selection.cells()

@@ -1,4 +1,4 @@
-"""The families of tables: what each shows, and so which cells it needs."""
+"""The families of tables, with the cells that each needs."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
@@ -14,7 +14,7 @@ class PrintedTable(Target):
     """A table."""
 
     table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
-    """Suffixes of its files."""
+    """Suffixes of the files of the table."""
 
 
 class HyperparameterGrid(PrintedTable):
@@ -35,7 +35,7 @@ class ComparedCells(Selection):
     """Entries of a comparison table."""
 
     each: tuple[Axis, ...] = ()
-    """keys of which every value, or every name of the role, is an entry of its own"""
+    """keys with an entry for every value, or for every name of the role"""
 
     _row: list[str] = PrivateAttr(default_factory=list)
     _column: str = PrivateAttr(default="")
@@ -43,12 +43,12 @@ class ComparedCells(Selection):
 
     @property
     def row(self) -> list[str]:
-        """Labels of the entry's row."""
+        """The labels of the entry's row."""
         return self._row
 
     @property
     def column(self) -> str:
-        """Label of the entry's column."""
+        """The label of the entry's column."""
         return self._column
 
     @property
@@ -57,7 +57,7 @@ class ComparedCells(Selection):
         return self._reference
 
     def placed(self, row: Sequence[str], column: str, reference: PaperNumber | None) -> Self:
-        """The entry at its place in the table."""
+        """Return the entry with its place in the table."""
         entry = self.model_copy()
         entry._row, entry._column, entry._reference = list(row), column, reference
         return entry
@@ -73,9 +73,9 @@ LABEL_TITLES = {
 
 
 class ComparisonTable(PrintedTable):
-    """Best accuracy of each selection in a grid of rows and columns, mean [min, max] over repeats.
+    """Best accuracy of each selection in rows and columns: mean [min, max] over repeats.
 
-    With the number of the study's ``references`` beside it, where there is one for the same cells.
+    Beside it is the number of the study's ``references`` for the same cells, if there is one.
     """
 
     family = "comparison"
@@ -85,30 +85,30 @@ class ComparisonTable(PrintedTable):
     shows_means = True
     single = ("epsilon", "epochs")
     rows: Annotated[list[Label], Field(min_length=1)]
-    """what tells rows apart"""
+    """the labels of a row"""
     columns: Annotated[list[Label], Field(min_length=1)]
-    """what tells columns apart"""
+    """the labels of a column"""
     entries: Annotated[list[ComparedCells], Field(min_length=1)]
 
     @property
     def row_titles(self) -> list[str]:
-        """The head of the columns that tell rows apart."""
+        """The titles of the columns with row labels."""
         return [LABEL_TITLES[label] for label in self.rows]
 
 
 class ComparedGrids(PrintedTable):
-    """A table of grids that the study has, compared; their comparisons stand in a file of their own."""
+    """A table that compares grids of the study; a further file has the comparisons."""
 
     table_files = ("tex", "md", "csv", "comparisons.csv")
 
     _cells: list[Selection] = PrivateAttr(default_factory=list)
 
     def leaves(self) -> list[Selection]:
-        """The grids that are compared."""
+        """Return the grids that are compared."""
         return self._cells
 
     def of(self, cells: Sequence[Selection]) -> Self:
-        """The table of these grids."""
+        """Return the table with these grids."""
         table = self.model_copy()
         table._cells = list(cells)
         return table
@@ -117,7 +117,7 @@ class ComparedGrids(PrintedTable):
 class TuningImplications(ComparedGrids):
     """The paper's tuning rules, each with the measured evidence.
 
-    It is drawn from every private sweep that crosses batch sizes with clipping bounds.
+    It uses every private sweep that crosses batch sizes with clipping bounds.
     """
 
     family = "tuning_implications"
@@ -127,7 +127,7 @@ class TuningImplications(ComparedGrids):
 class OptimizerTable(ComparedGrids):
     """The gain of each optimizer over one of them in the same settings, with paired intervals.
 
-    It is drawn from every private sweep whose dataset, backbone and method are trained with the baseline too.
+    It uses every private sweep if the baseline trains the same dataset, backbone and method.
     """
 
     family = "optimizers"

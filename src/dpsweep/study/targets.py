@@ -1,8 +1,8 @@
-"""The families of figures: what each draws, and so which cells it needs.
+"""The families of figures, one class each, with the cells that they need.
 
-One class a family. A function describes a figure with roles and words (`dpsweep.figures.paper`);
-`dpsweep.study.drawn` turns it into one of the same class in which every selection names its cells. These
-classes import nothing that draws: each job of a study reads them.
+A function describes a figure with roles and words (`dpsweep.figures.paper`). `dpsweep.study.resolved_targets`
+makes from it a figure of the same class whose selections name their cells. These classes import no plotting
+library, because every job of a study imports them.
 """
 
 from importlib import import_module
@@ -35,39 +35,39 @@ class Target(Settings):
     part: ClassVar[str] = "panels"
     """The key of the target's selections."""
     needs_bounds: ClassVar[bool] = False
-    """Whether the target draws C, which AUTO-S and training without clipping do not have."""
+    """Whether the target draws C; AUTO-S and training without clipping have no C."""
     ordered: ClassVar[bool] = False
-    """Whether the lines of a panel are listed from the easy problem to the hard one."""
+    """Whether the lines of a panel go from the easy problem to the hard one."""
     tunes: ClassVar[bool] = False
-    """Whether settings are chosen by accuracy for what is drawn; the caption then says how."""
+    """Whether the drawn settings are chosen by accuracy; the caption then says how."""
     shows_means: ClassVar[bool] = False
-    """Whether accuracies are means over the seeds that chose; the caption then says what that means."""
+    """Whether accuracies are means over the seeds that chose; the caption then explains the optimism."""
     marks: ClassVar[tuple[str, str]] = ("", "")
-    """The squares that are marked as good as the best, and the set they are among, for the caption."""
+    """For the caption: the mark of squares as good as the best, and the group that they are compared in."""
     tuning_note: ClassVar[str] = ""
-    """Further words of the caption on how settings were chosen."""
+    """A further sentence of the caption on how settings were chosen."""
     single: ClassVar[tuple[str, ...]] = ()
-    """Axes of which each selection must have one value, where they are not drawn: a line is one problem."""
+    """Axes that must have one value in each selection unless they are drawn: a line is one problem."""
     drawn: ClassVar[tuple[str, ...]] = ()
-    """Axes of which each selection must have two values or more: a curve runs along them."""
+    """Axes that must have two values or more in each selection, such as the x axis of a curve."""
 
     section: str = ""
-    """heading of the report that it appears under: that of its function (`figure`, `table`)"""
+    """its heading in the report, from its function (`figure`, `table`)"""
     caption: Annotated[str, Field(min_length=1)]
-    """in the report; {dataset}, {epochs}, {seeds} and others stand for what is drawn
+    """in the report; {dataset}, {epochs}, {seeds} and others are replaced by texts
     (dpsweep.study.captions)"""
 
     def selections(self) -> list[Selection]:
-        """Every selection of the target."""
+        """Return every selection of the target."""
         return self.leaves()
 
     def parts(self) -> list[Any]:
-        """The panels, entries or cells of the target; none of a table that selects no cells."""
+        """Return the panels, entries or cells of the target; none for a table that selects no cells."""
         parts = getattr(self, self.part, [])
         return parts if isinstance(parts, list) else [parts]
 
     def leaves(self) -> list[Selection]:
-        """The parts that select cells, in the order of the file."""
+        """Return the selections of the parts, or of their lines, in the order of the file."""
         return [
             leaf
             for part in self.parts()
@@ -75,51 +75,51 @@ class Target(Settings):
         ]
 
     def gradient_norms(self) -> list[Selection]:
-        """Selections whose gradient norms the target draws (all batch sizes compete)."""
+        """Return the selections whose gradient norms the target draws (all batch sizes compete)."""
         return []
 
     def overlaps(self) -> list[Selection]:
-        """Selections of cells of whose best trials the target draws how the gradients overlap."""
+        """Return the selections of cells whose overlaps of gradients the target draws."""
         return []
 
     def single_axes(self) -> tuple[str, ...]:
-        """Axes of which each selection must have one value: whatever else it has several of is tuned."""
+        """Return the axes that must have one value in each selection; axes in neither list are tuned."""
         return tuple(axis for axis in self.single if axis not in self.drawn_axes())
 
     def drawn_axes(self) -> tuple[str, ...]:
-        """Axes of which each selection must have two values or more: they are what is drawn."""
+        """Return the axes that the target draws: each selection must have two values or more."""
         return self.drawn
 
     def caption_end(self) -> str:
-        """End of the caption, once the selections have names and values."""
+        """Return the end of the caption of a resolved target."""
         return ""
 
 
 class Figure(Target):
-    """A figure. A family of your own has its numbers from ``compute``, and draws them in ``plot``."""
+    """A figure. A family of your own defines ``compute`` for its numbers and ``plot`` to draw them."""
 
     module: ClassVar[str] = ""
-    """The module that draws the family, by its functions ``compute_<family>`` and ``plot_<family>``."""
+    """The module with the functions ``compute_<family>`` and ``plot_<family>``."""
 
     def compute(
         self, study: "Study", paths: "Paths", missing: list[Path] | None = None
     ) -> "pd.DataFrame":
-        """Read results, and return the rows of the figure's CSV; none where nothing is there yet.
+        """Read results, and return the rows of the figure's CSV; no rows if there are no results yet.
 
         Args:
             study: the study that has the figure.
-            paths: where its results lie.
-            missing: absent files are added to it and left out. Where it is None, they are an error.
+            paths: the paths of its results.
+            missing: absent files are added to it and left out. If it is None, they are an error.
 
         Raises:
             MissingResultsError: a file is absent, and ``missing`` is None.
-            UnreadableResultsError: a file does not hold what it should.
+            UnreadableResultsError: a file has a wrong content.
         """
         found: pd.DataFrame = self._function("compute")(study, paths, self, missing)
         return found
 
     def plot(self, numbers: "pd.DataFrame") -> "matplotlib.figure.Figure":
-        """Draw the numbers of `compute`, and nothing else."""
+        """Draw the numbers of `compute`."""
         drawing: matplotlib.figure.Figure = self._function("plot")(self, numbers)
         return drawing
 
@@ -128,21 +128,21 @@ class Figure(Target):
 
 
 class _Overlaps(Figure):
-    """Drawn from how the gradients of trials overlap (`dpsweep.theory`), which is not private."""
+    """A figure of overlaps of the gradients of trials (`dpsweep.theory`), which are not private."""
 
     panels: Panels
 
     def overlaps(self) -> list[Selection]:
-        """The cells of every panel."""
+        """Return the selections of all panels."""
         return list(self.panels)
 
     def caption_end(self) -> str:
-        """Every figure of raw gradients says so."""
+        """Return the warning that the figure is not private."""
         return "Not private: drawn from raw gradients."
 
 
 class Heatmap(Figure):
-    """Mean macro accuracy over two axes; whatever is not an axis is tuned.
+    """Mean macro accuracy over two axes; everything else is tuned.
 
     Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
     """
@@ -158,7 +158,7 @@ class Heatmap(Figure):
     x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
     y: Literal["batch_size", "clipping_bound"] = "batch_size"
     colour_scale: Literal["shared", "panel"] = "shared"
-    """one colour scale for all panels, or one for each (from worst to best)"""
+    """one colour scale for all panels, or one for each panel (from worst to best)"""
     panels: Panels
 
     @model_validator(mode="after")
@@ -168,14 +168,14 @@ class Heatmap(Figure):
         return self
 
     def drawn_axes(self) -> tuple[str, ...]:
-        """The two axes of the map."""
+        """Return the two axes of the map."""
         return (self.x, self.y)
 
 
 class ClippingCurve(Figure):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
-    The lines of a panel are listed from the easy problem to the hard one. Points that are as good as the best
+    The lines of a panel go from the easy problem to the hard one. Points that are as good as the best
     of their line are ringed (`dpsweep.analysis.scatter`).
     """
 
@@ -197,7 +197,7 @@ class ClippingCurve(Figure):
 
 
 class _GradientNorms(Figure):
-    """Drawn from per-example gradient norms at the best batch size, a panel for each problem."""
+    """A figure of per-example gradient norms at the best batch size, with a panel for each problem."""
 
     needs_bounds = True
     tunes = True
@@ -206,7 +206,7 @@ class _GradientNorms(Figure):
     panels: Panels
 
     def gradient_norms(self) -> list[Selection]:
-        """The norms of every panel's (epsilon, epochs, C)."""
+        """Return the selections of all panels."""
         return list(self.panels)
 
 
@@ -229,7 +229,7 @@ class GradientNormHistogram(_GradientNorms):
 class PerClass(Figure):
     """Per class, ordered from easy to hard: relative retained weight, and accuracy difference.
 
-    Each panel's selection names the clipping bounds that are drawn, the baseline among them.
+    Each panel names the clipping bounds to draw; they include the baseline.
     """
 
     family = "per_class"
@@ -241,25 +241,25 @@ class PerClass(Figure):
     drawn = ("clipping_bound",)
 
     baseline: Annotated[float, Field(gt=0)] = 1.0
-    """the C that the others are compared with; by default what the word baseline stands for"""
+    """the C that the others are compared with; by default that of the word baseline"""
     rows: Annotated[
         list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
     ] = ["retained_weight", "accuracy_difference"]
     retained_weight_of: Literal["trainable", "classifier"] = "trainable"
-    """whose gradient norms the retained weight is made of: those of all trainable parameters, which
+    """the gradient norms behind the retained weight: those of all trainable parameters, which
     are clipped, or of the classifier alone"""
     panels: Panels
 
     def selections(self) -> list[Selection]:
-        """Every panel, and its cells at the baseline, whether or not the panel names them."""
+        """Return every panel, and its cells at the baseline even if the panel does not name them."""
         return [each for panel in self.panels for each in (panel, self.at_baseline(panel))]
 
     def at_baseline(self, panel: Selection) -> Selection:
-        """The cells of a panel at the baseline C."""
+        """Return the cells of a panel at the baseline C."""
         return panel.model_copy(update={"clipping_bound": self.baseline})
 
     def gradient_norms(self) -> list[Selection]:
-        """The norms of every drawn (epsilon, epochs, C), where retained weight is a row."""
+        """Return all selections if retained weight is a row."""
         return self.selections() if "retained_weight" in self.rows else []
 
 
@@ -302,17 +302,17 @@ class NoiseCurve(Figure):
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
     minimum_steps: dict[str, PositiveInt] = {}
     """the fewest steps that suffice according to a paper, by problem
-    (<dataset>_<backbone>_<method>): a vertical line where x is steps and that problem is drawn"""
+    (<dataset>_<backbone>_<method>): a vertical line if x is steps and that problem is drawn"""
 
     @property
     def marked_steps(self) -> int | None:
-        """Return the steps at the vertical line; a paper's number holds for its own problem only."""
+        """The steps at the vertical line; the number of a paper holds for its own problem only."""
         if all(axes.x != "steps" for axes in self.axes):
             return None
         return self.minimum_steps.get(self.cells.problem.name)
 
     def caption_end(self) -> str:
-        """Explain the vertical line, where there is one."""
+        """Return the explanation of the vertical line, if there is one."""
         steps = self.marked_steps
         if steps is None:
             return ""
@@ -320,9 +320,9 @@ class NoiseCurve(Figure):
 
 
 class AttackerCurves(Figure):
-    """How many present people the best attacker recognises, by how many absent ones they accuse.
+    """The true positive rate of the best membership attack against its false positive rate.
 
-    A line per epsilon, from noise, sampling rate and steps: of training, and of nothing that it led to.
+    A line per epsilon. It is computed from noise, sampling rate and steps, not from accuracies.
     """
 
     family = "attacker_curves"
@@ -331,7 +331,7 @@ class AttackerCurves(Figure):
     single = ("epochs", "batch_size")
 
     records: Annotated[list[PositiveInt], Field(min_length=1)] = [1]
-    """how many records one person has; a line for each"""
+    """numbers of records of one person; a line for each"""
     panels: Panels
 
 
@@ -348,7 +348,7 @@ class NormTrace(Figure):
 
 
 class OptimalBatchSize(Figure):
-    """The mean over repeats of the best batch size against epochs, a line per epsilon."""
+    """The best batch size against epochs, mean over repeats, a line per epsilon."""
 
     family = "optimal_batch_size"
     module = "dpsweep.figures.accuracy_lines"
@@ -378,7 +378,7 @@ class OptimalClippingTrace(_Overlaps):
 
 
 class PrivacyEffectsFigure(_Overlaps):
-    """Best C over epsilon: of its noise alone, of the gradients that it leads to alone, and of both."""
+    """Best C over epsilon: by the effect of noise alone, of the gradients alone, and of both."""
 
     family = "privacy_effects"
     module = "dpsweep.figures.clipping_theory"
@@ -388,10 +388,10 @@ class PrivacyEffectsFigure(_Overlaps):
 
 
 class PredictedClipping(_Overlaps):
-    """Best C as the theory predicts it, beside the measured one, over all problems of the panels.
+    """The best C as predicted by the theory, beside the measured one, over all problems of the panels.
 
-    Gradients are those of the trial whose C is the nearest to 1. A panel with a clipping rule without a
-    bound, such as AUTO-S, is that rule for the problems of the other panels.
+    The gradients come from the trial with the C nearest to 1. A panel with a clipping rule without a
+    bound, such as AUTO-S, adds that rule to the problems of the other panels.
     """
 
     family = "predicted_clipping"
@@ -401,7 +401,7 @@ class PredictedClipping(_Overlaps):
     drawn = ("clipping_bound",)
 
     def overlaps(self) -> list[Selection]:
-        """The cells of every problem at the C nearest to 1."""
+        """Return the cells of every problem at the C nearest to 1."""
         return [
             panel.model_copy(
                 update={"clipping_bound": nearest_to_one(panel.values("clipping_bound"))}
@@ -412,7 +412,7 @@ class PredictedClipping(_Overlaps):
 
 
 def named_rule(selection: Selection) -> str | None:
-    """The clipping rule of a selection, if it is one without a bound; None with bounds."""
+    """Return the clipping rule of a selection if the rule has no bound, else None."""
     first = next(iter(selection.values("clipping_bound")), None)
     return first if isinstance(first, str) and first in RULES else None
 

@@ -1,17 +1,16 @@
-"""The trials of a cell: how many there are, what is kept of the best, and which the bracket skips."""
+"""The trials of a cell: their number, and the search over learning rates that skips some."""
 
 from collections.abc import Callable
 
 from dpsweep.study.study import Study
 
-# The best trial of a cell keeps its parameters after every epoch where they take at most this
-# much. That is every FiLM, LoRA and head-only trial of the paper; gradient norms of a larger
-# one train it again.
+# The best trial of a cell keeps its parameters after every epoch if they take at most this many bytes.
+# Every FiLM, LoRA and head-only trial of the paper does; gradient norms of a larger one train it again.
 KEPT_PARAMETER_BYTES = 100e6
 
 
 def trials_per_cell(study: Study, sweep: str) -> int:
-    """Trials that a cell trains; at most that many with ``selection: bracket``."""
+    """Return the number of trials that a cell trains; with ``selection: bracket``, the maximum."""
     grid = study.sweeps[sweep]
     rates = len(grid.learning_rates)
     match study.training.selection:
@@ -28,22 +27,22 @@ def bracket_maximum(count: int, score: Callable[[int], float]) -> int:
     >>> bracket_maximum(8, lambda position: -abs(position - 5))
     5
 
-    Fibonacci search (Kiefer 1953): two values inside the interval that must hold the maximum tell
-    which end to drop, and the remaining one is used again. `bracket_trials` values are enough for
-    a strictly unimodal sequence; noise or a plateau can cost the best value, never an error.
+    Fibonacci search (Kiefer 1953): two values inside the interval with the maximum show which end to
+    drop, and one of them is used again. `bracket_trials` values are enough for a strictly unimodal
+    sequence. With noise or a plateau the search can miss the best value, but it never fails.
 
     Args:
         count: length of the sequence.
-        score: gives a value by position; it is called at most once for each.
+        score: returns the value at a position; it is called at most once for each.
 
     Returns:
-        The position of the largest value that was looked at; the smallest one on ties.
+        The position of the largest value that was computed; the smallest position on ties.
     """
     values: dict[int, float] = {}
 
     def value(position: int) -> float:
         if position >= count:
-            return float("-inf")  # the sequence goes on falling
+            return float("-inf")  # the sequence falls behind its end
         if position not in values:
             values[position] = score(position)
         return values[position]
@@ -59,7 +58,7 @@ def bracket_maximum(count: int, score: Callable[[int], float]) -> int:
 
 
 def bracket_trials(count: int) -> int:
-    """How many values of a sequence of this length `bracket_maximum` looks at, at most."""
+    """Return the largest number of values of a sequence of this length that `bracket_maximum` computes."""
     near, far = _first_probes(count)
     trials = 1
     while near != far:
@@ -68,7 +67,7 @@ def bracket_trials(count: int) -> int:
 
 
 def _first_probes(count: int) -> tuple[int, int]:
-    """Consecutive Fibonacci numbers whose sum leaves room for ``count`` positions between ends."""
+    """Return consecutive Fibonacci numbers with a sum larger than ``count``."""
     near, far = 1, 1
     while near + far - 1 < count:
         near, far = far, near + far

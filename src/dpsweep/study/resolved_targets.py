@@ -1,8 +1,8 @@
-"""The figures and tables of a study: their descriptions, with the study's own names and values.
+"""The figures and tables of a study, resolved: with the names and values of the study.
 
-A description becomes one target, or one for each member of a series. Roles get names and words get
-values (`dpsweep.study.bound`), a part for each of several values is written out, and titles and captions are
-made (`dpsweep.study.captions`). What the study has no roles or cells for is listed with the reason.
+A description becomes one target, or one for each member of a series. `dpsweep.study.bound` replaces roles
+by names and words by values. A part with ``each`` becomes several parts, and `dpsweep.study.captions` makes
+titles and captions. Targets that need roles or cells that the study lacks are listed with the reason.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
 from dpsweep.config.selections import NAMED, PARTS, Line, LinePanel, Selection
 from dpsweep.config.sweeps import Sweep
-from dpsweep.study.bound import Bound, Leaf, MistakeError, NotDrawnError
+from dpsweep.study.bound import Bound, BoundSelection, MistakeError, NotDrawnError
 from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
 from dpsweep.study.descriptions import Description, Series, descriptions
 from dpsweep.study.table_targets import (
@@ -42,8 +42,8 @@ class Targets:
     Attributes:
         figures: figures by name; every selection has names and values.
         tables: tables by name.
-        undrawn: what is not drawn, and why.
-        mistakes: what is wrong in the descriptions, each once.
+        undrawn: by name of a target that is not drawn, the reason.
+        mistakes: errors in the descriptions, each once.
     """
 
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Targets:
     mistakes: list[str] = field(default_factory=list)
 
     def reasons(self) -> dict[str, list[str]]:
-        """Why something is not drawn, and what."""
+        """Return the targets that are not drawn, by reason."""
         found: dict[str, list[str]] = {}
         for name, reason in self.undrawn.items():
             found.setdefault(reason, []).append(name)
@@ -79,7 +79,7 @@ class Targets:
 
     @contextmanager
     def _noting(self, description: Description, member: Mapping[str, Any]) -> Iterator[None]:
-        """Note why a member of a series is not drawn, or what is wrong with its description."""
+        """Record why a member of a series is not drawn, or the mistake in its description."""
         try:
             yield
         except NotDrawnError as reason:
@@ -108,8 +108,8 @@ class Targets:
             self.undrawn[f"parts of {name}"] = "; ".join(resolving.left_out)
 
 
-def drawn(study: StudyFile) -> Targets:
-    """Return what is drawn of a study, whose sections have been checked."""
+def resolve_targets(study: StudyFile) -> Targets:
+    """Return the figures and tables of a study with checked sections."""
     found, bound = Targets(), Bound(study)
     try:
         described = descriptions(study.figure_files, paper=study.has_paper_figures)
@@ -122,7 +122,7 @@ def drawn(study: StudyFile) -> Targets:
 
 
 def _named(description: Description, member: Mapping[str, Any]) -> str:
-    """The name of a member of a series."""
+    """Return the name of a member of a series."""
     name = description.name
     for key, value in member.items():
         name = name.replace(f"{{{key}}}", value if isinstance(value, str) else number(value))
@@ -132,7 +132,7 @@ def _named(description: Description, member: Mapping[str, Any]) -> str:
 def _members(
     bound: Bound, description: Description, chosen: Mapping[str, str], axes: Series
 ) -> Iterator[dict[str, Any]]:
-    """Every combination of the values of a series along its axes, which it names by values or words."""
+    """Return every combination of the values of a series along its axes; words get values first."""
     values = {}
     for axis, words in axes.items():
         found = set()
@@ -140,18 +140,18 @@ def _members(
             if not isinstance(word, str):
                 found.add(word)
                 continue
-            # The members share all their values.
+            # All members have the same values.
             shared_word = {axis: "common" if word == "all" else word}
             others = {key: _listed(each)[0] for key, each in axes.items()}
             target = description.target(**{**chosen, **others, **shared_word})
-            leaves = _leaves(_Resolving(bound, description.where, target).parts())
-            if not leaves:
+            selections = _selections(_Resolving(bound, description.where, target).parts())
+            if not selections:
                 raise MistakeError(
                     f"{description.where}: {axis}: found {word}; allowed: numbers (a {target.family} "
                     "selects no cells)"
                 )
-            bound.resolve(leaves, series=True)
-            found.update(leaves[0].chosen[axis])
+            bound.resolve(selections, series=True)
+            found.update(selections[0].chosen[axis])
         values[axis] = sorted(found, key=lambda each: (isinstance(each, str), each))
     return _combinations(values)
 
@@ -163,29 +163,25 @@ class _Part:
     Attributes:
         where: the place of its description.
         content: as it is described.
-        leaves: its selections: itself, or its lines.
+        selections: those of its lines, or its own.
     """
 
     where: str
     content: Any
-    leaves: list[Leaf]
-
-    @property
-    def selections(self) -> list[Selection]:
-        return [leaf.selection for leaf in self.leaves]
+    selections: list[BoundSelection]
 
     @property
     def several(self) -> list[str]:
-        """The axes of which each value has a part of its own."""
+        """The axes with a part for each value."""
         return [axis for axis in getattr(self.content, "each", ()) if axis not in NAMED]
 
 
 class _Resolving:
-    """A target whose roles get names, and whose words get values.
+    """A target while its roles get names and its words get values.
 
     Args:
         bound: the study.
-        where: the place of the description, for mistakes.
+        where: the place of the description, for error messages.
         described: the figure or table with roles and words.
 
     Attributes:
@@ -198,27 +194,27 @@ class _Resolving:
         self.left_out: dict[str, None] = {}
 
     def target(self) -> Target:
-        """The target: with names and values, titles and a caption.
+        """Return the target with names, values, titles and a caption.
 
         Raises:
             NotDrawnError: the study lacks roles or cells.
-            MistakeError: something is wrong in the description.
+            MistakeError: the description is wrong.
         """
         target = self._described
         parts = self._one_by_one(self.parts())
-        leaves = _leaves(parts)
-        self._bound.resolve(leaves)
+        selections = _selections(parts)
+        self._bound.resolve(selections)
         match target:
             case TuningImplications():
                 target = target.of(_crossed_grids(self._study))
             case OptimizerTable():
                 target = target.of(_rivals(self._study, self._where, target.baseline))
             case NoiseCurve():
-                target = target.model_copy(update={"cells": leaves[0].selection})
+                target = target.model_copy(update={"cells": selections[0].selection})
             case ComparisonTable():
-                target = self._compared(target, leaves)
+                target = self._compared(target, selections)
             case PerClass():
-                target = self._with_baseline(target, leaves)
+                target = self._with_baseline(target, selections)
         if parts and target.part == "panels":
             target = target.model_copy(update={"panels": self._panels(parts)})
         try:
@@ -231,13 +227,13 @@ class _Resolving:
     # -- parts -------------------------------------------------------------------------------
 
     def parts(self) -> list[_Part]:
-        """The parts of the target, those for each name of a role written out.
+        """Return the parts of the target, one for each name of a role in ``each``.
 
-        A part that the study has no roles or cells for is left out.
+        A part that needs roles or cells that the study lacks is left out.
 
         Raises:
-            NotDrawnError: none is left.
-            MistakeError: something is wrong in a part.
+            NotDrawnError: all are left out.
+            MistakeError: a part is wrong.
         """
         found = list[_Part]()
         for index, part in enumerate(self._described.parts()):
@@ -256,23 +252,23 @@ class _Resolving:
         return found
 
     def _part(self, where: str, content: Any) -> _Part:
-        leaves = [(where, content)]
+        places = [(where, content)]
         if isinstance(content, LinePanel):
-            leaves = [
+            places = [
                 (f"{where}.lines[{index}]", line.within(content))
                 for index, line in enumerate(content.lines)
             ]
-        named = [self._bound.leaf(place, leaf, self._described) for place, leaf in leaves]
+        named = [self._bound.bind(place, each, self._described) for place, each in places]
         return _Part(where, content, named)
 
     def _one_by_one(self, parts: list[_Part]) -> list[_Part]:
-        """The parts of the target, those for each value of an axis written out too."""
+        """Return the parts of the target, one for each value of an axis in ``each``."""
         if not any(part.several for part in parts):
             return parts
-        self._bound.resolve(_leaves(parts), series=True)
+        self._bound.resolve(_selections(parts), series=True)
         final = []
         for part in parts:
-            axes = {axis: part.leaves[0].chosen[axis] for axis in part.several}
+            axes = {axis: part.selections[0].chosen[axis] for axis in part.several}
             if "epsilon" in axes and not isinstance(self._described, ComparisonTable):
                 axes["epsilon"] = axes["epsilon"][::-1]  # from the easy problem to the hard one
             copies = [part.content.model_copy(update=own) for own in _combinations(axes)]
@@ -281,24 +277,26 @@ class _Resolving:
             ]
         return final
 
-    # -- what a family needs -----------------------------------------------------------------
+    # -- families -----------------------------------------------------------------------------
 
-    def _with_baseline(self, target: PerClass, leaves: Sequence[Leaf]) -> PerClass:
-        """The figure with the bound that others are compared with."""
+    def _with_baseline(self, target: PerClass, selections: Sequence[BoundSelection]) -> PerClass:
+        """Return the figure with its baseline, the clipping bound that others are compared with."""
         if "baseline" not in target.model_fields_set:
-            return target.model_copy(update={"baseline": self._bound.compared_bound(leaves)})
-        for leaf in leaves:
-            if not all(map(self._study.has, target.at_baseline(leaf.selection).cells())):
+            return target.model_copy(update={"baseline": self._bound.compared_bound(selections)})
+        for each in selections:
+            if not all(map(self._study.has, target.at_baseline(each.selection).cells())):
                 raise MistakeError(
                     f"{self._where}: baseline: found {number(target.baseline)}; allowed: a clipping "
-                    f"bound of {leaf.problem}"
+                    f"bound of {each.problem}"
                 )
         return target
 
-    def _compared(self, table: ComparisonTable, leaves: Sequence[Leaf]) -> ComparisonTable:
-        """The table with its entries at their places, and the paper's numbers for them."""
+    def _compared(
+        self, table: ComparisonTable, selections: Sequence[BoundSelection]
+    ) -> ComparisonTable:
+        """Return the table with its entries in rows and columns, and the paper's numbers for them."""
         entries = []
-        for entry in cast(list[ComparedCells], [leaf.selection for leaf in leaves]):
+        for entry in cast(list[ComparedCells], [each.selection for each in selections]):
             said = facts(self._study, entry)
             epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
             row = [(said | {"epsilon": epsilons})[label] or "–" for label in table.rows]
@@ -311,44 +309,50 @@ class _Resolving:
         return table.model_copy(update={"entries": entries})
 
     def _panels(self, parts: Sequence[_Part]) -> list[Any]:
-        """The panels of a figure: each once, titled, and none that compares a thing with itself."""
+        """Return the panels of a figure, each once and with a title; leave out panels of equal lines."""
         found: dict[Any, _Part] = {}
         for part in parts:
-            cells = [(leaf.problem, *map(tuple, leaf.chosen.values())) for leaf in part.leaves]
+            cells = [(each.problem, *map(tuple, each.chosen.values())) for each in part.selections]
             if len(set(cells)) == len(cells):
-                # Who gives titles of their own wants them all.
+                # Panels of the same cells with titles of their own are all drawn.
                 found.setdefault((part.content.title, *cells), part)
             else:
-                self.left_out[f"{part.leaves[0].problem} has one value of what is compared"] = None
+                self.left_out[f"{part.selections[0].problem} has one value of what is compared"] = (
+                    None
+                )
         if not found:
             raise NotDrawnError("; ".join(self.left_out))
-        said = [[facts(self._study, each) for each in part.selections] for part in found.values()]
+        said = [
+            [facts(self._study, each.selection) for each in part.selections]
+            for part in found.values()
+        ]
         titles = tell_apart([shared(own) for own in said])
         panels = []
         for part, own, title in zip(found.values(), said, titles, strict=True):
             update: dict[str, Any] = {"title": part.content.title or title}
-            panel: Any = part.selections[0]
+            selections = [each.selection for each in part.selections]
+            panel: Any = selections[0]
             if isinstance(part.content, LinePanel):
                 panel, labels = part.content, tell_apart(own)
-                lines = cast(list[Line], part.selections)
+                lines = cast(list[Line], selections)
                 update["lines"] = _labelled(lines, labels, self._described.ordered)
             panels.append(panel.model_copy(update=update))
         return panels
 
 
 def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
-    """The private grids of each problem that the baseline trains too, where the baseline trains it."""
+    """Return the private grids of the settings that the baseline and another optimizer train."""
     if baseline not in study.every_optimizer:
         raise MistakeError(f"{where}: baseline: {unknown(baseline, study.every_optimizer)}")
     trained: dict[tuple[Any, ...], set[str]] = {}
     settings = [
         (sweep, epsilon, epochs)
         for sweep in study.sweeps.values()
-        for epsilon, epochs in _settings(sweep)
+        for epsilon, epochs in itertools.product(_private(sweep), sweep.epochs)
     ]
     for sweep, *setting in settings:
         trained.setdefault((*_rivalry(sweep), *setting), set()).add(sweep.problem.optimizer)
-    # The sweeps of a problem together, as they first appear.
+    # Sweeps of the same problem are neighbours, in the order of their first appearance.
     order = {
         key: place
         for place, key in enumerate(dict.fromkeys(_rivalry(each) for each, *_ in settings))
@@ -364,13 +368,8 @@ def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
 
 
 def _rivalry(sweep: Sweep) -> tuple[str, ...]:
-    """Return what sweeps share whose optimizers are compared."""
+    """Return the parts that sweeps must share for a comparison of their optimizers."""
     return (sweep.dataset, sweep.backbone, sweep.method, clipping_kind(sweep.clipping_bound))
-
-
-def _settings(sweep: Sweep) -> list[tuple[float, int]]:
-    """The private (epsilon, epochs) of a sweep."""
-    return list(itertools.product(_private(sweep), sweep.epochs))
 
 
 def _private(sweep: Sweep) -> list[float]:
@@ -378,7 +377,7 @@ def _private(sweep: Sweep) -> list[float]:
 
 
 def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:
-    """Lines with the labels and the difficulties that they do not say themselves."""
+    """Return lines with labels and difficulties; those of the description stay."""
     shades = _SHADES.get(len(lines) if ordered else 0, (None,) * len(lines))
     return [
         line.model_copy(
@@ -388,8 +387,8 @@ def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> li
     ]
 
 
-def _leaves(parts: Sequence[_Part]) -> list[Leaf]:
-    return [leaf for part in parts for leaf in part.leaves]
+def _selections(parts: Sequence[_Part]) -> list[BoundSelection]:
+    return [each for part in parts for each in part.selections]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -397,13 +396,13 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _combinations(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every combination of the values of a series: a value or a list of them by key."""
+    """Yield every combination of the values of a series: a value or a list of them by key."""
     for values in itertools.product(*map(_listed, series.values())):
         yield dict(zip(series, values, strict=True))
 
 
 def _crossed_grids(study: StudyFile) -> list[Selection]:
-    """The private grid of every sweep that crosses batch sizes with clipping bounds."""
+    """Return the private grid of every sweep that crosses batch sizes with clipping bounds."""
     found = []
     for sweep in study.sweeps.values():
         bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
@@ -416,6 +415,6 @@ def _crossed_grids(study: StudyFile) -> list[Selection]:
 
 
 def _grid(sweep: Sweep, **axes: list[Any]) -> Selection:
-    """The grid of a sweep, some axes with the values that are given."""
+    """Return the grid of a sweep, with other values for some axes."""
     names = {key: getattr(sweep, key) for key in NAMED}
     return Selection.model_validate({**names, **sweep.axes, **axes})
