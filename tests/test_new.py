@@ -1,4 +1,4 @@
-"""`dpsweep new` looks at a dataset and writes a study of it that `check` accepts and `plan` prices."""
+"""`dpsweep new` writes a study of a dataset; `check` accepts it and `plan` estimates its cost."""
 
 import csv
 import shutil
@@ -20,10 +20,10 @@ from dpsweep.cli.main import app
 from dpsweep.config.roles import Roles
 from dpsweep.models.identity import Identity
 from dpsweep.planning.plan import Plan
+from dpsweep.recommend.dataset_facts import look_at_tables
 from dpsweep.recommend.draft import FoundDataset, draft_study
-from dpsweep.recommend.look import look_at_tables
+from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
 from dpsweep.recommend.rule import recommend
-from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
@@ -47,12 +47,12 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rough_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
-    """About the noise multiplier: an accountant takes half a second for each."""
+    """Return a rough noise multiplier, because an accountant takes half a second."""
     return 0.5 + 4 * sampling_rate * steps**0.5 / epsilon
 
 
 def new(*options: str) -> Study:
-    """Call the command; its study is checked, its data compared, and its cost estimated."""
+    """Call the command; check its study, and estimate the cost."""
     done = CliRunner().invoke(app, ["new", str(FILE), *options])
     if done.exception is not None:
         raise done.exception
@@ -96,7 +96,7 @@ def test_a_folder_of_images_with_splits() -> None:
     assert (pets.classes, pets.train_size, pets.test_size) == (3, 57, 15)
     assert (study.roles.backbones.weak, study.roles.backbones.strong) == ("vit-tiny", "resnet50")
     tiny, residual = (study.sweeps[f"pets_{name}_film"] for name in ("vit-tiny", "resnet50"))
-    # Features of ResNet-50 are 2,048 instead of 192, and so are its gradients longer.
+    # ResNet-50 has 2,048 features instead of 192, so its gradients are longer.
     norms = [
         expected_gradient_norm(study, f"pets_{name}_film") for name in ("vit-tiny", "resnet50")
     ]
@@ -106,7 +106,7 @@ def test_a_folder_of_images_with_splits() -> None:
         assert largest == pytest.approx(0.6 * norm, rel=0.05)
         # The small grids of both epsilons, with rates a factor of two apart at most.
         name = f"pets_{sweep.backbone}_film"
-        made = [recommend(situation_of(study, name, epsilon, 8)) for epsilon in (1, 8)]
+        made = [recommend(facts_of_sweep(study, name, epsilon, 8)) for epsilon in (1, 8)]
         rates = [rate for each in made for found in each.small_grid.values() for rate in found]
         grid = np.array(sweep.learning_rates)
         assert (grid[0], grid[-1]) == pytest.approx((min(rates), max(rates)), rel=0.05)
@@ -130,7 +130,7 @@ def test_a_folder_of_images_without_splits() -> None:
     assert len(sweep.batch_size) >= 2 and sweep.batch_size[-1] == "full"
 
 
-def test_private_data_get_a_release_in_the_place_of_a_sweep() -> None:
+def test_private_data_get_a_release_instead_of_a_sweep() -> None:
     make_images({"photos/cat": 40, "photos/dog": 30})
     done = CliRunner().invoke(
         app, ["new", str(FILE), "--images", "photos", "--private", "--epsilon", "2.5"]
@@ -141,11 +141,11 @@ def test_private_data_get_a_release_in_the_place_of_a_sweep() -> None:
     (name,) = study.sweeps
     assert (study.release.sweep, study.release.epsilon, study.budget.epsilon) == (name, 2.5, 2.5)
     (cell, rate) = study.release.candidates(study.sweeps[name].problem.name)[0]
-    expected = recommend(situation_of(study, name, 2.5, cell.epochs))
+    expected = recommend(facts_of_sweep(study, name, 2.5, cell.epochs))
     assert study.numeric_batch_size("pets", cell.batch_size) == expected.batch_size
     assert rate == pytest.approx(expected.learning_rate, rel=0.05)
     assert cell.clipping_bound == pytest.approx(expected.clipping_bound, rel=0.05)
-    # Its words lead to the release, and to no sweep.
+    # The printed next steps are those of a release, not of a sweep.
     following = done.output.split("Next:")[1].splitlines()[1:]
     commands = [line.split()[1] for line in following if line]
     assert commands == ["check", "recommend", "run", "verify"]
@@ -161,7 +161,7 @@ def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> No
     study = load_study(FILE)
     assert study.features("pets_vit-tiny_head") is not None
     assert study.roles.methods.main == "head"
-    # What is recommended for it can be released.
+    # The recommendation for it can be released.
     options = ("--study", str(FILE), "--epsilon", "2", "--epochs", "4")
     advice = CliRunner().invoke(app, ["recommend", "pets_vit-tiny_head", *options])
     assert "\nrelease:\n" in advice.stdout
@@ -173,7 +173,7 @@ def test_without_a_gpu_a_head_is_proposed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def publish(name: str, features: Features, splits: dict[str, dict[str, list[object]]]) -> None:
-    """Put a dataset into the hub's cache, as after a download."""
+    """Write a dataset into the hub's cache, as after a download."""
     folder = Path("cache") / f"datasets--{name.replace('/', '--')}"
     snapshot = folder / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -256,7 +256,7 @@ def test_embeddings_in_two_files() -> None:
     assert (pets.kind, pets.dimension) == ("embedding", 12)
     assert (pets.train_size, pets.test_size) == (240, 60)
     assert (backbone.reads, backbone.normalisation) == ("embedding", ((), ()))
-    # Normalised, an embedding has the length sqrt(12), whatever it was before.
+    # Every normalised embedding has the length sqrt(12).
     norm = expected_gradient_norm(study, "pets_embedding_head")
     assert norm == pytest.approx((0.5 * 13) ** 0.5)
     (sweep,) = study.sweeps.values()
@@ -264,7 +264,7 @@ def test_embeddings_in_two_files() -> None:
     assert {"fig1_accuracy_heatmaps", "fig3_gradnorm_distributions"} <= set(study.figures)
 
 
-def test_a_share_of_one_file_of_embeddings_is_for_testing() -> None:
+def test_one_file_of_embeddings_is_split() -> None:
     make_embeddings("all.npz", 300)
     pets = new("--embeddings", "all.npz").datasets["pets"]
     assert (
@@ -273,8 +273,8 @@ def test_a_share_of_one_file_of_embeddings_is_for_testing() -> None:
     assert pets.train_size + pets.test_size == 300 and 35 < pets.test_size < 85
 
 
-def test_a_number_alone_is_not_normalised() -> None:
-    """Its only normal form is 0, of which nothing can be learned."""
+def test_embeddings_of_dimension_one_are_not_normalised() -> None:
+    """Normalising a single number gives 0."""
     numbers = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)
     np.savez("all.npz", x=numbers, y=np.arange(300) % 2)
     network = new("--embeddings", "all.npz").backbones["embedding"]
@@ -287,7 +287,7 @@ def test_a_number_alone_is_not_normalised() -> None:
             Identity(2, **arguments)
 
 
-def test_embeddings_whose_labels_are_files_of_their_own() -> None:
+def test_embeddings_with_separate_label_files() -> None:
     for split, size in (("train", 60), ("test", 20)):
         np.save(f"{split}.npy", make_embeddings("any.npz", size))
         np.save(f"{split}_y.npy", np.arange(size) % 3)
@@ -320,7 +320,7 @@ def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[s
     assert (source["input_column"], source["label_column"]) == found
 
 
-def test_the_second_table_may_stand_before_the_study() -> None:
+def test_the_second_table_may_precede_the_study() -> None:
     for name in ("train.csv", "test.csv"):
         make_table(name, [("some words", "ham"), ("other words", "spam")] * 20, ("text", "label"))
     options = ["new", "--texts", "train.csv", "test.csv", str(FILE)]
@@ -341,7 +341,7 @@ REFUSED = [
     (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
     (("--images", "one"), "datasets.pets.classes: found 1; allowed: at least 2"),
     (("b.csv", "--images", "pets"), "found b.csv; allowed: one file to write, and a file after"),
-    # Tables that are not understood: the message names the option.
+    # Ambiguous tables: the message names the option.
     (("--texts", "a.csv"), "a.csv: it is not clear which column is meant; say --input-column, one of"),
     (("--texts", "a.csv", "--input-column", "one"), "is meant; say --label-column, one of: one, two"),
     (("--texts", "a.csv", "--input-column", "tow"), '--input-column: found "tow"; did you mean two? allow'),
@@ -360,7 +360,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
+def test_refused_options_leave_no_file() -> None:
     make_images({"pets/cat": 20, "pets/dog": 20, "one/cat": 20})
     make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
     make_table("b.csv", [("x", "1")], ("text", "label"))
@@ -380,7 +380,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     "size", [2, 9, 100, *(pytest.param(n, marks=pytest.mark.slow) for n in (5_000, 3_000_000))]
 )
-def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
+def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -> None:
     found = FoundDataset(
         kind="image",
         source={"kind": "folder", "path": "a: b"},
@@ -398,7 +398,7 @@ def test_a_study_of_any_size_is_valid_and_its_delta_protects(size: int) -> None:
     assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
 
 
-def test_a_base_study_without_roles() -> None:
+def test_a_base_study_without_roles_is_refused() -> None:
     base = Path("config.yaml")
     bare = base_study().model_copy(update={"roles": Roles()})
     found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], [1, 1])

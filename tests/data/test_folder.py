@@ -16,7 +16,7 @@ from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.folder import load_folder
 from dpsweep.data.prepare import prepare
 from dpsweep.data.splits import choose_splits, split_uses
-from dpsweep.recommend.look import look_at_folder
+from dpsweep.recommend.dataset_facts import look_at_folder
 from dpsweep.study.fingerprints import source_fingerprint
 
 

@@ -1,4 +1,4 @@
-"""Noise is calibrated once for a setting: many tests recommend for the same one."""
+"""A cache of calibrated noise, because many tests use the same settings."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""The recommendation: the batch size's rule, and the formula for C and the learning rate."""
+"""Recommended settings: the rule for the batch size, and the formula for C and the learning rate."""
 
 import math
 from dataclasses import replace
@@ -9,19 +9,19 @@ import torch
 from torch.nn import functional
 
 from dpsweep.models.build import build_head
+from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
     NoAdviceError,
-    Situation,
+    ProblemFacts,
     batch_size,
     recommend,
     smallest_batch_size,
 )
-from dpsweep.recommend.situation import expected_gradient_norm, situation_of
 from dpsweep.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
-SITUATION = Situation(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
+FACTS = ProblemFacts(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
 
 
 def test_the_smallest_batch_of_nearly_least_noise() -> None:
@@ -32,44 +32,44 @@ def test_the_smallest_batch_of_nearly_least_noise() -> None:
         return smallest_batch_size(noise.__getitem__, steps)
 
     assert smallest(noise, steps) == 64
-    # A batch with too few steps neither counts nor sets the minimum.
+    # A batch size with too few steps neither counts nor sets the minimum.
     assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS - 1}) == 64
     assert smallest(noise | {512: 10.0}, steps | {512: LEAST_STEPS}) == 512
     assert smallest({64: 3.0, 128: 1.0}, {64: 8, 128: 4}) == 64
 
 
-def test_the_formula_has_the_norm_and_the_steps_as_its_units() -> None:
-    made, longer = recommend(SITUATION), recommend(replace(SITUATION, gradient_norm=20.0))
-    assert made.batch_size == longer.batch_size == batch_size(SITUATION)
+def test_the_formula_scales_with_the_norm_and_the_steps() -> None:
+    made, longer = recommend(FACTS), recommend(replace(FACTS, gradient_norm=20.0))
+    assert made.batch_size == longer.batch_size == batch_size(FACTS)
     assert made.steps == round(5000 * 8 / made.batch_size)
     assert made.clipping_bound == pytest.approx(0.75) and longer.clipping_bound == pytest.approx(3)
-    # Over T steps of a random walk, the logits of an example with a gradient of norm G move by one.
-    walk = made.learning_rate * math.sqrt(made.steps) * SITUATION.gradient_norm
+    # In a random walk of T steps, the logits of an example with gradient norm G move by about 1.
+    walk = made.learning_rate * math.sqrt(made.steps) * FACTS.gradient_norm
     assert walk == pytest.approx(1)
     assert longer.learning_rate == pytest.approx(made.learning_rate / 4)
 
 
-def test_the_small_grid_tries_batch_sizes_each_with_its_own_rates() -> None:
-    made = recommend(SITUATION)
+def test_the_small_grid_has_rates_for_each_batch_size() -> None:
+    made = recommend(FACTS)
     assert list(made.small_grid) == [
         made.batch_size // 4,
         made.batch_size,
         min(4 * made.batch_size, 5000),
     ]
     for size, rates in made.small_grid.items():
-        walk = math.sqrt(SITUATION.steps(size)) * SITUATION.gradient_norm
+        walk = math.sqrt(FACTS.steps(size)) * FACTS.gradient_norm
         assert [rate * walk for rate in rates] == pytest.approx([0.5, 1, 2])
-    # There is no larger batch than the whole.
-    few = replace(SITUATION, train_size=60, epochs=40)
+    # Batch sizes are limited to N.
+    few = replace(FACTS, train_size=60, epochs=40)
     assert max(recommend(few).small_grid) == 60
     assert list(recommend(replace(few, train_size=2, delta=0.1)).small_grid) == [1, 2]
 
 
-def test_an_optimizer_whose_steps_have_another_length_is_refused() -> None:
+def test_infinite_epsilon_and_sgd_are_refused() -> None:
     with pytest.raises(NoAdviceError, match="epsilon: found inf; allowed: finite"):
-        recommend(Situation(1000, math.inf, 1e-5, 1, "adam", 5.0))
+        recommend(ProblemFacts(1000, math.inf, 1e-5, 1, "adam", 5.0))
     with pytest.raises(NoAdviceError, match="optimizer: found sgd; allowed: adam"):
-        recommend(replace(SITUATION, optimizer="sgd"))
+        recommend(replace(FACTS, optimizer="sgd"))
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_the_expected_gradient_norm_is_that_of_a_head(
     ("level", "epsilon"),
     [pytest.param("low", 0.5, marks=pytest.mark.slow), ("middle", 2), ("high", 8)],
 )
-def test_the_small_grids_of_the_study_are_the_advised_ones(level: str, epsilon: float) -> None:
+def test_the_study_sweeps_the_recommended_grids(level: str, epsilon: float) -> None:
     study = load_study(STUDIES / "fashion-mnist.yaml")
-    advised = recommend(situation_of(study, "shorter", epsilon, 10))
+    advised = recommend(facts_of_sweep(study, "shorter", epsilon, 10))
     sweeps = [study.sweeps[f"{level}-{place}"] for place in ("quarter", "advised", "fourfold")]
     swept = {
         study.numeric_batch_size("fashion-mnist", size): sweep.learning_rates

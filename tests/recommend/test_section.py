@@ -1,4 +1,4 @@
-"""What `recommend` prints, read back and compared field by field with what the study and the rule say."""
+"""The output of `recommend`, parsed and compared with the study and the rule."""
 
 import math
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from benchmarks.common import RESULTS
 from dpsweep.base.files import read_json
 from dpsweep.privacy.explain import in_words
 from dpsweep.recommend import text
-from dpsweep.recommend.rule import Recommendation, Situation, batch_size, recommend
-from dpsweep.recommend.situation import expected_gradient_norm, situation_of
+from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
+from dpsweep.recommend.rule import ProblemFacts, Recommendation, batch_size, recommend
 from dpsweep.recommend.text import recommendation
 from dpsweep.study import Study, load_study
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"
-# A recommendation none of whose numbers is another one's.
+# A recommendation with different numbers everywhere.
 GRID = {128: [0.0018, 0.0036, 0.007], 512: [0.004, 0.0072, 0.014], 2048: [0.0073, 0.015, 0.03]}
 NO_FEATURES: dict[str, Any] = {}
 MADE = Recommendation(512, 88, 0.351, 0.0072, GRID)
 
 
 def other_study(features: Any = NO_FEATURES, size: int | None = None, **sweep: Any) -> Study:
-    """A study none of whose settings is a default."""
+    """Return a study without default settings."""
     content = load_study(FEATURES).model_dump(by_alias=True)
     content["privacy"] |= {"delta": 3e-6, "step_rounding": "ceil"}
     content["sweeps"] = {SWEEP: content["sweeps"][SWEEP] | {"optimizer": "sgd"} | sweep}
@@ -39,7 +39,7 @@ def other_study(features: Any = NO_FEATURES, size: int | None = None, **sweep: A
 
 
 def read_back(lines: list[str], *, tuned: bool) -> dict[str, Any]:
-    """The printed section as YAML has it, with the lines for tuning if they are asked for."""
+    """Parse the printed section, with the lines for tuning if ``tuned``."""
     section = lines[lines.index("release:") :]
     if tuned:
         own = [line for line in section if not line.startswith("  #")]
@@ -55,12 +55,12 @@ Printed = Callable[..., list[str]]
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
-    """What is printed for a study and its situation, of which the recommendation is made up."""
+    """A function that prints a made-up recommendation for a study."""
 
     def lines(study: Study, made: Recommendation = MADE) -> list[str]:
-        def recommend(situation: Situation) -> Recommendation:
+        def recommend(facts: ProblemFacts) -> Recommendation:
             whole = study.datasets["cifar100"].train_size
-            asked = situation.train_size, situation.epsilon, situation.delta, situation.epochs
+            asked = facts.train_size, facts.epsilon, facts.delta, facts.epochs
             assert asked == (whole, 1.5, 3e-6, 6)
             return made
 
@@ -71,7 +71,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
 
 
 @pytest.mark.parametrize("size", [pytest.param(512, marks=pytest.mark.slow), "full"])
-def test_the_section_says_what_was_recommended(printed: Printed, size: int | str) -> None:
+def test_the_printed_section_has_the_recommended_setting(printed: Printed, size: int | str) -> None:
     study, made = other_study(), MADE
     whole = study.datasets[study.sweeps[SWEEP].dataset].train_size
     if size == "full":
@@ -85,7 +85,7 @@ def test_the_section_says_what_was_recommended(printed: Printed, size: int | str
         **{"selection": "private", "learning_rate": [0.0036, 0.0072, 0.014]},
         "batch_size": ["full"] if size == "full" else [128, 512, 2048],
     }
-    # The same numbers stand in the table above.
+    # The table above has the same numbers.
     assert lines[:3] == [
         f"batch size       {made.batch_size}, 88 steps",
         "clipping bound   0.35",
@@ -102,7 +102,7 @@ def test_the_section_says_what_was_recommended(printed: Printed, size: int | str
 
 
 def is_accepted(study: Study, release: dict[str, Any]) -> bool:
-    """Whether the study is valid with a section as it was read back from the output."""
+    """Return whether the study is valid with a parsed section."""
     content = study.model_dump(by_alias=True) | {"release": release}
     return Study.model_validate(content).release is not None
 
@@ -110,7 +110,7 @@ def is_accepted(study: Study, release: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     "features", [None, {}, {"transformation": "layer-norm"}, {"transformation": "unit-norm"}]
 )
-def test_what_is_printed_is_a_section_that_a_study_accepts(
+def test_the_printed_section_is_valid_or_replaced_by_the_reason(
     features: dict[str, Any] | None, printed: Printed
 ) -> None:
     study = other_study(features)
@@ -124,7 +124,7 @@ def test_what_is_printed_is_a_section_that_a_study_accepts(
 
 
 @pytest.mark.slow
-def test_tuning_that_holds_out_too_much_is_not_proposed(printed: Printed) -> None:
+def test_tuning_that_holds_out_too_much_is_not_printed(printed: Printed) -> None:
     # A tenth is held out, which leaves 468 examples for a batch of 512.
     study = other_study(size=520)
     lines = printed(study)
@@ -132,11 +132,11 @@ def test_tuning_that_holds_out_too_much_is_not_proposed(printed: Printed) -> Non
     assert not [line for line in lines if "private" in line]
 
 
-def test_the_situation_is_that_of_the_study() -> None:
+def test_problem_facts_are_those_of_the_study() -> None:
     study = other_study()
     dataset = study.datasets[study.sweeps[SWEEP].dataset]
-    found = situation_of(study, SWEEP, 1.5, 6)
-    assert found == Situation(
+    found = facts_of_sweep(study, SWEEP, 1.5, 6)
+    assert found == ProblemFacts(
         train_size=dataset.train_size,
         epsilon=1.5,
         delta=3e-6,
@@ -149,7 +149,9 @@ def test_the_situation_is_that_of_the_study() -> None:
     assert found.gradient_norm == pytest.approx(math.sqrt((1 - 1 / dataset.classes) * 193))
 
 
-def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     def noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
@@ -157,24 +159,24 @@ def test_the_noise_that_is_compared_is_that_of_the_delta(monkeypatch: pytest.Mon
         return 1.0
 
     monkeypatch.setattr("dpsweep.recommend.rule.noise_multiplier", noise)
-    size = batch_size(Situation(1001, 2.0, 3e-6, 5, "adam", 1.0, rounding="ceil"))
-    # All are as noisy: the least cumulative noise is that of the fewest steps, of at least 20.
+    size = batch_size(ProblemFacts(1001, 2.0, 3e-6, 5, "adam", 1.0, rounding="ceil"))
+    # All have equal sigma, so the fewest steps, at least 20, give the least cumulative noise.
     assert size == 256
     assert {(epsilon, delta) for epsilon, delta, *_ in asked} == {(2.0, 3e-6)}
-    # From the largest that leaves 20 steps, down to the first that is too noisy.
+    # They begin at the largest size with 20 steps, and end at the first that is too noisy.
     assert [(rate, steps) for *_, rate, steps in asked] == [
         (each / 1001, 5 * math.ceil(1001 / each)) for each in (256, 128)
     ]
 
 
 @pytest.mark.slow
-def test_without_epochs_several_are_compared_each_with_its_own_advice() -> None:
+def test_without_epochs_several_numbers_are_compared() -> None:
     study = other_study(size=2000, optimizer="adam")
     head, *lines = text.compared_epochs(study, SWEEP, 1.5)
     rows = [line.replace(",", "").split() for line in lines[:4]]
     assert [int(row[0]) for row in rows] == [1, 4, 16, 64]
     for row in rows:
-        made = recommend(situation_of(study, SWEEP, 1.5, int(row[0])))
+        made = recommend(facts_of_sweep(study, SWEEP, 1.5, int(row[0])))
         assert int(row[1]) == made.batch_size and int(row[2].rstrip("*")) == made.steps
         assert float(row[3]) == pytest.approx(made.clipping_bound, rel=0.05)
         assert float(row[4]) == pytest.approx(made.learning_rate, rel=0.05)
@@ -182,7 +184,7 @@ def test_without_epochs_several_are_compared_each_with_its_own_advice() -> None:
     assert head.split("  ")[0] == "epochs" and "no data" in lines[-1]
 
 
-def test_what_epochs_gained_is_what_the_committed_sweeps_say() -> None:
+def test_printed_gains_equal_those_of_the_stored_sweeps() -> None:
     gained = read_json(RESULTS / "recommend.json")["gained"]
     assert {str(epochs) for epochs, said in text.GAINED.items() if said} == set(gained)
     for epochs, (mean, low, high, count) in gained.items():

@@ -102,7 +102,7 @@ def new(
     """Look at a dataset and write a first study for it: a sweep, or with --private a release."""
     from dpsweep.planning.device import this_machine
     from dpsweep.planning.plan import Plan
-    from dpsweep.recommend import look
+    from dpsweep.recommend import dataset_facts
     from dpsweep.recommend.draft import new_study
 
     if second is not None:  # an option takes one value, so the second file is an argument
@@ -120,16 +120,16 @@ def new(
     if labels and embeddings is None:
         raise StudyError("found --labels without --embeddings; allowed: with them")
     if images is not None:
-        found = look.look_at_folder(images, folders_are_classes)
+        found = dataset_facts.look_at_folder(images, folders_are_classes)
     elif hub is not None:
-        found = look.look_at_hub(hub, input_column, label_column, configuration)
+        found = dataset_facts.look_at_hub(hub, input_column, label_column, configuration)
     elif embeddings is not None:
-        found = look.look_at_embeddings(
+        found = dataset_facts.look_at_embeddings(
             embeddings, second, labels or (), input_column, label_column
         )
     else:
         assert texts is not None  # noqa: S101 (one of the four is given)
-        found = look.look_at_tables(texts, second, input_column, label_column)
+        found = dataset_facts.look_at_tables(texts, second, input_column, label_column)
     if private is None:
         private = _ask_whether_private()
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)

@@ -1,1 +1,1 @@
-"""Hyperparameters for a problem that has not been swept, from its size, its guarantee and its head alone."""
+"""Hyperparameters for a problem without a sweep, from its size, its epsilon and delta, and its head."""

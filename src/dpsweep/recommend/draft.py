@@ -1,4 +1,4 @@
-"""A first study of a dataset that was looked at: short, with comments, ready to check and to edit."""
+"""Drafts of a first study of a new dataset: short YAML files with comments, ready to check and edit."""
 
 import json
 import math
@@ -18,34 +18,34 @@ from dpsweep.config import Backbone
 from dpsweep.config.backbones import IDENTITY
 from dpsweep.config.cells import number
 from dpsweep.config.messages import NAME_PATTERN, unknown
+from dpsweep.recommend.problem_facts import facts_of_first_sweep
 from dpsweep.recommend.rule import recommend
-from dpsweep.recommend.situation import first_situations
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
 
-_IMAGE_SIZE = 224  # of networks that the base study trains on no images
+_IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8
-_BOUNDS = (1, 4)  # in units of the recommended C: still below most norms, for the figures about C
+_BOUNDS = (1, 4)  # in units of the recommended C; both below most norms
 _EMBEDDING = "embedding"
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """Facts found in a dataset."""
+    """Facts about a new dataset."""
 
     kind: str
     """image, text or embedding"""
     source: dict[str, Any]
-    """the key ``source`` of its section"""
+    """the keys of ``source`` in its section"""
     classes: list[str]
     train_counts: list[int]
     """training examples of each class"""
     test_counts: list[int]
     skipped: int = 0
-    """examples that cannot be used"""
+    """number of unusable examples"""
     reading: str = ""
-    """how it was read, for people"""
+    """how it was read, in words"""
     dimension: int | None = None
     """of embeddings"""
 
@@ -68,18 +68,18 @@ def new_study(
     head: bool = False,
     release_epsilon: float | None = None,
 ) -> Study:
-    """Write a study of a dataset that was looked at (`dpsweep.recommend.look`).
+    """Write a study of a new dataset (`dpsweep.recommend.dataset_facts`) into a file.
 
     Args:
-        study_file: the file to write; its name becomes that of the dataset.
+        study_file: the file to write.
         base: the study that it extends: its file, or the name of one that comes with dpsweep.
         found: the dataset.
-        backbones: of the extended study, the weaker first; by default the one that its roles name.
-        head: whether only a head trains, on features of the frozen backbones.
-        release_epsilon: of a study of private data, which releases a model and sweeps nothing.
+        backbones: see `draft_study`.
+        head: see `draft_study`.
+        release_epsilon: see `draft_study`.
 
     Raises:
-        StudyError: the file exists, or what was found makes no valid study; nothing is left then.
+        StudyError: the file exists, or the study is not valid; then no file is left.
     """
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
@@ -104,23 +104,20 @@ def draft_study(
     head: bool = False,
     release_epsilon: float | None = None,
 ) -> str:
-    """Write a study of one dataset, with the base study's main method or a head on frozen features.
+    """Return the text of a study of one dataset, with the base study's main method or a head on features.
 
     Args:
-        file: where the study will be written; its name becomes that of the dataset.
-        base_file: the study that it extends.
-        base: that study.
+        file: where the study will be written; the dataset gets the same name.
+        base_file: the file of the study that it extends.
+        base: the study that it extends.
         found: the dataset.
-        backbones: of the base study, the weaker first; by default the one that its figures are about.
-        head: whether only a head trains, on features of the frozen backbones, which takes no GPU.
-        release_epsilon: of a study of private data, which releases a model and sweeps nothing.
-
-    Returns:
-        The text of the file.
+        backbones: of the base study, the weaker first; by default the one that its roles name.
+        head: whether only a head trains, on features of the frozen backbones, which needs no GPU.
+        release_epsilon: for private data: the study then releases a model, and runs no sweep.
 
     Raises:
-        StudyError: the name cannot be used, there are other backbones than one or two, one is
-            unknown, or the base study binds no role for this kind of data.
+        StudyError: the name is not allowed, a backbone is unknown, there are too many, or the base
+            study binds no role for this kind of data.
     """
     name = file.stem
     if not re.match(NAME_PATTERN, name):
@@ -138,7 +135,7 @@ def draft_study(
         networks = {each: base.backbones[each] for each in chosen}
     method = "head" if head else method
     size, delta = found.train_size, _delta(base, found.train_size)
-    classes = max(2, len(found.classes))  # fewer are refused later, by the study
+    classes = max(2, len(found.classes))  # the study refuses fewer later
     private = release_epsilon is not None
     if release_epsilon is None:
         grid = partial(_first_grid, classes=classes, train_size=size, delta=delta)
@@ -181,14 +178,14 @@ def draft_study(
 
 
 def _identity(found: FoundDataset) -> dict[str, Any]:
-    """The section of the network that reads embeddings.
+    """Return the section of the network that reads embeddings.
 
-    Each is normalised by itself: then the norm of its gradient is known, whatever network it is from.
+    It normalises each embedding, so that the norm of the gradient is known.
     """
     library, architecture = IDENTITY
     return {
         **{"title": "Embedding", "library": library, "architecture": architecture},
-        # A number alone would become 0.
+        # Normalising a single number gives 0.
         "arguments": {"dimension": found.dimension}
         | ({"transformation": "layer-norm"} if found.dimension != 1 else {}),
         "weights": {"kind": "none"},
@@ -196,7 +193,7 @@ def _identity(found: FoundDataset) -> dict[str, Any]:
 
 
 def _extended(base_file: Path, file: Path) -> str:
-    """Name the base study for ``extends``: by its name outside of a clone, else by its path."""
+    """Return the value of ``extends``: the path of the base study, or its name outside of a clone."""
     if not (IN_CLONE and file.resolve().is_relative_to(PROJECT)):
         for name, packaged in packaged_studies().items():
             if base_file == packaged:
@@ -207,7 +204,7 @@ def _extended(base_file: Path, file: Path) -> str:
 def _chosen(
     base_file: Path, base: Study, text: bool, backbones: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """The method and the backbones, which the base study's roles say where nobody asks for others."""
+    """Return the method and the backbones; by default those of the base study's roles."""
     roles = base.roles
     default = roles.backbones.text if text else roles.backbones.weak
     method = roles.methods.text if text else roles.methods.main
@@ -228,7 +225,7 @@ def _chosen(
 
 
 def _image_size(base: Study, backbone: str, method: str) -> int:
-    """The size that a backbone is made for, or that of a sweep of the base study that trains its like."""
+    """Return the image size of a backbone's arguments, or of the most similar sweep of the base study."""
     arguments = base.backbones[backbone].arguments
     if own := arguments.get("image_size", arguments.get("img_size")):
         return int(own)
@@ -240,7 +237,7 @@ def _image_size(base: Study, backbone: str, method: str) -> int:
 
 
 def _delta(base: Study, train_size: int) -> float:
-    """Return another delta where that of the base study is not below 1/N, which protects nobody."""
+    """Return the base study's delta, or a smaller one if it is not below 1/N, which gives no protection."""
     if base.privacy.delta * train_size < 1:
         return base.privacy.delta
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
@@ -249,9 +246,9 @@ def _delta(base: Study, train_size: int) -> float:
 def _one_setting(
     backbone: Backbone, classes: int, train_size: int, delta: float, epsilon: float
 ) -> dict[str, Any]:
-    """The recommended setting alone, for a release."""
-    (situation,) = first_situations(backbone, classes, train_size, delta, [epsilon], _EPOCHS)
-    one = recommend(situation)
+    """Return only the recommended setting, for a release."""
+    (facts,) = facts_of_first_sweep(backbone, classes, train_size, delta, [epsilon], _EPOCHS)
+    one = recommend(facts)
     return {
         "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
         "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
@@ -260,10 +257,10 @@ def _one_setting(
 
 
 def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
-    """The small grids of every epsilon together, batch sizes at least a factor of three apart."""
+    """Join the small grids of all epsilons, with batch sizes at least a factor of three apart."""
     made = [
         recommend(each)
-        for each in first_situations(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)
+        for each in facts_of_first_sweep(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)
     ]
     sizes: list[int] = []
     for each in sorted(set().union(*(one.small_grid for one in made))):
@@ -271,20 +268,16 @@ def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float)
             sizes.append(each)
     rates = [rate for one in made for found in one.small_grid.values() for rate in found]
     first, last = (float(f"{rate:.2g}") for rate in (min(rates), max(rates)))
+    count = math.ceil(math.log2(last / first) - 0.1) + 1  # about a factor of two apart
     return {
         "batch_size": ["full" if each == train_size else each for each in sizes],
         "clipping_bound": [float(f"{made[0].clipping_bound * each:.2g}") for each in _BOUNDS],
-        "learning_rate": {"first": first, "last": last, "count": _steps_of_two(last / first)},
+        "learning_rate": {"first": first, "last": last, "count": count},
     }
 
 
-def _steps_of_two(ratio: float) -> int:
-    """How many values lie a factor of two apart, or a little less, between ends with that ratio."""
-    return math.ceil(math.log2(ratio) - 0.1) + 1
-
-
 def _yaml(found: Any) -> str:
-    """A value as a person would write it: text in quotes only where YAML needs them."""
+    """Format a value as YAML, with quotes only where they are needed."""
     match found:
         case dict():
             return f"{{{', '.join(f'{key}: {_yaml(value)}' for key, value in found.items())}}}"

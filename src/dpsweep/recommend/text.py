@@ -1,4 +1,4 @@
-"""A recommendation as a table, and as a section of a study."""
+"""Recommended hyperparameters, printed as a table and as a section ``release`` of a study."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +11,8 @@ from dpsweep.config.checks import disagreements
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
-from dpsweep.recommend.rule import LEAST_STEPS, RATES, Recommendation, Situation, recommend
-from dpsweep.recommend.situation import situation_of
+from dpsweep.recommend.problem_facts import facts_of_sweep
+from dpsweep.recommend.rule import LEAST_STEPS, RATES, ProblemFacts, Recommendation, recommend
 from dpsweep.study import Study
 
 GAINED = {
@@ -21,14 +21,14 @@ GAINED = {
     16: "+1.7 (−2.0 to +6.3, 10 settings)",
     64: "+0.2 (−2.7 to +2.9, 4 settings)",
 }
-"""Points that epochs gained beside a quarter of them in the stored sweeps, by epochs (docs/recommend.md)."""
+"""Gain over a quarter of the epochs in the stored sweeps, in points, by epochs (docs/recommend.md)."""
 _READ = "read: the study's file; no data"
 
 
 def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Iterator[str]:
-    """Yield what is recommended for what a sweep trains, line by line.
+    """Yield the recommendation for a sweep's problem, line by line.
 
-    Where the study would be refused with the section ``release``, the reason stands in its place.
+    If the study would be refused with the section ``release``, the lines give the reason instead.
 
     Args:
         study: the study; its dataset need not be prepared.
@@ -38,16 +38,17 @@ def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Ite
 
     Raises:
         BackboneError: the network cannot be built.
-        CalibrationError: epsilon or delta cannot be had.
-        NoAdviceError: the sweep's optimizer is not Adam.
+        CalibrationError: no noise gives this epsilon and delta.
+        NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    situation = situation_of(study, sweep, epsilon, epochs)
-    made = recommend(situation)
+    facts = facts_of_sweep(study, sweep, epsilon, epochs)
+    made = recommend(facts)
     yield from _table(made)
     yield ""
-    yield from _meaning(situation, made)
+    noise = calibrate(epsilon, facts.delta, facts.train_size, made.batch_size, made.steps)
+    yield from in_words(epsilon, facts.delta, attacks_on_training(noise))
     yield ""
-    setting, tuning = _section(sweep, situation, made), _tuning(situation, made)
+    setting, tuning = _section(sweep, facts, made), _tuning(facts, made)
     if refused := release_mistakes(study, setting):
         yield "no section release, because the study would be refused with it:"
         yield from refused
@@ -62,7 +63,7 @@ def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Ite
 
 
 def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
-    """Yield what is recommended for several numbers of epochs, what it costs, and what it gained elsewhere.
+    """Yield the recommendations for several numbers of epochs, with their cost and gain in stored sweeps.
 
     Args:
         study: the study; its dataset need not be prepared.
@@ -71,19 +72,19 @@ def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
 
     Raises:
         BackboneError: the network cannot be built.
-        CalibrationError: epsilon or delta cannot be had.
-        NoAdviceError: the sweep's optimizer is not Adam.
+        CalibrationError: no noise gives this epsilon and delta.
+        NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    situation = situation_of(study, sweep, epsilon, 1)
+    facts = facts_of_sweep(study, sweep, epsilon, 1)
     yield "epochs  batch size  steps  clipping bound  learning rate  gradients of examples  gained"
     short = False
     for epochs, gained in GAINED.items():
-        made = recommend(replace(situation, epochs=epochs))
+        made = recommend(replace(facts, epochs=epochs))
         short |= made.steps < LEAST_STEPS
         steps = f"{made.steps}{'*' if made.steps < LEAST_STEPS else ''}"
         yield (
             f"{epochs:6}  {made.batch_size:10}  {steps:>5}  {_short(made.clipping_bound):>14}  "
-            f"{_short(made.learning_rate):>13}  {epochs * situation.train_size:21,}  {gained}"
+            f"{_short(made.learning_rate):>13}  {epochs * facts.train_size:21,}  {gained}"
         ).rstrip()
     yield (
         "gained: points of macro accuracy beside the row before, at the same epsilon: the mean over the "
@@ -95,7 +96,7 @@ def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
 
 
 def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
-    """Return why a study would be refused with a section ``release``, whose values are YAML."""
+    """Return the reasons to refuse a study with a section ``release``, given as YAML values."""
     written = "\n".join(f"{key}: {found}" for key, found in section.items())
     release = Release.model_validate(yaml.safe_load(written))
     return list(disagreements(study.model_copy(update={"release": release})))
@@ -114,36 +115,29 @@ def _table(made: Recommendation) -> Iterator[str]:
     yield _READ
 
 
-def _meaning(situation: Situation, made: Recommendation) -> Iterator[str]:
-    """Say what the guarantee means for one person in a training run with the recommended B and T."""
-    epsilon, delta = situation.epsilon, situation.delta
-    noise = calibrate(epsilon, delta, situation.train_size, made.batch_size, made.steps)
-    yield from in_words(epsilon, delta, attacks_on_training(noise))
-
-
-def _section(sweep: str, situation: Situation, made: Recommendation) -> dict[str, str]:
-    """The keys of a section that trains the setting."""
+def _section(sweep: str, facts: ProblemFacts, made: Recommendation) -> dict[str, str]:
+    """Return the keys of a section ``release`` that trains the setting."""
     return {
         "sweep": sweep,
-        "epsilon": f"{situation.epsilon:g}",
-        "epochs": f"[{situation.epochs}]",
-        "batch_size": _sizes([made.batch_size], situation),
+        "epsilon": f"{facts.epsilon:g}",
+        "epochs": f"[{facts.epochs}]",
+        "batch_size": _sizes([made.batch_size], facts),
         "clipping_bound": _listed([made.clipping_bound]),
         "learning_rate": _listed([made.learning_rate]),
     }
 
 
-def _tuning(situation: Situation, made: Recommendation) -> dict[str, str]:
-    """Return the keys of a section that tunes around the setting: every rate with every batch size."""
+def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, str]:
+    """Return the keys that tune around the setting: every rate with every batch size."""
     return {
         "selection": "private",
-        "batch_size": _sizes(made.small_grid, situation),
+        "batch_size": _sizes(made.small_grid, facts),
         "learning_rate": _listed([factor * made.learning_rate for factor in RATES]),
     }
 
 
-def _sizes(sizes: Iterable[int], situation: Situation) -> str:
-    whole = situation.train_size
+def _sizes(sizes: Iterable[int], facts: ProblemFacts) -> str:
+    whole = facts.train_size
     return f"[{', '.join('full' if size == whole else str(size) for size in sizes)}]"
 
 
@@ -152,5 +146,5 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def _short(value: float) -> str:
-    """With two digits, as YAML reads it."""
+    """Format a number with two digits, as YAML reads it."""
     return number(float(f"{value:.2g}"))

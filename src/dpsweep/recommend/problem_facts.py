@@ -1,4 +1,4 @@
-"""Collect the facts about a problem that are known before training, without a look at its data."""
+"""Facts about a problem that are known before training, from the study alone."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ import torch
 
 from dpsweep.config import Backbone, GroupNorm
 from dpsweep.models.architectures import create, described_architecture, find_head
-from dpsweep.recommend.rule import Situation
+from dpsweep.recommend.rule import ProblemFacts
 from dpsweep.study import Study
 
 
-def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situation:
-    """Return the situation of what a sweep trains.
+def facts_of_sweep(study: Study, sweep: str, epsilon: float, epochs: int) -> ProblemFacts:
+    """Return the facts about the problem of a sweep.
 
     Args:
-        study: the study; nothing of it need be prepared.
+        study: the study; its data need not be prepared.
         sweep: the name of a sweep.
         epsilon: of one training run.
         epochs: of one training run.
@@ -24,7 +24,7 @@ def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situa
         BackboneError: the network cannot be built.
     """
     parts = study.sweeps[sweep]
-    return Situation(
+    return ProblemFacts(
         train_size=study.datasets[parts.dataset].train_size,
         epsilon=epsilon,
         delta=study.privacy.delta,
@@ -36,13 +36,12 @@ def situation_of(study: Study, sweep: str, epsilon: float, epochs: int) -> Situa
 
 
 def expected_gradient_norm(study: Study, sweep: str) -> float:
-    """Return the norm of an example's gradient before training, as the shape of the head has it.
+    """Return the norm of an example's gradient before training, computed from the shape of the head.
 
-    A head of zeros gives each of K classes the probability 1 / K, so its gradient is
-    sqrt((1 - 1/K) (|x|^2 + 1)) for what it reads, x, and for its bias. Networks end in normalised
-    features, whose length is the root of their number, or 1 where the study says so; embeddings
-    without a transformation are taken for such features. What else
-    trains has no gradient yet, because the head of zeros passes none on.
+    A head of zeros gives each of K classes the probability 1 / K. With input x and a bias, the norm of its
+    gradient is sqrt((1 - 1/K) (|x|^2 + 1)). Networks end in normalised features: |x| is the root of their
+    number, or 1 with the transformation ``unit-norm``. Embeddings without a transformation are treated as
+    normalised. Other parameters have no gradient yet, because a head of zeros passes none on.
 
     Raises:
         BackboneError: the network cannot be built.
@@ -62,18 +61,18 @@ def _norm(backbone: Backbone, classes: int, transformation: str | GroupNorm | No
     return math.sqrt((1 - 1 / classes) * (square + 1))
 
 
-def first_situations(
+def facts_of_first_sweep(
     backbone: Backbone,
     classes: int,
     train_size: int,
     delta: float,
     epsilons: Sequence[float],
     epochs: int,
-) -> list[Situation]:
-    """Return the situations of a first sweep of a dataset that no study has yet, one for each epsilon.
+) -> list[ProblemFacts]:
+    """Return the facts for the first sweep of a new dataset, one for each epsilon.
 
     Args:
-        backbone: its section.
+        backbone: its section of a study.
         classes: K.
         train_size: N.
         delta: of the guarantee.
@@ -84,4 +83,4 @@ def first_situations(
         BackboneError: the network cannot be built.
     """
     norm = _norm(backbone, classes)
-    return [Situation(train_size, each, delta, epochs, "adam", norm) for each in epsilons]
+    return [ProblemFacts(train_size, each, delta, epochs, "adam", norm) for each in epsilons]

@@ -1,4 +1,4 @@
-"""Describe a dataset that no study has yet, from labels alone: layout, classes and sizes."""
+"""Facts about a new dataset, from its labels alone: layout, classes and sizes."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from dpsweep.data.texts import leave_out_unreadable, load_files
 from dpsweep.recommend.draft import FoundDataset
 
 TEST_SHARE = 0.2
-"""Share of the training examples that is for testing where there are no others for that."""
+"""Share of the examples that becomes the test set of a dataset without one."""
 
 _CUT = {"test_from_train": TEST_SHARE, "seed": 0}
 
-# Names of columns, where the types of columns do not tell; in upper or lower case.
+# Usual names of columns, in upper or lower case; used where the types of columns are not enough.
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "topic", "intent")
 _TEXTS = (
     "text",
@@ -48,15 +48,15 @@ def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundData
     """Look at a folder of images: ``<split>/<class>/<image>``, or ``<class>/<image>``.
 
     Args:
-        folder: of the dataset.
-        folders_are_classes: whether its folders are classes even if they look like splits.
+        folder: the dataset.
+        folders_are_classes: whether the folders are classes even if they have names of splits.
 
     Raises:
         DatasetError: it cannot be read as such a folder.
     """
     place = folder.expanduser()
     folders = folders_in(place)[0] if place.is_dir() else []
-    # A split has folders; images beside them have no class.
+    # Only a folder with folders can be a split.
     nested = [name for name in folders if folders_in(place / name)[0]]
     train, test = ([], None) if folders_are_classes else choose_splits(nested, str(folder))
     for name in filter(None, [*train, test]):
@@ -82,16 +82,16 @@ def look_at_hub(
     label_column: str | None = None,
     configuration: str | None = None,
 ) -> FoundDataset:
-    """Look at a dataset of the Hugging Face hub, of images or texts. It is fetched if needed.
+    """Look at a dataset of images or texts on the Hugging Face hub; download it if needed.
 
     Args:
         repository: owner/name.
         input_column: of images or texts; by default the only one.
-        label_column: by default the only one of class labels, or the one that is called so.
-        configuration: which one, where the repository has several.
+        label_column: by default the only one of class labels, or the one with a usual name.
+        configuration: needed if the repository has several.
 
     Raises:
-        DatasetError: it cannot be fetched or read, or it is not clear what is what.
+        DatasetError: it cannot be downloaded or read, or splits or columns are ambiguous.
     """
     asked: dict[str, Any] = {"kind": "hub", "id": repository}
     if configuration is not None:
@@ -144,13 +144,13 @@ def look_at_tables(
 
     Args:
         train: csv, tsv, jsonl or parquet.
-        test: such a file too; without it, a share of the rows of ``train`` is for testing.
-        input_column: of texts; by default the one that is called so, or the only other one.
+        test: another such file; without it, a share of the rows of ``train`` becomes the test set.
+        input_column: of texts; by default the one with a usual name, or the only other one.
         label_column: of labels; likewise.
 
     Raises:
-        DatasetError: a file cannot be read, lacks a column, a text or a label, or is there twice, or it is
-            not clear which column is meant.
+        DatasetError: a file cannot be read, lacks a column, a text or a label, or is given twice, or the
+            columns are ambiguous.
     """
     names = column_names(train.expanduser())
     for option, asked in (("--input-column", input_column), ("--label-column", label_column)):
@@ -182,13 +182,13 @@ def look_at_embeddings(
 
     Args:
         train: npz, npy, safetensors or parquet.
-        test: such a file too; without it, a share of the rows of ``train`` is for testing.
-        labels: of both, in files of their own; none where they are in the same files.
-        input_column: the array of embeddings; by default the one that is called so, or the only one.
+        test: another such file; without it, a share of the rows of ``train`` becomes the test set.
+        labels: separate files with the labels of ``train`` and ``test``; none if the same files hold them.
+        input_column: the array of embeddings; by default the one with a usual name, or the only one.
         label_column: of labels; likewise.
 
     Raises:
-        DatasetError: a file cannot be read, or it is not clear what is what in it.
+        DatasetError: a file cannot be read, or its arrays are ambiguous.
     """
     if len(labels) > (1 if test is None else 2):
         raise DatasetError(
@@ -236,10 +236,10 @@ def _found(
 
 
 def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
-    """Make a source of what was found and asked for.
+    """Make a source from its keys.
 
     Raises:
-        DatasetError: no study may have such a source.
+        DatasetError: a study must not have such a source.
     """
     try:
         return model.model_validate(keys)
@@ -249,13 +249,13 @@ def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
 
 
 def _first(names: Iterable[str], found: Sequence[str]) -> str | None:
-    """The column that has the first of some names, in upper or lower case."""
+    """Return the column with the first of some names, in upper or lower case."""
     plain = {each.strip().casefold(): each for each in reversed(found)}
     return next((plain[name] for name in names if name in plain), None)
 
 
 def _types(split: Any) -> dict[str, str]:
-    """The type of every column: Image, ClassLabel, string and so on."""
+    """Return the type of every column: Image, ClassLabel, string and so on."""
     return {
         name: getattr(feature, "dtype", "")
         if type(feature).__name__ == "Value"
@@ -280,7 +280,7 @@ def _column(
     names: Sequence[str],
     columns: Iterable[str],
 ) -> str:
-    """The only candidate, or the column that has one of some names."""
+    """Return the only candidate, or the column with one of some names."""
     if len(candidates) == 1:
         return candidates[0]
     named = _first(names, candidates or list(columns))
