@@ -1,7 +1,7 @@
-"""The audit of the trainer, and mistakes planted in the trainer that must not get past it.
+"""Audits of the trainer, and of mistakes planted in the trainer, which they must find.
 
-Each mistake is caught by the audit (a lower bound exceeds the claim) or by a property of what
-the audited trial released. The table `MISTAKES` says which catches which.
+Each mistake is caught by the audit (a lower bound exceeds the claim) or by a property of the released
+gradients. The table `MISTAKES` lists the check for each mistake.
 """
 
 import importlib
@@ -53,7 +53,7 @@ Inputs = tuple[PreparedDataset, PreparedBackbone]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    """A few digits, and a transformer of one token whose FiLM parameters are about 1,500."""
+    """A few digits, and a transformer of one token with about 1,500 FiLM parameters."""
     sections = tiny_sections({}, {"kind": "film"})
     sections["datasets"]["digits"]["source"]["test_share"] = 0.95
     sections["datasets"]["digits"] |= {"train_size": REAL, "test_size": 1708}
@@ -80,7 +80,7 @@ def audit(prepared: Inputs) -> Audit:
 
 @pytest.fixture(scope="module")
 def proper(audit: Audit) -> Audit:
-    """An audit of the trainer as it is, which is made once for each trial."""
+    """An audit of the unchanged trainer, cached for each trial."""
     known: dict[str, AuditedTrial] = {}
 
     def run(trial: TrialSpec) -> AuditedTrial:
@@ -114,21 +114,17 @@ def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes
 @pytest.mark.parametrize(
     "clipping", [FlatClipping(1e-5), FlatClipping(40.0), AutomaticClipping(0.01)], ids=str
 )
-def test_a_canary_contributes_exactly_one_where_it_is_included(
-    audit: Audit, clipping: Clipping
-) -> None:
+def test_an_included_canary_contributes_exactly_one(audit: Audit, clipping: Clipping) -> None:
     seen = audit(spec(math.inf, clipping=clipping))
     expected = np.broadcast_to(seen.included, (4, CANARIES))
     np.testing.assert_allclose(seen.observations, expected, atol=1e-3)
 
 
-def test_a_step_that_is_taken_again_is_observed_once(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory may run out in the optimizer, which has shown its gradients by then."""
+def test_a_repeated_step_is_observed_once(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may run out in the optimizer, after the hook has observed the gradients."""
     trial = spec(4.0)
     wanted = audit(trial).observations
-    # torch.optim has deleted its name for this module.
+    # torch.optim deletes its attribute for this module.
     module, calls = importlib.import_module("torch.optim.adam"), iter(range(100))
     original = module.adam
 
@@ -145,7 +141,7 @@ def test_a_step_that_is_taken_again_is_observed_once(
     ("engine", "physical_batch"),
     [("loop", 1000), ("expanded", 7), ("expanded", 1000), ("bookkeeping", 7)],
 )
-def test_a_canary_contributes_in_the_steps_that_sample_it(
+def test_a_canary_contributes_only_in_steps_that_sample_it(
     audit: Audit, engine: str, physical_batch: int
 ) -> None:
     trial = spec(math.inf, PART, steps=3, engine=engine, physical_batch=physical_batch)
@@ -156,7 +152,7 @@ def test_a_canary_contributes_in_the_steps_that_sample_it(
     assert 0.1 < sampled.mean() < 0.3
 
 
-def test_padding_is_no_canary(prepared: Inputs) -> None:
+def test_masked_canaries_contribute_nothing(prepared: Inputs) -> None:
     context = context_of(prepared, SPEC)
     engine = context.engine("expanded", context.model(1))
     rows = REAL + context.canary_engine.included.nonzero().flatten()[:4]
@@ -169,7 +165,7 @@ def test_padding_is_no_canary(prepared: Inputs) -> None:
 
 
 @pytest.mark.slow
-def test_an_audited_trial_trains_and_is_reproducible_with_fair_coins_of_its_own(
+def test_an_audited_trial_is_reproducible_with_fair_coins(
     audit: Audit,
 ) -> None:
     trial = spec(math.inf, steps=15, learning_rate=0.03)
@@ -180,7 +176,7 @@ def test_an_audited_trial_trains_and_is_reproducible_with_fair_coins_of_its_own(
         assert abs(heads.sum() - CANARIES / 2) < 4 * math.sqrt(CANARIES) / 2
 
 
-def test_after_the_audit_nobody_watches(audit: Audit) -> None:
+def test_hooks_are_removed_after_an_audit(audit: Audit) -> None:
     seen = audit(spec(steps=2))
     weight = torch.nn.Parameter(torch.zeros(3))
     weight.grad = torch.ones(3)
@@ -197,7 +193,7 @@ def test_more_canaries_than_coordinates_are_refused(prepared: Inputs) -> None:
 @pytest.mark.parametrize("batch", [{}, {"batch_size": PART, "steps": 20}])
 def test_an_audit_of_the_trainer_is_informative(proper: Audit, batch: dict[str, int]) -> None:
     trial = spec(8.0, **batch)
-    found = judge(proper(trial), trial, GUESSES)
+    found = judge(proper(trial), claim(trial), GUESSES)
     assert found.consistent and 1 <= found.lower_bound <= 8
 
 
@@ -222,7 +218,7 @@ def with_noise(share: float) -> Callable[[PrivateOptimizer, MicroBatches], StepS
 def with_noise_per_microbatch(
     scale: Callable[[int], float],
 ) -> Callable[[PrivateOptimizer, MicroBatches], StepStatistics]:
-    """Noise is added to each of n micro-batches, ``scale(n)`` times what a step should get."""
+    """Add noise to each of n micro-batches, ``scale(n)`` times that of a step."""
     random = torch.Generator().manual_seed(0)
 
     def step(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
@@ -265,7 +261,7 @@ def claim(trial: TrialSpec) -> Calibration:
 
 
 def check_guesses(seen: AuditedTrial, trial: TrialSpec) -> None:
-    assert judge(seen, trial, GUESSES).consistent, "guesses are too good"
+    assert judge(seen, claim(trial), GUESSES).consistent, "guesses are too good"
 
 
 def check_curve(seen: AuditedTrial, trial: TrialSpec) -> None:
@@ -277,16 +273,16 @@ def check_measured(seen: AuditedTrial, trial: TrialSpec) -> None:
 
 
 def check_noise(seen: AuditedTrial, trial: TrialSpec) -> None:
-    """Where nothing is included, there is noise from N(0, sigma^2), afresh at every step."""
+    """Check that excluded canaries show fresh noise from N(0, sigma^2) at every step."""
     noise = seen.observations[:, ~seen.included] / trial.noise_multiplier
     assert kstest(noise.ravel(), "norm").pvalue > 1e-6, "wrong distribution"
-    # The auditor's signs alternate: noise that repeats itself has correlation -1.
+    # The auditor's signs alternate, so repeated noise has correlation -1.
     between = np.mean(noise[:-1] * noise[1:], axis=1)
     assert np.abs(between).max() < 5 / math.sqrt(noise.shape[1]), "noise repeats itself"
 
 
 def check_sampling(seen: AuditedTrial, trial: TrialSpec) -> None:
-    """Included canaries are sampled Binomial(T, q) times (without noise this can be seen)."""
+    """Check, without noise, that included canaries are sampled Binomial(T, q) times."""
     times = seen.observations[:, seen.included].round().sum(axis=0)
     rate = trial.batch_size / trial.train_size
     variance = trial.steps * rate * (1 - rate)
@@ -297,7 +293,7 @@ def check_sampling(seen: AuditedTrial, trial: TrialSpec) -> None:
 
 SAMPLED = {"batch_size": PART, "steps": 12}
 STEP = (PrivateOptimizer, "step")
-# What is changed and how, in which trial; what sees it, and what that says.
+# The changed method and its mistake, the trial, the check that finds it, and the message of the check.
 MISTAKES: list[tuple[type, str, Callable[..., Any], dict[str, Any], Check, str]] = [
     *((*STEP, with_noise(0.1), trial, check_guesses, "too good") for trial in ({}, SAMPLED)),
     (FlatClipping, "factors", without_clipping, {}, check_guesses, "too good"),
@@ -343,7 +339,7 @@ def test_the_trainer_passes_and_a_mistake_is_caught(
 
 
 def check_contributions(context: TrialContext, trial: TrialSpec) -> None:
-    """No real example moves the sum by more than 1, whatever its gradient."""
+    """Check that no real example changes the sum by more than 1."""
     engine = context.engine(trial.engine, context.model(trial.seed))
     rows = torch.arange(REAL)
     inputs, labels = context.batch(context.train, rows)
@@ -354,7 +350,7 @@ def check_contributions(context: TrialContext, trial: TrialSpec) -> None:
         assert contribution <= 1 + 1e-5, "not clipped"
 
 
-def test_an_engine_that_forgets_to_clip_is_caught(
+def test_an_engine_without_clipping_is_caught(
     audit: Audit,
     prepared: Inputs,
     monkeypatch: pytest.MonkeyPatch,
@@ -369,7 +365,7 @@ def test_an_engine_that_forgets_to_clip_is_caught(
         return clipped(self, inputs, labels, mask, NoClipping())
 
     monkeypatch.setattr(FactoredEngine, "clipped_sum", clipped_sum)
-    # Canaries are added behind the engine, so the audit cannot see it.
+    # Canaries are added after the engine, so the audit cannot find this mistake.
     check_guesses(audit(trial), trial)
     with pytest.raises(AssertionError, match="not clipped"):
         check_contributions(context, trial)

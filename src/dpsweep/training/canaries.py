@@ -1,13 +1,13 @@
-"""Train with canaries, to measure what one private training run really gives away.
+"""Audited trials: training with canaries measures the privacy loss of one private training run.
 
-An audited trial is a trial: `train_trial` with the study's sampler, engine, clipping and optimizer.
-Only its training set continues with canaries, examples whose gradient is known: the same single
+An audited trial is a normal trial: `train_trial` with the study's sampler, engine, clipping and
+optimizer. Its training set additionally has canaries, examples with a known gradient: the same single
 coordinate of the trainable parameters at every step (a "Dirac canary"), longer than any clipping
-bound. Each canary is there or not by a coin of the auditor, who then reads from every released
-(clipped, summed, noised) gradient the canary's own coordinate, and guesses the coin.
+bound. A coin of the auditor decides whether a canary is included. The auditor reads the canary's
+coordinate in every released (clipped, summed, noised) gradient, and guesses the coin.
 
-The auditor is the adversary of the definition: everything is known except the coins of the
-canaries, when they were sampled, and the noise. So the sum of the real examples is subtracted.
+The auditor is the adversary of the definition, who knows everything except the coins of the
+canaries, the steps that sampled them, and the noise. So the sum of the real examples is subtracted.
 """
 
 import math
@@ -47,27 +47,27 @@ from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 
 CANARY_NORM = 1e6
-"""Norm of a canary's gradient before clipping: it must be clipped whatever the bound."""
+"""Norm of a canary's gradient before clipping; above every clipping bound."""
 
 
 class AuditError(DpsweepError):
-    """An audit that cannot be run; the message says what to do."""
+    """An audit that cannot be run; the message names the remedy."""
 
 
 class CanaryEngine(GradientEngine):
-    """A gradient engine for micro-batches with canaries, and the auditor's eyes on the release.
+    """A gradient engine for micro-batches with canaries, which records the auditor's observations.
 
     A row with label ``classes + j`` is canary j. Its gradient is ``CANARY_NORM`` at its coordinate
     if it is included, and zero if not. The sign alternates from step to step, and the auditor
-    undoes that: noise that repeats itself cancels, and fresh noise does not mind.
+    reverses it: repeated noise then cancels, and fresh noise keeps its distribution.
     """
 
     def __init__(self, engine: GradientEngine, classes: int, included: Tensor, coordinates: Tensor):
-        """Add canaries to the examples that ``engine`` knows.
+        """Add canaries to an engine.
 
         Args:
             engine: computes the gradients of real examples.
-            classes: labels of real examples are below.
+            classes: the labels of real examples are below this number.
             included: the auditor's coins, shape (m,), bool.
             coordinates: of the canaries among all trainable parameters, shape (m,), int64,
                 without repeats.
@@ -108,27 +108,27 @@ class CanaryEngine(GradientEngine):
         )
 
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``; of the real examples, with canaries masked."""
+        """See ``GradientEngine``; canaries are masked."""
         canary = labels >= self._classes
         return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary)
 
     def forget(self) -> None:
-        """Begin the sum of a step again."""
+        """Reset the sum of the present step."""
         self._real = torch.zeros(())
 
     def observe(self, released: Tensor) -> None:
-        """Look at the noisy sum of a step, flat over all trainable parameters."""
+        """Read the noisy sum of a step, flat over all trainable parameters."""
         self._seen = self._sign * (released[self._coordinates] - self._real)
 
     def end_step(self) -> None:
-        """Keep what was seen of a step: it counts."""
+        """Record the observation of a finished step."""
         self.observations.append(self._seen)
         self._real = torch.zeros(())
         self._sign = -self._sign
 
 
 class CanaryContext(TrialContext):
-    """A context whose N training examples are followed by m canaries, N to N + m - 1."""
+    """A context with m canaries, N to N + m - 1, after its N training examples."""
 
     def __init__(
         self,
@@ -140,14 +140,14 @@ class CanaryContext(TrialContext):
         holdout: float = 0.0,
         device: torch.device | None = None,
     ):
-        """Add ``canaries`` to the data; which of them are included is drawn from ``coins``."""
+        """Add ``canaries`` to the data; ``coins`` decide which of them are included."""
         super().__init__(data, backbone, method, holdout, device)
         self.canary_engine: CanaryEngine
         self._coins = coins
         self._canaries = canaries
         numbers = torch.arange(canaries)
         labels, rows = self.train.labels, self.train.rows
-        # A canary has any input, because its gradient does not depend on it.
+        # The inputs of canaries are arbitrary, because their gradients do not depend on them.
         self.train = Examples(
             self.train.inputs,
             torch.cat([labels, self.classes + numbers.to(labels.device)]),
@@ -186,14 +186,14 @@ class CanaryContext(TrialContext):
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """The auditor's knowledge after a trial.
+    """The result of an audited trial.
 
     Attributes:
         included: the coins, shape (m,).
-        observations: released gradients at the canaries' coordinates, signs undone and real
-            examples subtracted, shape (T, m): 1 where the canary was included and sampled, else 0,
-            plus noise.
-        trial: the trial as any other.
+        observations: released gradients at the canaries' coordinates, with signs reversed and real
+            examples subtracted, shape (T, m): 1 if the canary was included and sampled, else 0, plus
+            noise.
+        trial: the stored trial.
     """
 
     included: Coins
@@ -202,13 +202,13 @@ class AuditedTrial:
 
 
 def audit_trial(spec: TrialSpec, context: CanaryContext, secret: bytes = b"") -> AuditedTrial:
-    """Train with canaries and watch every released gradient.
+    """Train with canaries and observe every released gradient.
 
     Args:
-        spec: the trial; its ``train_size`` counts the canaries, included or not, because each is
+        spec: the trial; its ``train_size`` counts all canaries, included or not, because each is
             sampled with the same probability as a real example.
         context: made for this trial.
-        secret: of its sampling and noise, see `train_trial`.
+        secret: for its sampling and noise, see `train_trial`.
     """
 
     def observe(*_: Any) -> None:
@@ -220,8 +220,8 @@ def audit_trial(spec: TrialSpec, context: CanaryContext, secret: bytes = b"") ->
     def end_step(*_: Any) -> None:
         context.canary_engine.end_step()
 
-    # Torch calls the first before every step of an optimizer, with the gradients that it will use, and
-    # the second after it: not where memory runs out meanwhile and the step is taken again.
+    # Torch calls the first hook before every step of an optimizer, when the gradients are final, and the
+    # second one after it, but not if memory runs out and the step is repeated.
     hooks = [register_optimizer_step_pre_hook(observe), register_optimizer_step_post_hook(end_step)]
     try:
         trial, _ = train_trial(spec, context, None, math.inf, secret)
@@ -236,18 +236,18 @@ def audit_trial(spec: TrialSpec, context: CanaryContext, secret: bytes = b"") ->
 
 
 def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> None:
-    """Audit one setting and write what was found.
+    """Audit one setting and write the result.
 
     Args:
         study: the study.
-        paths: its files; the dataset and the backbone must be there.
+        paths: its files; the dataset and the backbone must exist.
         audit: the study's section.
-        cell: the setting. Its full batch is N + m examples.
+        cell: the setting. Its full batch has N + m examples.
 
     Raises:
         AuditError: the model has too few parameters for the canaries.
-        CalibrationError: the claimed epsilon cannot be had.
-        CellError: the prepared data is of another size than the study's.
+        CalibrationError: no noise gives the claimed epsilon.
+        CellError: the prepared data has another size than in the study.
     """
     torch.set_num_threads(study.training.threads)
     device = default_device()
@@ -260,7 +260,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
     noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
-    # A release trains with a secret, and whoever audits it must not know the coins before.
+    # Releases train with a secret. The coins of their audit must be unpredictable too.
     secret = new_secret() if audit.randomness == "secret" else b""
     coins = numpy_stream(spec.key, "canaries", secret=secret)
     canaries = audit.canaries
@@ -270,7 +270,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     check_size(noise, context, data)
     plan = plan_audit(noise, canaries, audit.guesses)
     audited = audit_trial(spec, context, secret)
-    evidence = judge(audited, spec, plan.guesses)
+    evidence = judge(audited, noise, plan.guesses)
     curve = judge_curve(audited, noise, plan.curve_guesses)
     measured = measure_noise(audited, noise)
     write_json(
@@ -315,28 +315,27 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     )
 
 
-def judge(audited: AuditedTrial, spec: TrialSpec, guesses: int) -> AuditOutcome:
-    """Guess the coins of an audited trial, and say what the right guesses prove of (epsilon, delta)."""
+def judge(audited: AuditedTrial, noise: Calibration, guesses: int) -> AuditOutcome:
+    """Guess the coins of an audited trial; return the evidence against its (epsilon, delta)."""
     return AuditOutcome(
-        claimed_epsilon=spec.epsilon,
-        delta=spec.delta,
+        claimed_epsilon=noise.epsilon,
+        delta=noise.delta,
         canaries=len(audited.included),
         guesses=guesses,
-        correct=_right(audited, spec.noise_multiplier, spec.batch_size / spec.train_size, guesses),
+        correct=_right(audited, noise, guesses),
     )
 
 
 def judge_curve(audited: AuditedTrial, noise: Calibration, guesses: int) -> CurveOutcome:
-    """Guess the coins of an audited trial, and say what the right guesses prove of the noise."""
-    correct = _right(audited, noise.noise_multiplier, noise.sampling_rate, guesses)
-    return CurveOutcome(noise, len(audited.included), guesses, correct)
+    """Guess the coins of an audited trial; return the evidence against its noise."""
+    return CurveOutcome(noise, len(audited.included), guesses, _right(audited, noise, guesses))
 
 
-def _right(audited: AuditedTrial, noise_multiplier: float, rate: float, guesses: int) -> int:
-    scores = likelihood_scores(audited.observations, noise_multiplier, rate)
+def _right(audited: AuditedTrial, noise: Calibration, guesses: int) -> int:
+    scores = likelihood_scores(audited.observations, noise.noise_multiplier, noise.sampling_rate)
     return count_correct(scores, audited.included, guesses)
 
 
 def measure_noise(audited: AuditedTrial, noise: Calibration) -> MeasuredNoise:
-    """Sum what was released over the steps where a canary was not included: that is noise."""
+    """Sum the observations of excluded canaries over the steps: they are pure noise."""
     return MeasuredNoise(noise, audited.observations[:, ~audited.included].sum(axis=0))
