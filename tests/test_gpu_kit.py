@@ -1,4 +1,4 @@
-"""The GPU kit runs to its end where only a few libraries are, and goes on after a kill."""
+"""The GPU kit runs with few libraries, and continues after a kill."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 FAR = float("inf")
-# A machine without what only the workflow, the accountants or the tables need.
+# A machine without the libraries that only the workflow, the accountants or the tables need.
 ABSENT = """
 import importlib.machinery
 absent = {"opacus", "snakemake", "prv_accountant", "dp_accounting", "datasets", "typer", "pandas"}
@@ -42,7 +42,7 @@ importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 
 @pytest.fixture
 def uncompiled() -> Iterator[None]:
-    """As in a rehearsal: the tests of the engines compile."""
+    """Do not compile, as in a rehearsal; the tests of the engines do."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
@@ -63,7 +63,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_the_kit_continues_after_a_kill_and_runs_to_its_end(tmp_path: Path) -> None:
     results = tmp_path / "inputs" / "rehearsal"
     first = start(tmp_path)
     wait_for(lambda: list(results.glob("*.json")), "result", first)
@@ -82,11 +82,11 @@ def test_the_kit_runs_to_its_end_and_goes_on_after_a_kill(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
-def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
+def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong:
-        """An engine whose gradients are a little too long."""
+        """An engine with slightly too long gradients."""
 
         def __init__(self, engine: Any) -> None:
             self._engine = engine
@@ -106,7 +106,7 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
         if name == "vmap" or (name in spoilt and settings.get("compile")):
             raise UnsupportedModelError("no rule for attention")
         engine = make_engine(name, model, *arguments, **settings)
-        # What everything is compared with is right.
+        # The reference engine stays right.
         on_device = model is not problem.model and next(model.parameters()).dtype == torch.float32
         return Wrong(engine) if name in spoilt and on_device else engine
 
@@ -123,9 +123,9 @@ def test_an_engine_that_cannot_compute_is_noted_and_a_wrong_one_fails(
     for name in spoilt:
         printed = re.search(rf"{name}, float32: {{'sum': ([^,]+),", str(wrong.value))
         assert printed is not None
-        # Up to the processor's own rounding.
+        # Rounding depends on the processor.
         assert float(printed[1]) == pytest.approx(0.001, rel=0.01)
-    # An engine that every network needs may not be missing.
+    # The kit fails without an engine that every network needs.
     with pytest.raises(right.WrongNumberError, match="auto, bfloat16, compiled: not computed"):
         right.engines(kit, lambda: problem, compiled=True)
 
@@ -142,11 +142,11 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda: 0)
     monkeypatch.setattr("dpsweep.training.specification.resolve_precision", lambda *_: "bfloat16")
-    # Opacus asks for the memory of a real one.
+    # Opacus reads the memory of a real GPU.
     monkeypatch.setattr(step_cost, "find_spec", lambda name: None)
-    import_module("timm")  # it asks for classes that a pretended GPU replaces
+    import_module("timm")  # before the simulated GPU replaces classes that it imports
     kit = Pretended(tmp_path, rehearse=True)
-    # A cell has a process of its own, where nothing is pretended.
+    # A cell runs in a separate process, without the simulation.
     chosen = [
         each for each in pieces.all_pieces(kit) if not each.name.endswith(("cell", "compiled"))
     ]
@@ -158,7 +158,7 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert all("ratio" in each for each in row["contenders"].values()), row
 
 
-def test_a_piece_that_failed_comes_last_in_the_next_call(
+def test_failed_pieces_run_last_in_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(kit: Kit) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_a_piece_that_failed_comes_last_in_the_next_call(
 
 
 @pytest.mark.slow
-def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
+def test_a_piece_that_runs_out_of_time_saves_its_state_without_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @watched()
@@ -204,6 +204,6 @@ def test_a_piece_whose_time_is_over_saves_its_state_and_is_no_failure(
     assert (tmp_path / "saved").exists()
     said = capfd.readouterr().out
     assert "trains: its time was over, call again" in said
-    # What would have to begin again does not begin; what is short does.
+    # A long piece does not begin; a short one does.
     assert "long: no time left, call again" in said
     assert {path.name for path in tmp_path.iterdir()} == {"saved", "short.json"}

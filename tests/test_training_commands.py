@@ -1,4 +1,4 @@
-"""What all commands that train have in common: a GPU of their own, and an end in good order."""
+"""Commands that train: each takes one GPU, refuses the network, and ends at a signal."""
 
 import copy
 import os
@@ -21,7 +21,7 @@ from tests.workflow.chain import STUDY
 PROBLEM, CELL = "digits_vit_film", "eps8_epochs2_B128_C1"
 SETTING: dict[str, Any] = {"sweep": PROBLEM, "epochs": [2], "batch_size": [128]}
 GPUS = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
-# Each with what trains in it.
+# Each with its arguments and the function that trains.
 COMMANDS: dict[str, tuple[Callable[..., None], list[Any], str]] = {
     "train": (stages.train, [PROBLEM, CELL], "training.cell.OpenCell.open"),
     "gradient norms": (
@@ -57,7 +57,7 @@ def study_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two GPUs; a signal that nobody takes does no harm to the tests."""
+    """A machine with two GPUs; an unhandled signal does not end the tests."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
     refused: list[bool] = []
     monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: refused.append(True))
@@ -70,7 +70,7 @@ def workstation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_it_takes_a_gpu_and_sees_no_other_one(
+def test_training_commands_take_one_gpu_and_hide_the_others(
     name: str, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command, arguments, trains = COMMANDS[name]
@@ -89,7 +89,7 @@ def test_it_takes_a_gpu_and_sees_no_other_one(
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_ends_it_where_it_trains(
+def test_a_signal_ends_training_commands(
     name: str,
     number: signal.Signals,
     study_file: Path,

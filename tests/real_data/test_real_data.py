@@ -34,13 +34,13 @@ def train(
 ) -> tuple[pd.DataFrame, Paths]:
     """Train the cells of a study, or of one of its sweeps; return the rows of their trials.
 
-    Snakemake runs in ``folder``, so that it does not disturb another one in the repository.
+    Snakemake runs in ``folder``, apart from another one in the repository.
 
     Args:
         folder: for the study and its results.
-        name: of the study.
-        overlay: what is added to it.
-        replaced: what takes the place of whole sections.
+        name: the study to extend.
+        overlay: its additional keys.
+        replaced: sections that replace those of the study.
         sweep: of the study; by default all of them.
     """
     results = {"extends": str(STUDIES / name), "results": str(folder / "results")}
@@ -66,7 +66,7 @@ def test_the_published_accuracy_is_reached(tmp_path: Path) -> None:
 
 
 @needs(CIFAR, NEWSGROUPS, VIT, ENCODER)
-def test_features_of_real_images_and_texts_are_worth_training_on(tmp_path: Path) -> None:
+def test_features_of_real_images_and_texts_reach_good_accuracy(tmp_path: Path) -> None:
     datasets = {
         "cifar100-10pct": {"source": {"path": str(CIFAR), "test_share": 0.1}, "test_size": 1000},
         "20newsgroups": {"source": {"path": str(NEWSGROUPS)}, "max_length": 32},
@@ -78,7 +78,7 @@ def test_features_of_real_images_and_texts_are_worth_training_on(tmp_path: Path)
             "tokenizer": {"path": str(ENCODER / "tokenizer.json")},
         },
     }
-    # Two cells take the place of all that the study trains and draws.
+    # Train only two cells, and draw nothing.
     grid = {"method": "head", "epsilon": [8.0], "epochs": [8], "batch_size": [1024], "seeds": 2}
     images = {"dataset": "cifar100-10pct", "backbone": "vit-tiny", "clipping_bound": [8.0]}
     texts = {"dataset": "20newsgroups", "backbone": "minilm", "clipping_bound": [1.0]}
@@ -97,7 +97,7 @@ def test_features_of_real_images_and_texts_are_worth_training_on(tmp_path: Path)
 
 
 @needs(CIFAR, VIT)
-def test_pretraining_is_what_makes_private_training_work(tmp_path: Path) -> None:
+def test_private_training_needs_pretraining(tmp_path: Path) -> None:
     # A quarter of the study's work: fewer pixels and half of its epochs.
     small = {"arguments": {"img_size": 96}}
     short = {"epochs": [2], "learning_rate": [0.016]}
@@ -130,11 +130,11 @@ def test_newsgroups_are_read_trained_on_and_measured(tmp_path: Path) -> None:
     columns = ["accuracy", "loss", "steps", "noise_multiplier", "wall_seconds"]
     print(trials[columns].to_string())  # noqa: T201
     public, private = (trials.loc[method] for method in ("all", "lora"))
-    # Training starts from a zero layer, that is from a loss of log(20).
+    # Training starts with a head of zeros, and so with a loss of log(20).
     start = math.log(20)
     assert public["loss"] < start - 0.3
     assert public["accuracy"] > 3 / 20
-    # Random features tell little, and the noise hides some of it; four standard errors above guessing.
+    # Random features and noise leave little accuracy; this is four standard errors above guessing.
     assert private["loss"] < start - 0.01
     assert private["accuracy"] > 0.06
     assert 7.9 < private["certified_epsilon"] <= 8

@@ -1,4 +1,4 @@
-"""What the tests of the trainer share."""
+"""Fixtures for tests of the trainer."""
 
 import pytest
 from tests.training.tiny_study import Prepared, prepare, tiny_study
@@ -6,5 +6,5 @@ from tests.training.tiny_study import Prepared, prepare, tiny_study
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The tiny study with its dataset and its network; nothing else is to be written beside them."""
+    """The tiny study with its dataset and network; tests must not write into its folder."""
     return prepare(tiny_study({}, {"kind": "film"}), tmp_path_factory.mktemp("tiny"))

@@ -1,8 +1,8 @@
-"""A device of type cuda that is the CPU: what mixes devices, or waits for one, is an error.
+"""A simulated GPU on the CPU, for which mixing devices and waiting for the device are errors.
 
-Tensors are those of the CPU. Some are marked, by their storage, as lying on the device: what was asked
-for there, what was copied there, and what was computed of these. Nothing is known of kernels, memory
-and numbers of a real GPU.
+All tensors are on the CPU. Some are marked, by their storage, as on the device: tensors that were
+created there, copied there, or computed from such tensors. Kernels, memory and rounding of a real GPU
+are not simulated.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,23 +29,23 @@ _INDEXING = {_aten.index.Tensor, _aten.index_put_.default}
 _WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default} | {
     *(_aten.masked_select.default, _aten._unique2.default, _aten.unique_dim.default),
 }
-# These take no number of the CPU beside tensors of the device.
+# These do not accept numbers of the CPU together with tensors of the device.
 _ALL_THERE = {_aten.stack.default, _aten.cat.default}
 
 
 class MixedDevicesError(Exception):
-    """An operation has met tensors of the CPU and of the device."""
+    """An operation on tensors of both the CPU and the device."""
 
 
 class WaitedError(Exception):
-    """The CPU would wait for the device."""
+    """An operation for which the CPU would wait for the device."""
 
 
 class PretendedGpu:
-    """Which tensors lie on the device, and which lie in pinned memory.
+    """The tensors that are on the device, and those in pinned memory.
 
     Attributes:
-        may_wait: whether the CPU may wait for it at present.
+        may_wait: whether the CPU may wait for the device at present.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class PretendedGpu:
 
     @contextmanager
     def pretended(self, free: int = 2**40) -> Iterator[None]:
-        """Pretend within this context, with so much free memory."""
+        """Simulate a GPU within this context, with so much free memory."""
         generator, pin = torch.Generator, Tensor.clone
         numpy, tolist = Tensor.numpy, Tensor.tolist
 
@@ -130,7 +130,7 @@ class PretendedGpu:
 
 
 class _Operations(TorchDispatchMode):
-    """Every operation, those of backward passes included, before it is computed."""
+    """A check of every operation, including those of backward passes, before it is computed."""
 
     def __init__(self, gpu: PretendedGpu) -> None:
         super().__init__()
@@ -166,17 +166,17 @@ class _Operations(TorchDispatchMode):
             for each, marked in zip(given, there, strict=True)
             if not marked and (each.dim() or func in _ALL_THERE)
         ]
-        # A number of the CPU is mostly an argument of a kernel, and torch copies indices itself.
+        # Most kernels accept numbers of the CPU, and torch copies indices itself.
         if not all(any(each is index for index in indices) for each in elsewhere):
             shapes = [tuple(each.shape) for each in elsewhere]
             raise MixedDevicesError(f"{func}: found tensors of shapes {shapes} on the CPU")
-        # How many numbers a mask chooses is known on the device only.
+        # Only the device can count the numbers that a mask selects.
         if func in _WAITS or elsewhere or any(each.dtype == torch.bool for each in indices):
             self._gpu.wait(func)
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor behind those of torch.func, which have no storage."""
+    """Return the tensor behind wrappers of torch.func, which have no storage."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor

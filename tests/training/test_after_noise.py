@@ -1,4 +1,4 @@
-"""What follows the noise: DP-AdamBC, averages, and what torch refuses."""
+"""The steps after the noise: DP-AdamBC, averages, and optimizers that torch refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ def test_adam_bc_refuses_to_compute_gradients_again() -> None:
 @pytest.mark.parametrize(
     "average", [{"kind": "ema", "decay": 0.9999}, {"kind": "tail", "share": 1}, None]
 )
-def test_averages_keep_the_digits_of_long_trainings(average: dict[str, Any] | None) -> None:
-    """In float32, a step in ten thousand would be rounded away; without an average nothing is kept."""
+def test_averages_over_many_steps_are_precise(average: dict[str, Any] | None) -> None:
+    """In float32, weights of one in ten thousand would be lost; without an average nothing is kept."""
     steps, parameter = 5000, torch.nn.Parameter(torch.zeros(1))
     running = RunningAverage(optimizer_of({"kind": "sgd", "average": average}), steps, {})
     values = 1 + 1e-4 * np.random.default_rng(4).standard_normal(steps).astype(np.float32)
@@ -53,7 +53,7 @@ def test_averages_keep_the_digits_of_long_trainings(average: dict[str, Any] | No
         *((name, {}, None) for name in ("RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "ASGD")),
     ],
 )
-def test_what_torch_refuses_is_named_before_training(
+def test_optimizers_that_torch_refuses_are_reported_before_training(
     tmp_path: Path, name: str, arguments: dict[str, Any], said: str | None
 ) -> None:
     section = {"kind": "torch", "name": name, "arguments": arguments}

@@ -1,4 +1,4 @@
-"""One setting of an audit, around the trial: its sizes, its randomness, and what its evidence says."""
+"""One setting of an audit: its sizes, its randomness and its verdict."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ PLAN = AuditPlan(10, 30, power={0.5: 0.1, 0.7: 0.0}, curve_power={0.5: 0.9, 0.7:
 
 
 class Measuring:
-    """Measures settings; keeps the trials, and what they were called with."""
+    """A function that measures settings, and records the trials and their arguments."""
 
     def __init__(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths, self.share = paths, 1.0
@@ -36,7 +36,7 @@ class Measuring:
         monkeypatch.setattr(canaries, "plan_audit", self.plan)
 
     def audit(self, spec: TrialSpec, context: CanaryContext, secret: bytes) -> AuditedTrial:
-        """Audit the trainer, or one with a share of its noise."""
+        """Audit the trainer; multiply the observations by `share`."""
         found = audit_trial(spec, context, secret)
         self.spec, self.secret = spec, secret
         self.seen = replace(found, observations=self.share * found.observations)
@@ -78,7 +78,7 @@ def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
     assert found["canaries"] == CANARIES and found["consistent"]
     powers = found["power"]["0.5"]
     assert powers["pair"] == 0.1 and powers["curve"] == 0.9 and powers["noise"] > 0.5
-    # Noise is measured where no canary is.
+    # Noise is measured on excluded canaries.
     sums = seen.observations[:, ~seen.included].sum(axis=0)
     estimate = np.sqrt(np.mean(sums**2) / spec.steps)
     assert estimate < found["measured_noise"]["noise_at_most"] < 2 * estimate
@@ -86,7 +86,7 @@ def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
 
 
 def test_a_secret_audit_has_secret_coins_batches_and_noise(measure: Measuring) -> None:
-    """What it finds is as good, and nobody can repeat it."""
+    """It is consistent too, and no one can repeat it."""
     secrets, drawn = [], []
     for randomness in ("public", "secret", "secret"):
         assert measure(randomness=randomness, batch_size=[100])["consistent"]
@@ -100,9 +100,9 @@ def test_a_secret_audit_has_secret_coins_batches_and_noise(measure: Measuring) -
     assert [len(set(each)) for each in (secrets, *zip(*drawn, strict=True))] == [3, 3, 3, 3]
 
 
-def test_a_claim_falls_with_any_of_its_bounds(measure: Measuring) -> None:
+def test_one_bound_is_enough_to_refute_the_claim(measure: Measuring) -> None:
     measure.share = 0.4
     found = measure()
     assert not found["measured_noise"]["consistent"] and not found["consistent"]
-    # So few canaries and guesses refute nothing by themselves.
+    # The other bound refutes nothing with so few canaries and guesses.
     assert found["lower_bound"] < 4 < found["measured_noise"]["lower_bound"]

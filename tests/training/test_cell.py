@@ -1,4 +1,4 @@
-"""A cell trains with the noise that its study says, repeats its best learning rate, and tells its cost."""
+"""Cells: the noise of the study, the repeated best learning rate, and the reported progress."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def study(selection: str = "repeat-best", seeds: int = 1, **privacy: Any) -> Stu
 
 @pytest.fixture
 def paths(tiny: Prepared, tmp_path: Path) -> Paths:
-    """A study that is ready to train."""
+    """The files of a study that is ready to train."""
     paths = tiny.copied(tmp_path).paths
     write_calibration(noise(paths), calibrate(8.0, 1e-5, N, BATCH_SIZE, 1))
     return paths
@@ -49,7 +49,7 @@ def noise(paths: Paths, chosen: Study | None = None) -> Path:
 
 
 def run(chosen: Study, paths: Paths) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Run the cell; return its rows, and what it told meanwhile."""
+    """Run the cell; return its rows and its progress reports."""
     told: list[dict[str, Any]] = []
     run_cell(OpenCell.open(chosen, paths, CELL), paths, chosen, progress=told.append)
     return pd.read_parquet(paths.cell_trials(chosen, CELL)), told
@@ -73,7 +73,7 @@ def test_progress_counts_every_trial_once(paths: Paths) -> None:
         ({}, 0.5, r"noise_multiplier: found 0\.\d+, which gives"),
     ],
 )
-def test_noise_for_another_guarantee_trains_nothing(
+def test_noise_for_another_setting_is_refused_before_training(
     paths: Paths, privacy: dict[str, Any], share: float, said: str
 ) -> None:
     edited = study(**privacy)
@@ -115,7 +115,7 @@ def test_the_best_rate_of_the_first_seed_is_repeated(
         if not template:
             template.append(train_trial(spec, context, *others)[0])
         chosen = scores[spec.learning_rate] - 0.01 * spec.seed
-        # What is chosen by is not what is reported.
+        # Selection must use selection_accuracy and not macro_accuracy.
         record = template[0].record | {"selection_accuracy": chosen, "macro_accuracy": 1 - chosen}
         return StoredTrial(record, template[0].steps), {"epoch1/weight": np.zeros(1)}
 

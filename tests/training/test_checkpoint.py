@@ -1,4 +1,4 @@
-"""A stopped trial goes on to the same end, in the same time; from a useless checkpoint it starts again."""
+"""Checkpoints: a stopped trial resumes bit for bit; an unusable checkpoint restarts it."""
 
 import logging
 import shutil
@@ -34,7 +34,7 @@ def trial(tiny: Prepared) -> Trial:
 
 @pytest.fixture(scope="module")
 def whole(trial: Trial) -> Arrays:
-    """What the trial ends with that is never stopped."""
+    """The results of the trial without a stop."""
     return end(*trial)
 
 
@@ -48,7 +48,7 @@ def after_five(trial: Trial, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped(after_five: Path, tmp_path: Path) -> Path:
-    """A copy of the checkpoint of the trial after five steps."""
+    """A copy of the trial's checkpoint after five steps."""
     return Path(shutil.copy(after_five, tmp_path))
 
 
@@ -68,7 +68,7 @@ def stopped(after_five: Path, tmp_path: Path) -> Path:
 def test_resuming_is_bit_identical(
     trial: Trial, tmp_path: Path, optimizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop."""
+    """Cover moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop."""
     spec, context = trial
     chosen, path = replace(spec, optimizer=optimizer), tmp_path / "trial.checkpoint"
     wanted, epochs = train_trial(chosen, context, None, 1e9)
@@ -83,16 +83,16 @@ def test_resuming_is_bit_identical(
 
 
 def test_a_checkpoint_holds_no_generator(stopped: Path) -> None:
-    """Noise follows from the trial's name and the step: nothing of it is on the disk."""
+    """Noise is a function of the trial's key and the step, so none of its state is saved."""
     state = torch.load(stopped, weights_only=True)
     assert state.keys() == {"parameters", "optimizer", "progress"}
     assert state["optimizer"].keys() == {"optimizer", "steps"}
     assert state["optimizer"]["steps"] == state["progress"]["step"] == 5
 
 
-# Ways to spoil a state.
+# Changes that make a state unusable.
 SPOILT: dict[str, Callable[[Any], object]] = {
-    # On a GPU, version 3 wrote 16 bytes of a generator that a CPU has no use for.
+    # On a GPU, version 3 wrote the state of a generator instead of the number of steps.
     "older": lambda state: state["optimizer"].update(noise=state["optimizer"].pop("steps")),
     "a parameter less": lambda state: state["parameters"].popitem(),
     "other shapes": lambda state: state["parameters"].update(
@@ -104,7 +104,7 @@ SPOILT: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_checkpoint_that_does_not_fit_starts_the_trial_again(
+def test_an_unusable_checkpoint_restarts_the_trial(
     trial: Trial,
     whole: Arrays,
     stopped: Path,
@@ -119,14 +119,14 @@ def test_a_checkpoint_that_does_not_fit_starts_the_trial_again(
     assert not stopped.exists()
 
 
-def test_a_checkpoint_is_kept_where_its_state_does_not_fit(
+def test_a_checkpoint_is_kept_when_memory_runs_out(
     trial: Trial,
     whole: Arrays,
     stopped: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Another program may hold the memory at the moment."""
+    """Another program may use the memory only temporarily."""
 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -160,14 +160,14 @@ def test_an_epoch_ends_with_the_nearest_step(steps: int, epochs: int) -> None:
 @pytest.mark.parametrize(
     ("every", "stops"), [(1.0, ()), (5.0, (5,)), (1.0, (1, 3)), (1e9, (1, 3))], ids=str
 )
-def test_the_time_of_a_trial_is_that_of_its_steps(
+def test_the_seconds_of_a_trial_are_those_of_its_steps(
     every: float,
     stops: tuple[int, ...],
     trial: Trial,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However often it was saved, stopped and continued; a day between two jobs does not count."""
+    """Checkpoints, stops and a day between two jobs do not count."""
     now, path = [1e6], tmp_path / "trial.checkpoint"
 
     def taking(seconds: float, usual: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What the trials of a cell share, and that sharing changes no trial."""
+"""The context that the trials of a cell share; it changes no result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ LORA = {"kind": "lora", "rank": 2, "target_modules": ["qkv"]}
 
 
 @pytest.mark.parametrize("method", [LORA, {"kind": "scratch"}], ids=lambda each: each["kind"])
-def test_a_trial_does_not_depend_on_those_before_it(
+def test_a_trial_does_not_depend_on_earlier_trials(
     method: dict[str, object], tiny: Prepared
 ) -> None:
     made = tiny.of({}, method, seeds=2)
@@ -28,7 +28,7 @@ def test_a_trial_does_not_depend_on_those_before_it(
         assert_equal(end(spec, shared), end(spec, made.context()))
 
 
-def test_images_that_are_stored_small_reach_the_network_in_its_size(tiny: Prepared) -> None:
+def test_stored_images_are_resized_for_the_network(tiny: Prepared) -> None:
     data = tiny.data
     resize = Resize(size=20, interpolation="bicubic")
     small = replace(data, metadata=data.metadata.model_copy(update={"resize": resize}))
@@ -36,13 +36,13 @@ def test_images_that_are_stored_small_reach_the_network_in_its_size(tiny: Prepar
     batch, labels = context.batch(context.test, torch.tensor([3, 1]))
     assert labels.tolist() == [data.test_labels[3], data.test_labels[1]]
     assert batch.shape == (2, 1, 20, 20)
-    # The mean of an image stays what it is.
+    # Resizing keeps the mean of an image.
     wanted = 2 * data.test_inputs[[3, 1]].mean((1, 2, 3)) / 255 - 1
     np.testing.assert_allclose(batch.mean((1, 2, 3)), wanted, atol=0.02)
 
 
 def test_a_cell_compiles_once(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled computes the same: see the tests of engines."""
+    """Tests of the engines check that compiled code computes the same."""
     calls: list[Callable[..., Any]] = []
     monkeypatch.setattr(torch, "compile", lambda function, **_: calls.append(function) or function)
     for compiled in (False, True):
@@ -59,7 +59,7 @@ METHODS = [*({"kind": kind} for kind in ("film", "all", "head", "scratch")), LOR
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each["kind"])
 @pytest.mark.parametrize("noise", [0.5, 0.0])
-def test_a_trial_moves_what_its_method_trains_and_nothing_else(
+def test_a_trial_changes_only_the_parameters_of_its_method(
     method: dict[str, Any], noise: float, tiny: Prepared
 ) -> None:
     made = tiny.of({}, method)
@@ -74,7 +74,7 @@ def test_a_trial_moves_what_its_method_trains_and_nothing_else(
     moved = {
         name for name, value in model.named_parameters() if not torch.equal(value, before[name])
     }
-    # Few parameters (keys of attention, say) have no gradient; with noise all move.
+    # Some parameters (such as keys of attention) have no gradient; with noise all change.
     head = head_parameter_names(model)
     assert moved == trainable if noise else head <= moved <= trainable
     assert trial.record["trainable_parameters"] == sum(before[name].numel() for name in trainable)

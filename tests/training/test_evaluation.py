@@ -1,4 +1,4 @@
-"""Accuracies and loss of a model on some examples, against plain arithmetic."""
+"""Accuracies and loss of a model, compared with plain arithmetic."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 3])
 
 
 class Fixed(nn.Module):
-    """Returns the logits that it is given as inputs, and notes with which precision a GPU would multiply."""
+    """A network that returns its inputs as logits, and records the precision of a GPU's convolutions."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_accuracies() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_every_example_counts_whatever_the_batch(size: int) -> None:
+def test_the_batch_size_of_an_evaluation_does_not_matter(size: int) -> None:
     logits = torch.randn(7, CLASSES, generator=torch.Generator().manual_seed(0))
     whole, found = measured(logits), measured(logits, at_once=size)
     assert found["accuracy"] == whole["accuracy"]
@@ -82,7 +82,7 @@ def test_a_gpu_evaluates_in_float32() -> None:
     [({(0, 2): NAN, (4, 1): INF}, 1.0, 5 / 7), ({}, NAN, 0.0)],
     ids=["outputs", "parameters"],
 )
-def test_what_is_not_finite_is_wrong_and_divergence(
+def test_values_that_are_not_finite_count_as_wrong_and_diverged(
     places: dict[tuple[int, int], float], weight: float, accuracy: float
 ) -> None:
     logits = saying(*LABELS.tolist())

@@ -1,4 +1,4 @@
-"""Features that are computed once: the same trials as with the network in the loop, and nothing stale."""
+"""Features that are computed once: trials equal those with the network, and outdated files are refused."""
 
 import shutil
 from dataclasses import replace
@@ -47,7 +47,7 @@ def feature_study(**features: Any) -> Study:
 
 
 def with_weights(folder: Path, scale: float = 1.0) -> PreparedBackbone:
-    """Give a prepared network weights, as if they had been trained; or scale those that it has."""
+    """Give a prepared network pretrained weights, or scale those that it has."""
     metadata = PreparedBackbone.open(folder).metadata.model_dump(exclude={"checksum"})
     network = build_model(folder, HeadOnly(kind="head"), classes=2, seed=0)
     state = {
@@ -66,13 +66,13 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     backbone = with_weights(folder / "backbones" / "vit")
     study = feature_study()
     compute_features(study, made.paths, SOURCE)
-    data = PreparedDataset.open(str(made.paths.dataset("digits")))  # as a notebook may write it
+    data = PreparedDataset.open(str(made.paths.dataset("digits")))  # a notebook may give a string
     return Prepared(study, made.paths, data, backbone)
 
 
 @pytest.fixture
 def copied(computed: Prepared, tmp_path: Path) -> Prepared:
-    """The same, to be changed."""
+    """A copy of `computed` that a test may change."""
     shutil.copytree(computed.paths.results, tmp_path, dirs_exist_ok=True)
     paths = Paths(tmp_path)
     return computed._replace(paths=paths, backbone=PreparedBackbone.open(paths.backbone("vit")))
@@ -80,14 +80,14 @@ def copied(computed: Prepared, tmp_path: Path) -> Prepared:
 
 @pytest.mark.parametrize("batch_size", [64, "full"])
 @pytest.mark.parametrize("bound", [1e-3, 4.0])
-def test_a_trial_on_features_is_the_trial_with_the_network(
+def test_a_trial_on_features_equals_one_with_the_network(
     computed: Prepared, batch_size: Any, bound: float
 ) -> None:
     study = computed.study
     cell = Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
     on_features = computed._replace(data=open_inputs(study, computed.paths, PROBLEM))
     (spec,) = on_features.specs(study.steps("digits", 2, batch_size), cell).values()
-    # One specification names the same streams of sampling and noise.
+    # The same key names the same streams of sampling and noise.
     spec = replace(spec, clipping=FlatClipping(bound))
     outcomes = []
     for each in (computed, on_features):
@@ -111,7 +111,7 @@ def test_a_trial_on_features_is_the_trial_with_the_network(
     assert cached.record["trainable_parameters"] == in_loop.record["trainable_parameters"]
 
 
-def test_a_layer_names_whose_outputs_are_read_and_transformed(copied: Prepared) -> None:
+def test_features_of_a_layer_are_pooled_and_transformed(copied: Prepared) -> None:
     _, paths, data, backbone = copied
     network = build_model(backbone.folder, HeadOnly(kind="head"), 2, 0).eval()
     images = make_preprocess(backbone.metadata.mean, backbone.metadata.std)(
@@ -119,7 +119,7 @@ def test_a_layer_names_whose_outputs_are_read_and_transformed(copied: Prepared) 
     )
     with torch.no_grad():
         wanted = network.blocks[0](network._pos_embed(network.patch_embed(images)))
-    # The mean leaves the class token out.
+    # The mean excludes the class token.
     mean = wanted[:, 1:].mean(dim=1)
     for features, expected in (
         ({"layer": "blocks.0"}, wanted[:, 0]),
@@ -138,7 +138,7 @@ def test_a_layer_names_whose_outputs_are_read_and_transformed(copied: Prepared) 
     np.testing.assert_array_equal(found.test_labels, data.test_labels)
 
 
-def test_a_killed_job_goes_on_where_it_was(
+def test_a_killed_job_continues_from_its_last_block(
     copied: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "_BATCH", 16)
@@ -166,7 +166,7 @@ def test_a_killed_job_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("what", ["features", "backbone", "dataset", "version"])
-def test_features_of_something_else_are_not_read(
+def test_outdated_features_are_refused(
     copied: Prepared, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     study, paths, *_ = copied
@@ -190,7 +190,7 @@ def test_features_of_something_else_are_not_read(
     assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
 
 
-def test_missing_and_damaged_features_are_not_read(copied: Prepared) -> None:
+def test_missing_and_damaged_features_are_refused(copied: Prepared) -> None:
     study, paths, *_ = copied
     file = paths.features(*SOURCE) / "train_inputs.npy"
     content = bytearray(file.read_bytes())
@@ -203,7 +203,7 @@ def test_missing_and_damaged_features_are_not_read(copied: Prepared) -> None:
         open_inputs(study, paths, PROBLEM)
 
 
-def test_what_is_refused_before_anything_is_written(
+def test_impossible_features_are_refused_before_writing(
     copied: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, paths, _, backbone = copied
@@ -224,7 +224,7 @@ def test_what_is_refused_before_anything_is_written(
 def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
     computed: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout and stochastic depth are off in every module, and stored images are resized first."""
+    """Every module is in eval mode, without dropout, and stored images are resized first."""
     seen: list[tuple[bool, tuple[int, ...]]] = []
 
     def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:

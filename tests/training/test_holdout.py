@@ -1,4 +1,4 @@
-"""Selecting on held-out training examples: they are not trained on, and noise is for the rest."""
+"""Selection on held-out examples: they are not trained on, and noise is calibrated for the others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def train(made: Prepared) -> tuple[StoredTrial, Any]:
     return train_trial(made.spec(steps=3), made.context(), None, 1e9)
 
 
-def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:
+def test_noise_is_calibrated_for_the_training_examples(made: Prepared) -> None:
     study, paths = made.study, made.paths
     kept, held_out = made.data.hold_out(SHARE)
     assert sorted([*kept, *held_out]) == list(range(N)) and len(held_out) == HELD_OUT
@@ -47,7 +47,7 @@ def test_noise_is_for_the_examples_that_are_trained_on(made: Prepared) -> None:
 
 
 @pytest.mark.parametrize("difference", [-30, 30])
-def test_data_of_another_size_than_the_noise_is_refused(made: Prepared, difference: int) -> None:
+def test_noise_for_another_number_of_examples_is_refused(made: Prepared, difference: int) -> None:
     study, paths = made.study, made.paths
     dataset = study.datasets["digits"].model_copy(update={"train_size": N + difference})
     edited = study.model_copy(update={"datasets": {**study.datasets, "digits": dataset}})
@@ -58,7 +58,7 @@ def test_data_of_another_size_than_the_noise_is_refused(made: Prepared, differen
         OpenCell.open(edited, paths, CELL)
 
 
-def test_held_out_examples_choose_and_leave_no_trace_in_the_parameters(made: Prepared) -> None:
+def test_held_out_examples_affect_selection_and_not_parameters(made: Prepared) -> None:
     data = made.data
     trial, parameters = train(made)
     _, held_out = data.hold_out(SHARE)
@@ -67,7 +67,7 @@ def test_held_out_examples_choose_and_leave_no_trace_in_the_parameters(made: Pre
     for rows, moves in ((held_out, False), (kept[:1], True)):
         inputs, labels = data.train_inputs.copy(), data.train_labels.copy()
         inputs[rows] = 255 - inputs[rows]
-        labels[rows] = 0  # so that accuracy on them is that of one class
+        labels[rows] = 0  # changes the accuracy on them
         other = replace(data, train_inputs=inputs, train_labels=labels)
         changed, found = train(made._replace(data=other))
         same = all(np.array_equal(found[name], parameters[name]) for name in parameters)

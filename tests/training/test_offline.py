@@ -1,4 +1,4 @@
-"""No training job can ask anything of the network: what it reads was prepared before."""
+"""Training jobs cannot use the network; they read only prepared files."""
 
 import socket
 import sys
@@ -10,12 +10,12 @@ from dpsweep.training.job import NetworkRefusedError, refuse_network
 
 
 def reasons(error: BaseException | None) -> list[type[BaseException]]:
-    """The kinds of an error and of all that led to it."""
+    """Return the types of an error and of its causes."""
     return [] if error is None else [type(error), *reasons(error.__cause__ or error.__context__)]
 
 
-def test_a_job_reaches_neither_the_hub_nor_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sockets within this machine that have no address stay possible."""
+def test_a_job_cannot_connect_to_the_hub_or_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unix sockets stay possible."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", 9), timeout=1)
@@ -30,5 +30,5 @@ def test_a_job_reaches_neither_the_hub_nor_any_machine(monkeypatch: pytest.Monke
     assert right.recv(1) == b"x"
 
 
-def test_the_refusal_ends_with_the_test_before() -> None:
+def test_the_refusal_ended_with_the_previous_test() -> None:
     sys.audit("socket.getaddrinfo", "192.0.2.1", 80, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""A private update is the sum of clipped gradients and noise, divided by B, whichever optimizer follows."""
+"""Private updates: the sum of clipped gradients and noise, divided by B, for any torch optimizer."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def parameters(model: nn.Module) -> Tensor:
 def test_an_update_is_the_sum_and_noise_divided_by_the_expected_batch_size(
     clipping: Clipping, physical_batch: int
 ) -> None:
-    """Noise is added once a step, to an empty batch too; its deviation is sigma / B, whatever clips."""
+    """Noise is added once a step, also to an empty batch; its deviation is sigma / B for every rule."""
     model, (inputs, labels) = net(), data()
     sigma = 0.0 if isinstance(clipping, NoClipping) else 1.7
     optimizer = private(model, sgd(model), clipping, noise_multiplier=sigma)
@@ -103,7 +103,7 @@ def test_an_update_is_the_sum_and_noise_divided_by_the_expected_batch_size(
 def test_one_example_among_many_moves_the_sum_by_its_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """N of SUN397, all gradients parallel: a sum in float32 would be off by 0.4 %."""
+    """With the N of SUN397 and parallel gradients, a sum in float32 would have an error of 0.4 %."""
     generator = torch.Generator().manual_seed(3)
     drawn = {
         name: torch.rand(each.shape, generator=generator) for name, each in net().named_parameters()
@@ -111,7 +111,7 @@ def test_one_example_among_many_moves_the_sum_by_its_length(
     length = flat(drawn.values()).double().norm()
 
     def clipped_sum(inputs: Tensor, labels: Tensor, mask: Tensor, _: Clipping) -> GradientSum:
-        """Sum gradients in float32 that are the same for all examples, and have length 1."""
+        """Sum equal float32 gradients of length 1."""
         sums = {name: mask.sum() * (each / length).float() for name, each in drawn.items()}
         return GradientSum(sums, torch.zeros(1), torch.zeros(1), torch.zeros(1))
 
@@ -150,10 +150,10 @@ def test_statistics() -> None:
 
 
 @pytest.mark.parametrize("allocated", [0, 1, 4])
-def test_a_first_step_that_runs_out_of_memory_can_be_taken_again(
+def test_a_first_step_that_runs_out_of_memory_can_be_repeated(
     allocated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the one that allocates Adam's averages, parameter by parameter."""
+    """The first step allocates Adam's averages, parameter by parameter."""
 
     def train(fails: bool) -> Tensor:
         model = net(torch.float32)
@@ -180,7 +180,7 @@ def test_a_first_step_that_runs_out_of_memory_can_be_taken_again(
     assert torch.equal(train(fails=True), train(fails=False))
 
 
-def test_an_optimizer_holds_exactly_what_trains() -> None:
+def test_an_optimizer_must_hold_exactly_the_trainable_parameters() -> None:
     model = net()
     with pytest.raises(ValueError, match=r"lacks norm\.weight, norm\.bias and"):
         private(model, torch.optim.SGD(model.head.parameters(), lr=1.0))
@@ -210,7 +210,7 @@ def test_an_optimizer_holds_exactly_what_trains() -> None:
         (torch.optim.SparseAdam, {}, "found SparseAdam; allowed.*LBFGS"),
     ],
 )
-def test_impossible_settings(
+def test_impossible_settings_are_refused(
     kind: type[torch.optim.Optimizer], settings: dict[str, Any], message: str
 ) -> None:
     model = net()
@@ -219,7 +219,7 @@ def test_impossible_settings(
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_parameters_may_lie_in_memory_in_another_order(fused: bool) -> None:
+def test_parameters_may_be_noncontiguous(fused: bool) -> None:
     ends = []
     for transposed in (False, True):
         model = net(torch.float32)

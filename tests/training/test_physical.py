@@ -1,4 +1,4 @@
-"""Examples on the device at once: the most that fit, fewer where memory runs out, the same update."""
+"""Physical batches: as large as memory allows, halved if it runs out, without changing the update."""
 
 import gc
 import math
@@ -23,7 +23,7 @@ STEPS, B = 9, 60
 
 
 class Memory:
-    """A device on which so many examples fit at once, fewer from one call on."""
+    """Simulated memory that holds so many examples at once, and fewer from some call on."""
 
     def __init__(self) -> None:
         self.examples = 10**9
@@ -40,7 +40,7 @@ class Memory:
 
 @pytest.fixture
 def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collect no garbage where memory runs out: in a process of many tests that takes seconds."""
+    """Skip garbage collection, which takes seconds in a process of many tests."""
     monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
@@ -69,7 +69,7 @@ def trial(made: Prepared) -> tuple[TrialContext, TrialSpec]:
     return made.context(), spec
 
 
-def test_out_of_memory_halves_and_changes_no_update(
+def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(
     trial: tuple[TrialContext, TrialSpec], memory: Memory
 ) -> None:
     context, spec = trial
@@ -84,13 +84,13 @@ def test_out_of_memory_halves_and_changes_no_update(
     for name, value in parameters.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
     np.testing.assert_array_equal(halved.steps["sampled_examples"], whole.steps["sampled_examples"])
-    # The next trial of the cell begins with what has fitted.
+    # The next trial of the cell begins with the size that fitted.
     memory.calls.clear()
     train_trial(spec, context, None, 1e9)
     assert max(memory.calls) <= 16
 
 
-def test_a_resumed_trial_goes_on_with_what_has_fitted(
+def test_a_resumed_trial_keeps_the_halved_physical_batch(
     made: Prepared, trial: tuple[TrialContext, TrialSpec], memory: Memory, tmp_path: Path
 ) -> None:
     context, spec = trial
@@ -111,15 +111,15 @@ def test_a_resumed_trial_goes_on_with_what_has_fitted(
 
 @pytest.mark.parametrize("size", [30, 256, 4096])
 @pytest.mark.parametrize("at_once", [64, 256, 10**6])
-def test_little_is_padding(size: int, at_once: int) -> None:
-    """Of the rows that a GPU computes with compiled code; and they come in one shape."""
+def test_compiled_batches_have_little_padding(size: int, at_once: int) -> None:
+    """Compiled code on a GPU computes padded parts of one shape."""
     sampler, train_size = PoissonSampler(20000, size, "sizes"), 20000
     rows = padded_size(at_once, size, train_size)
     assert rows <= at_once
     batches = [len(sampler.batch(step)) for step in range(200)]
     computed = sum(rows * math.ceil(batch / rows) for batch in batches)
     assert computed <= sum(batches) * (1 + 3 / math.sqrt(size))
-    # Halves of what was tried and found too large are parts as they are.
+    # Halves of the usual batch are equal parts already.
     usual = usual_batch(size, train_size)
     for parts in (1, 2, 4, 8):
         fits = math.ceil(usual / parts)
@@ -129,10 +129,10 @@ def test_little_is_padding(size: int, at_once: int) -> None:
     ) < math.ceil(train_size / at_once)
 
 
-def test_what_is_tried_is_a_step_with_all_that_it_holds(
+def test_the_tried_step_allocates_all_memory_of_a_step(
     trial: tuple[TrialContext, TrialSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sum in float64, the last gradient and Adam's averages, beside the pass."""
+    """They are the sum in float64, the last gradient and Adam's averages."""
     context, spec = trial
     engine = context.engine(spec.engine, context.model(1))
 
@@ -169,7 +169,7 @@ def test_what_is_tried_is_a_step_with_all_that_it_holds(
         ),
     ],
 )
-def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool) -> None:
+def test_out_of_memory_errors_are_recognised(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
 
     def compute(size: int) -> int:
@@ -179,7 +179,7 @@ def test_what_running_out_of_memory_looks_like(error: Exception, expected: bool)
 
     if expected:
         assert PhysicalBatch(8).fit(compute) == 2
-        # The reason is the line that names memory.
+        # The message quotes the line about memory.
         line = next(each for each in str(error).splitlines() if "raised:" not in each)
         said = re.escape(line.partition(". ")[0])
         with pytest.raises(DoesNotFitError, match=rf"fit on the device \({said}\);"):

@@ -1,4 +1,4 @@
-"""bfloat16 in forward and backward passes changes little, and is taken where a GPU computes in it."""
+"""bfloat16 in forward and backward passes: its small effect, and when it is used."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from tests.training.tiny_study import CPU, SPEC, Prepared, end
 from dpsweep.gradients.precision import autocast_dtype, resolve_precision
 
 
-def test_a_short_trial_ends_where_it_ends_in_float32(tiny: Prepared) -> None:
+def test_bfloat16_changes_a_short_trial_little(tiny: Prepared) -> None:
     context = tiny.context()
-    # Noise and batches are drawn from the trial's key, which holds the precision: so without noise.
+    # The key, and so noise and batches, depends on the precision: compare without noise, on full batches.
     full = {"optimizer": "sgd", "noise_multiplier": 0.0, "steps": 8}
     full |= {"train_size": 100, "batch_size": 100}
     none, exact, half = (
@@ -40,7 +40,7 @@ def test_a_short_trial_ends_where_it_ends_in_float32(tiny: Prepared) -> None:
 def test_automatic_precision(
     setting: str, engine: str, native: bool | None, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU that computes in bfloat16 or does not, and without one."""
+    """Try a GPU with native bfloat16, one without, and no GPU."""
     monkeypatch.setattr(torch.cuda, "device", lambda _: torch.device("meta"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
     device = CPU if native is None else torch.device("cuda")

@@ -1,4 +1,4 @@
-"""Trials on a pretended GPU: nothing mixes devices, and steps wait for nothing."""
+"""Trials on a simulated GPU: no operation mixes devices, and no step waits for the device."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,7 +41,7 @@ def spec(made: Prepared) -> TrialSpec:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
-    """A step and its statistics may not wait for it, but for the first, which compares engines."""
+    """A GPU for which steps must not wait, except the first one, which compares engines."""
     gpu, known = PretendedGpu(), list[Any]()
     original, pack = PrivateOptimizer.step, trial_module._pack
 
@@ -61,7 +61,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendedGpu:
 
 
 def quiet(spec: TrialSpec) -> TrialSpec:
-    """Without noise, and without Adam, who makes much of gradients that are nothing but rounding."""
+    """Remove noise, and Adam, which amplifies gradients that are only rounding errors."""
     return replace(spec, noise_multiplier=0.0, optimizer="sgd", learning_rate=0.1)
 
 
@@ -74,7 +74,7 @@ def equal(found: Arrays, wanted: Arrays, **tolerance: float) -> None:
 @pytest.mark.parametrize(
     ("begins", "goes_on"), [(CUDA, CUDA), (CPU, CUDA), (CUDA, CPU)], ids=["stays", "to", "from"]
 )
-def test_a_trial_goes_on_from_its_checkpoint(
+def test_a_trial_resumes_on_the_same_or_another_device(
     begins: torch.device,
     goes_on: torch.device,
     gpu: PretendedGpu,
@@ -83,7 +83,7 @@ def test_a_trial_goes_on_from_its_checkpoint(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where it was, or elsewhere: but every device draws noise of its own, and rounds."""
+    """A move needs a trial without noise and a tolerance: each device draws and rounds differently."""
     moves = begins != goes_on
     if moves:
         spec = quiet(spec)
@@ -97,7 +97,7 @@ def test_a_trial_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize(("compiled", "free"), [(False, 2**40), (True, 2**40), (True, 0)])
-def test_it_computes_what_the_cpu_does(
+def test_results_equal_those_of_the_cpu(
     gpu: PretendedGpu,
     made: Prepared,
     spec: TrialSpec,
@@ -105,7 +105,7 @@ def test_it_computes_what_the_cpu_does(
     free: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also with padding, where it is compiled."""
+    """Compiled code uses padding."""
     spec = replace(quiet(spec), compile=compiled)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     wanted = end(spec, made.context(CPU))
@@ -117,7 +117,7 @@ def test_it_computes_what_the_cpu_does(
 
 
 def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
-    """It is noise alone, and its statistics are kept with those of other steps."""
+    """Its statistics are on the device too, so that they can be stacked with those of other steps."""
     with gpu.pretended():
         context = made.context(CUDA)
         optimizer = trial_module._optimizer(spec, context, context.model(1), b"")
@@ -136,8 +136,8 @@ def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialS
         *(("auto", "distilbert-all"), ("loop", "vit-film"), ("vmap", "convolutions-all")),
     ],
 )
-def test_engines(engine: str, name: str) -> None:
-    """All calls but the first one, which compares engines, wait for nothing, whatever clips."""
+def test_engines_mix_no_devices_and_do_not_wait(engine: str, name: str) -> None:
+    """Only the first call, which compares engines, may wait."""
     case, gpu = make(name, torch.float32), PretendedGpu()
     with gpu.pretended():
         batch = tuple(each.to(CUDA) for each in case.batch)
@@ -168,16 +168,18 @@ def test_the_largest_physical_batch_that_fits_is_found(
 
         monkeypatch.setattr(engine, "clipped_sum", clipped_sum)
         assert context.physical_batch("auto", engine, B).size == 21
-        # Not what another B has found.
+        # Another B is tried separately.
         assert context.physical_batch("auto", engine, 100).size == 120
         assert tried == [B + 11, 21, 120]
-        # No more than a batch has, and nothing is tried.
+        # A given size is limited to the usual batch, and not tried.
         assert context.physical_batch(256, engine, B).size == B + 11
         assert context.physical_batch(7, engine, B).size == 7
         assert len(tried) == 3
 
 
-def test_gradient_norms_and_audits(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
+def test_gradient_norms_and_audits_mix_no_devices(
+    gpu: PretendedGpu, made: Prepared, spec: TrialSpec
+) -> None:
     with gpu.pretended():
         context = made.context(CUDA)
         engine = context.engine(spec.engine, context.model(1))
@@ -191,7 +193,7 @@ def test_gradient_norms_and_audits(gpu: PretendedGpu, made: Prepared, spec: Tria
     assert audited.observations.shape == (STEPS, 10)
 
 
-def test_mistakes_are_seen() -> None:
+def test_mixed_devices_and_waits_are_detected() -> None:
     gpu = PretendedGpu()
     with gpu.pretended():
         there, here = torch.arange(6.0, device=CUDA), torch.arange(6)

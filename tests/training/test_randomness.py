@@ -1,4 +1,4 @@
-"""Streams, sampling and noise: independent, as they must be distributed, and the same every time."""
+"""Streams, sampling and noise: their distributions, independence and reproducibility."""
 
 import itertools
 import subprocess
@@ -26,15 +26,14 @@ from dpsweep.training.randomness import (
     stream_key,
 )
 
-# A correct sampler fails a test at this level once in a million runs of other seeds; the seeds
-# are fixed, so it never does.
+# With random seeds a correct sampler would fail once in a million runs; with these fixed seeds it passes.
 LEVEL = 1e-6
 SIZE = 1 << 20
 
 # -- streams -----------------------------------------------------------------------------------
 
 
-def test_streams_are_equal_for_equal_names_and_secrets_only() -> None:
+def test_stream_keys_are_equal_only_for_equal_names_and_secrets() -> None:
     names = [("a",), ("b",), ("a", 1), ("a", "1"), ("a1",), ("a", 1, 1), (1, "a"), ("", "a")]
     secrets = [new_secret() for _ in range(100)]
     assert all(len(secret) == 32 for secret in secrets)
@@ -47,8 +46,8 @@ def test_streams_are_equal_for_equal_names_and_secrets_only() -> None:
     assert len(set(keys())) == len(names) + 101
 
 
-def test_numbers_are_the_same_everywhere() -> None:
-    """Stored results stay reproducible only as long as these numbers do not change."""
+def test_streams_have_constant_numbers() -> None:
+    """Stored results are reproducible only while these numbers stay the same."""
     assert stream_key("noise", 1) == 0xB8B4A5992D500EC10B456F75B7FE7494
     assert stream_key("noise", 1, secret=b"hidden") == 0x46544AB60B3B9B78AAD5E2C0AE53E498
     found = numpy_stream("noise", 1).standard_normal(2).tolist()
@@ -106,7 +105,7 @@ def test_every_example_has_the_same_probability() -> None:
 
 
 def test_batch_sizes_are_binomial() -> None:
-    """Neither constant, as in shuffling, nor more spread out, as in sampling groups; some are empty."""
+    """Sizes vary, unlike in shuffling, and not more than binomial ones; some batches are empty."""
     sizes = inclusions(200, 30, 5000).sum(1)
     edges = [0, 22, 25, 27, 29, 30, 31, 33, 35, 38, 201]
     counts = np.histogram(sizes, edges)[0]
@@ -119,7 +118,7 @@ def test_batch_sizes_are_binomial() -> None:
 
 
 def association(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's statistic of each column's table of two by two: n times the squared correlation."""
+    """Return Pearson's statistic of each column's 2 x 2 table: n times the squared correlation."""
     one, other = (each - each.mean(0) for each in (first, second))
     return len(one) * (one * other).sum(0) ** 2 / ((one**2).sum(0) * (other**2).sum(0))
 
@@ -134,7 +133,7 @@ def test_examples_are_independent() -> None:
 
 @pytest.mark.parametrize("lag", [1, 2, 7])
 def test_steps_are_independent(lag: int) -> None:
-    """For all examples together, and for every one alone."""
+    """Test all examples together, and each alone."""
     found = inclusions(300, 60, 4000)
     before, after = found[:-lag], found[lag:]
     assert stats.chi2.sf(association(before.ravel(), after.ravel()), 1) > LEVEL
@@ -142,7 +141,7 @@ def test_steps_are_independent(lag: int) -> None:
 
 
 def test_another_name_or_secret_gives_other_batches() -> None:
-    """They have as many examples in common as independent ones."""
+    """The batches share as many examples as independent batches."""
     streams = [("sampling", 1, b""), ("sampling", 2, b""), ("sampling", 1, b"x")]
     batches = [
         [PoissonSampler(1000, 200, *name, secret=secret).batch(step) for step in range(50)]
@@ -155,7 +154,7 @@ def test_another_name_or_secret_gives_other_batches() -> None:
 
 
 def test_batch_is_a_function_of_the_step() -> None:
-    """Whatever was drawn before: nothing needs to be saved to continue."""
+    """Earlier draws do not matter, so resuming needs no saved state."""
     running = PoissonSampler(500, 50, "sampling", "trial")
     batches = [running.batch(step) for step in range(20)]
     resumed = PoissonSampler(500, 50, "sampling", "trial")
@@ -178,14 +177,14 @@ def test_batches_are_sorted_indices(train_size: int, share: float, step: int) ->
     ("train_size", "batch_size", "said"),
     [
         *((*each, "is not possible with") for each in ((10, 0), (10, 11), (0, 0), (10, -1))),
-        # An example would be sampled at another rate.
+        # Rounding these would change the sampling rate.
         *(
             (100, each, r"batch_size = .*must be an integer")
             for each in (10.5, 10.0, "10", None, True)
         ),
     ],
 )
-def test_impossible_batch_sizes(train_size: int, batch_size: Any, said: str) -> None:
+def test_impossible_batch_sizes_are_refused(train_size: int, batch_size: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PoissonSampler(train_size, batch_size)
 
@@ -199,7 +198,7 @@ def test_microbatches_hold_every_index_once(size: int, physical_batch: int) -> N
         assert padded.shape == mask.shape == (physical_batch,)
         assert padded.dtype == np.int64
         assert mask.dtype == np.bool_
-        # Padding is data that exists.
+        # Padding repeats indices of the batch.
         assert np.isin(padded, indices).all()
     kept = [padded[mask] for padded, mask in parts]
     assert np.array_equal(np.concatenate([indices[:0], *kept]), indices)
@@ -211,7 +210,7 @@ def test_microbatches_hold_every_index_once(size: int, physical_batch: int) -> N
 
 
 class GpuDraws(GaussianNoise):
-    """Draws as on a GPU, on the CPU."""
+    """Noise of the GPU's generator, drawn on the CPU."""
 
     _on_cpu = GaussianNoise._on_gpu
 
@@ -225,8 +224,8 @@ def drawn(noise: GaussianNoise, step: int, size: int = SIZE) -> Tensor:
     return total
 
 
-def test_tails_are_there() -> None:
-    """Step 164 of this stream has a number that no float32 ``torch.randn`` can be."""
+def test_noise_exceeds_the_largest_float32_randn() -> None:
+    """Step 164 of this stream has a number that float32 ``torch.randn`` never returns."""
     largest = float(drawn(GaussianNoise("tails"), 164).abs().max())
     assert largest == pytest.approx(6.207287798192289, rel=1e-12)
 
@@ -239,12 +238,12 @@ def test_numbers_are_normal_to_the_tails(kind: type[GaussianNoise]) -> None:
     for bound in (3.0, 4.0, 4.5):
         expected = SIZE * 2 * stats.norm.sf(bound)
         assert abs((np.abs(found) > bound).sum() - expected) < 5 * np.sqrt(expected)
-    # Numbers of 24 bits would repeat a thousand times among a million.
+    # Numbers of 24 bits would have thousands of repeats among a million.
     assert len(np.unique(found)) == SIZE
 
 
 @KINDS
-def test_every_step_and_stream_has_its_own(kind: type[GaussianNoise]) -> None:
+def test_steps_and_streams_have_independent_noise(kind: type[GaussianNoise]) -> None:
     streams = [kind("a"), kind("b"), kind("a", secret=b"x"), kind("a", secret=b"y")]
     draws = [drawn(noise, step, 5000) for noise in streams for step in (0, 1, 2, 1000)]
     correlations = np.corrcoef(torch.stack(draws).numpy())[np.triu_indices(len(draws), 1)]
@@ -252,17 +251,17 @@ def test_every_step_and_stream_has_its_own(kind: type[GaussianNoise]) -> None:
 
 
 @KINDS
-def test_a_step_is_drawn_alike_whatever_was_drawn_before(kind: type[GaussianNoise]) -> None:
+def test_noise_of_a_step_does_not_depend_on_earlier_draws(kind: type[GaussianNoise]) -> None:
     used = kind("a")
     draws = [drawn(used, step, 100) for step in range(5)]
     assert torch.equal(draws[3], drawn(kind("a"), 3, 100))
 
 
 @KINDS
-def test_noise_does_not_lie_in_memory_at_once(
+def test_noise_in_chunks_has_no_repeats_and_no_gaps(
     kind: type[GaussianNoise], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks continue each other: no number is drawn twice, none is missing."""
+    """Every chunk continues the previous one."""
     monkeypatch.setattr(randomness, "_CHUNK", 1000)
     found = drawn(kind("a"), 0, 4321)
     assert len(found.unique()) == 4321

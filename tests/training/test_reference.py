@@ -1,6 +1,6 @@
-"""From the study to the stored record, a trial is Algorithm 1 of the paper: an independent loop agrees.
+"""An independent loop for Algorithm 1 of the paper agrees with a trial, from the study to the record.
 
-The loop below knows the study, the paper and how streams are named. It takes one example at a time, in
+The loop below uses only the study, the paper and the names of streams. It takes one example at a time, in
 float64, and shares no code with sampling, clipping, noise, updates, schedules, averages, specification or
 evaluation.
 """
@@ -75,7 +75,7 @@ def factor(bound: float | str, norm: float) -> float:
 
 
 class Update:
-    """What follows the noise, for one parameter: number by number as the papers write it."""
+    """The update after the noise, for one parameter, as the papers define it."""
 
     def __init__(self, settings: dict[str, Any], sigma: float) -> None:
         self.settings, self.noise = settings, (sigma / B) ** 2
@@ -84,7 +84,7 @@ class Update:
         self.past: list[Any] = []
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step (from 1): it rises, and then it falls to 0."""
+        """Return the learning rate of a step (from 1): it rises, then falls to 0."""
         rising = round(self.settings.get("warmup", 0) * STEPS)
         if step <= rising:
             return RATE * step / (rising + 1)
@@ -113,7 +113,7 @@ class Update:
         return value
 
     def end(self) -> Any:
-        """The parameter that is measured: the last one, or the average."""
+        """Return the parameter to measure: the last one, or the average."""
         match self.settings.get("average"):
             case {"kind": "ema", "decay": decay}:
                 weights = [decay ** (STEPS - step) for step in range(1, STEPS + 1)]
@@ -124,7 +124,7 @@ class Update:
 
 
 class Reference:
-    """Trains a copy of a model as the paper says."""
+    """Training of a copy of a model, as in the paper."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Reference:
 def test_a_trial_is_the_algorithm_of_the_paper(
     bound: float | str, optimizer: str, epsilon: float, tiny: Prepared, tmp_path: Path
 ) -> None:
-    """Its batches are cut into micro-batches."""
+    """The batches of the trial consist of several micro-batches."""
     chosen = study(bound, optimizer, epsilon)
     (cell,) = chosen.sweep_cells("digits")
     _, paths, data, backbone = tiny.copied(tmp_path)
@@ -228,7 +228,7 @@ def check_accuracy(
     with torch.no_grad():
         logits = reference.logits(reference.test)
     chosen = logits.argmax(dim=1).numpy()
-    # float32 may decide for the other class where two logits are all but equal.
+    # float32 may choose the other class if two logits are nearly equal.
     best = logits.topk(2).values
     close = (best[:, 0] - best[:, 1] < 1e-4 * logits.abs().amax(dim=1)).numpy()
     assert close.mean() < 0.02

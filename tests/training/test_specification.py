@@ -1,4 +1,4 @@
-"""A trial's key changes with everything that determines the trial."""
+"""The key of a trial: it changes with everything that determines the result, and with nothing else."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -35,7 +35,7 @@ def test_every_field_is_in_the_key(field: str) -> None:
     assert changed.key != SPEC.key
 
 
-# What a renamed key of a study and a title leave as it was.
+# Keys that renamed settings of a study, or titles, must not change.
 LORA = LoRA(kind="lora", rank=2, target_modules=["qkv"], title="Two", engine="vmap")
 STORED: dict[str, dict[str, Any]] = {
     "39d025249153b66e6fbc232d50e3af940a8ead789a8c8e48eae119bca1d559fe": {},
@@ -50,20 +50,20 @@ STORED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("key", STORED)
 def test_keys_of_stored_trials_stay_valid(key: str) -> None:
-    """Another key for the same trial is another trainer version, which is in it, or a mistake."""
+    """The key of a trial may change only with the trainer version."""
     assert replace(SPEC, **STORED[key]).key == key
 
 
 def keys_with(optimizers: dict[str, Any], *names: str) -> list[str]:
-    """The keys of trials of some optimizers of a study."""
+    """Return the keys of trials with some optimizers of a study."""
     study = Study.model_validate(
         tiny.tiny_sections({}, {"kind": "film"}) | {"optimizers": optimizers}
     )
     return [replace(SPEC, optimizer=study.optimizer(name).identity()).key for name in names]
 
 
-def test_what_an_optimizer_does_is_in_the_key_and_its_name_is_not() -> None:
-    """Adam and SGD keep the keys of stored trials, with a section that says what is so without it too."""
+def test_the_key_has_the_settings_of_an_optimizer_and_not_its_name() -> None:
+    """Sections that only state the defaults of Adam and SGD keep the keys of stored trials."""
     keys = [SPEC.key, replace(SPEC, optimizer="sgd").key]
     assert keys_with({}, "adam", "sgd") == keys
     said = {
@@ -106,7 +106,7 @@ def test_other_classes_or_another_device_give_another_key(tiny: Prepared, what: 
 
 
 def test_an_engine_is_set_for_a_study_a_method_or_a_sweep() -> None:
-    """Where it is set has no influence on a trial; which one it is has."""
+    """The engine determines a trial; the section that sets it does not."""
 
     def of(training: str, method: str | None, own: str | None) -> tuple[str, str]:
         sections = tiny.tiny_sections({"engine": training}, {"kind": "film", "engine": method})

@@ -1,4 +1,4 @@
-"""The trial store gives back what was saved, and nothing that is damaged."""
+"""The trial store: saved trials are loaded unchanged, damaged ones are set aside."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> TrialStore:
     return made
 
 
-def test_a_saved_trial_comes_back(store: TrialStore) -> None:
+def test_a_saved_trial_is_loaded_unchanged(store: TrialStore) -> None:
     found = store.load(KEY)
     assert found is not None
     assert found.record == TRIAL.record
@@ -58,7 +58,7 @@ def test_parameters_are_kept_and_dropped(store: TrialStore) -> None:
     assert store.load(KEY) is not None
 
 
-def test_the_same_content_is_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
     arrays = {"epoch1/b": np.ones(3), "epoch1/a": np.zeros((2, 2), dtype=np.float32)}
     record = {"trial_key": "ab", "title": 'ε = 8, "quoted"\n'}
     files = [tmp_path / f"{number}.safetensors" for number in range(20)]

@@ -1,4 +1,4 @@
-"""Gradient norms, and what the theory needs of a finished trial: right, and not measured twice."""
+"""Gradient norms and overlaps of a finished trial: their numbers, and the reuse of finished epochs."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ PROBLEM, EPOCHS = "digits_vit_method", 2
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
 SWEEP = {"epochs": [EPOCHS], "batch_size": [30], "learning_rate": [0.05], "seeds": 2}
 THEORY = {"draws": 2, "largest_batch": 20}
-# Each with the function that is called once for a measurement, and how often after an epoch.
+# Each with the function of a measurement, and the number of its calls for an epoch.
 STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
 
 
@@ -53,7 +53,7 @@ def study(physical_batch: int = 32, **section: int) -> Study:
 
 @pytest.fixture(scope="module")
 def trained(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """A study whose one cell is trained."""
+    """A study with its only cell trained."""
     made = tiny._replace(study=study()).copied(tmp_path_factory.mktemp("trajectory"))
     steps = made.study.steps("digits", EPOCHS, 30)
     noise = calibrate(8.0, 1e-5, N, 30, steps)
@@ -63,7 +63,7 @@ def trained(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Prepare
 
 
 def edited(trained: Prepared, **changes: int) -> Prepared:
-    """The same results for another study, whose trials it finds under its own name for them."""
+    """Return another study that finds the same trials, under its own file name."""
     made = trained._replace(study=study(**changes))
     trials, others = (each.paths.cell_trials(each.study, CELL) for each in (trained, made))
     if trials != others:
@@ -72,7 +72,7 @@ def edited(trained: Prepared, **changes: int) -> Prepared:
 
 
 def measure(made: Prepared, stage: str) -> pd.DataFrame:
-    """Measure, see that nothing unfinished is left, and take the output away."""
+    """Measure, check that no unfinished file is left, and delete the output."""
     study, paths = made.study, made.paths
     if stage == "norms":
         gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
@@ -87,8 +87,8 @@ def measure(made: Prepared, stage: str) -> pd.DataFrame:
     return found
 
 
-def measure_until_told(made: Prepared, stage: str, patch: pytest.MonkeyPatch) -> None:
-    """Measure, and be told to stop as soon as something is saved."""
+def measure_until_saved(made: Prepared, stage: str, patch: pytest.MonkeyPatch) -> None:
+    """Measure, and stop as soon as something is saved."""
 
     def told(*, saved: bool) -> Interrupted | None:
         return Interrupted(EXIT_AGAIN) if saved else None
@@ -102,7 +102,7 @@ def measure_until_told(made: Prepared, stage: str, patch: pytest.MonkeyPatch) ->
 # -- which trial is measured -------------------------------------------------------------------
 
 
-def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -> None:
+def test_norms_use_the_batch_size_that_figures_choose(tmp_path: Path) -> None:
     study, paths = make_study({"s": {"batch_size": [100, 200], "seeds": 2}}), Paths(tmp_path)
     accuracy = {100: [0.8, 0.6], 200: [0.7, 0.9]}  # the first seed alone would choose 100
     write_cells(
@@ -121,7 +121,7 @@ def test_norms_are_of_the_batch_size_that_every_figure_chooses(tmp_path: Path) -
     ("seeds", "measured", "first"),
     [((1, 2, 3), 1, [1]), ((2, 3), 1, [2]), ((1, 2, 3), 2, [1, 2]), ((1, 2, 3), 9, [1, 2, 3])],
 )
-def test_theory_is_of_the_first_seeds_at_the_best_learning_rate(
+def test_theory_uses_the_first_seeds_at_the_best_learning_rate(
     seeds: tuple[int, ...], measured: int, first: list[int], tmp_path: Path
 ) -> None:
     study, paths = tiny_study({}, {"kind": "film"}), Paths(tmp_path)
@@ -144,12 +144,12 @@ def test_theory_is_of_the_first_seeds_at_the_best_learning_rate(
         ("study", TrajectoryError, "another study"),
     ],
 )
-def test_a_trial_of_something_else_is_refused(
+def test_a_trial_of_another_study_is_refused(
     trained: Prepared, edit: str, error: type[Exception], message: str
 ) -> None:
     noise = trained.paths.noise(trained.study, "digits", 8.0, EPOCHS, 30)
     honest = read_json(noise)
-    # A calibration that is wrong, or a file that got the name of other settings.
+    # Make the calibration wrong, or give the trials the file name of other settings.
     made = edited(trained, physical_batch=16) if edit == "study" else trained
     half = 0.5 if edit == "calibration" else 1
     write_json(noise, honest | {"noise_multiplier": half * honest["noise_multiplier"]})
@@ -202,7 +202,7 @@ def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_numbers_are_those_of_the_loop_after_every_epoch(
+def test_numbers_equal_those_of_the_loop_after_every_epoch(
     trained: Prepared, tmp_path: Path, stage: str
 ) -> None:
     found = measure(trained, stage)
@@ -234,7 +234,7 @@ def test_numbers_are_those_of_the_loop_after_every_epoch(
 
 
 def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -> None:
-    """Compare what one epoch's draws have with the loop's gradients."""
+    """Compare the overlaps of one epoch's draws with the loop's gradients."""
     context = replayed.context
     for draw, batch in theory.draw_batches(N, 20, 2).items():
         drawn = rows[rows["draw"] == draw]
@@ -248,18 +248,17 @@ def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -
             ("dot_larger_units", wanted.larger_units, scale * len(drawn)),
         ):
             np.testing.assert_allclose(drawn[column], values, atol=1e-5 * size)
-        # Heads start at zero, and the gradient of everything before them too.
         assert drawn["trainable_parameters"].unique().tolist() == [gradients.shape[1]]
 
 
-def test_the_theory_is_of_several_trainings(
+def test_theory_measures_several_seeds(
     trained: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store has the parameters of the first seed only. What is trained again is trained once."""
+    """The store has only the parameters of the first seed; the second is trained again, once."""
     study, paths = trained.study, trained.paths
     first = measure(trained, "theory")
     both = edited(trained, seeds=2)
-    measure_until_told(both, "theory", monkeypatch)
+    measure_until_saved(both, "theory", monkeypatch)
     again = []
     train = trajectory.train_trial
     monkeypatch.setattr(
@@ -281,8 +280,8 @@ def test_the_theory_is_of_several_trainings(
     assert others["norm"].sum() != first["norm"].sum()
 
 
-def test_batches_of_the_theory(trained: Prepared) -> None:
-    """They are of the trial's size, or the largest allowed, and all examples are drawn once."""
+def test_theory_batches_have_the_allowed_size(trained: Prepared) -> None:
+    """It is the trial's batch size, or the largest allowed; a draw of all examples is made only once."""
     for largest, size in ((20, 20), (100, 30)):
         made = edited(trained, largest_batch=largest)
         assert measure(made, "theory")["examples"].unique().tolist() == [size]
@@ -313,7 +312,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
         return rows, torch.arange(len(labels)) == 0
 
     monkeypatch.setattr("dpsweep.gradients.checks.CheckedEngine.gradients", broken)
-    monkeypatch.setattr(theory, "_BLOCK", 20)  # so that it is asked for all of them at once
+    monkeypatch.setattr(theory, "_BLOCK", 20)  # all examples at once
     found = measure(trained, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
     assert found["nonfinite_examples"].unique().tolist() == [1]
@@ -346,16 +345,16 @@ def test_finished_epochs_are_kept(
     with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
         measure(trained, stage)
     assert getattr(stop.value, "code", EXIT_AGAIN) == EXIT_AGAIN
-    # The last epoch is all that is left to measure.
+    # Only the last epoch is left to measure.
     how = "goes on"
     calls.clear()
     pd.testing.assert_frame_equal(measure(trained, stage), whole)
     assert len(calls) == per_epoch
 
 
-def test_epochs_that_were_measured_with_other_settings_do_not_count(
+def test_epochs_measured_with_other_settings_are_not_reused(
     trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure_until_told(trained, "theory", monkeypatch)
+    measure_until_saved(trained, "theory", monkeypatch)
     found = measure(edited(trained, draws=3), "theory")
     assert found.groupby("epoch")["draw"].nunique().tolist() == (EPOCHS + 1) * [3]

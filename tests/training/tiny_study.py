@@ -1,4 +1,4 @@
-"""A study whose trials take a tenth of a second, for tests of the trainer itself."""
+"""A study with trials of a tenth of a second, for tests of the trainer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from dpsweep.training.trial import train_trial
 
 N = 269
 CPU = torch.device("cpu")
-# Tests of trials have few schedules, and accountants take half a second for each.
+# Tests share a few calibrations, each of which takes half a second.
 calibrate = lru_cache(calibration.calibrate)
 SPEC = TrialSpec(
     data="digits",
@@ -49,11 +49,11 @@ SPEC = TrialSpec(
     physical_batch=8,
     threads=1,
 )
-"""A trial of no study; tests replace what they need."""
+"""A trial without a study; tests replace fields of it."""
 
 
 def tiny_sections(training: dict[str, Any], method: dict[str, Any], **sweep: Any) -> dict[str, Any]:
-    """A fifth of the digits, a transformer of one block, one sweep of one cell: as in YAML."""
+    """Return the YAML sections of a study: a fifth of the digits, a transformer of one block, one cell."""
     return {
         "title": "Tiny",
         "training": training,
@@ -110,17 +110,17 @@ class Prepared(NamedTuple):
     backbone: PreparedBackbone
 
     def of(self, training: dict[str, Any], method: dict[str, Any], **sweep: Any) -> "Prepared":
-        """Another study of the same dataset and backbone; see `tiny_sections`."""
+        """Return another study of the same dataset and backbone; see `tiny_sections`."""
         return self._replace(study=tiny_study(training, method, **sweep))
 
     def copied(self, folder: Path) -> "Prepared":
-        """The same with results of its own."""
+        """Return the same study with a separate folder of results."""
         for part in ("data", "backbones"):
             (folder / part).symlink_to(self.paths.results / part)
         return self._replace(paths=Paths(folder))
 
     def context(self, device: torch.device = CPU) -> TrialContext:
-        """What trials of the study share."""
+        """Return a context for trials of the study."""
         return TrialContext(
             self.data,
             self.backbone,
@@ -130,7 +130,7 @@ class Prepared(NamedTuple):
         )
 
     def specs(self, steps: int, cell: Cell | None = None) -> dict[tuple[float, int], TrialSpec]:
-        """The trials of a cell on the CPU, with noise for so many steps."""
+        """Return the trials of a cell on the CPU, with noise for so many steps."""
         if cell is None:
             (cell,) = self.study.all_cells()
         size, batch_size = self.study.train_size("digits"), self.study.batch_size(cell)
@@ -138,13 +138,13 @@ class Prepared(NamedTuple):
         return specs_of(self.study, cell, noise, self.data, self.backbone)
 
     def spec(self, steps: int) -> TrialSpec:
-        """The only trial of the only cell."""
+        """Return the only trial of the only cell."""
         (spec,) = self.specs(steps).values()
         return spec
 
 
 def prepare(study: Study, folder: Path) -> Prepared:
-    """Prepare the study's dataset and backbone; torch takes one thread from now on."""
+    """Prepare the study's dataset and backbone; set torch to one thread."""
     torch.set_num_threads(1)
     paths = Paths(folder)
     prepare_dataset("digits", study.datasets["digits"], paths.dataset("digits"))
@@ -156,7 +156,7 @@ def prepare(study: Study, folder: Path) -> Prepared:
 def specs_of(
     study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
 ) -> dict[tuple[float, int], TrialSpec]:
-    """The trials of a cell on the CPU, by learning rate and seed."""
+    """Return the trials of a cell on the CPU, by learning rate and seed."""
     grid = study.sweeps[study.sweep_of(cell)]
     return {
         (rate, seed): specify(study, cell, noise, data, backbone, CPU, rate, seed)
@@ -166,7 +166,7 @@ def specs_of(
 
 
 def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
-    """Train a trial; return its parameters after every epoch, and what was logged of its steps."""
+    """Train a trial; return its parameters after every epoch, and the statistics of its steps."""
     trial, epochs = train_trial(spec, context, checkpoint, 1e9)
     return {name: np.asarray(value) for name, value in (epochs | trial.steps).items()}
 
@@ -180,7 +180,7 @@ def assert_equal(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 @contextmanager
 def stopped_after(steps: int) -> Iterator[None]:
-    """Interrupt the trial that is trained here after some steps, and see that it ends."""
+    """Interrupt the trial that is trained in this context after some steps."""
     calls = iter(range(1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -1,1 +1,1 @@
-"""Private training: sampling, per-example gradients, updates, trials and cells."""
+"""Private training: sampling, noise, updates, trials and cells."""

@@ -1,4 +1,4 @@
-"""DP-AdamBC: Adam that knows how much of its second moment is noise (Tang et al. 2024)."""
+"""DP-AdamBC: Adam with a second moment that is corrected for the noise (Tang et al. 2024)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,11 +8,11 @@ from torch.nn import Parameter
 
 
 class AdamBC(torch.optim.Optimizer):
-    """Adam without the known noise variance in its second moment.
+    """Adam that subtracts the known noise variance from its second moment.
 
     The second moment of a noised gradient is that of the gradient, plus the variance of the noise. Adam
-    divides by its root, so that noise shortens all steps alike. With m and v, the moments of Adam without
-    their bias, a step here is ``lr m / (sqrt(max(v - variance, floor variance)) + eps)``.
+    divides by its root, so noise shortens all steps alike. With the bias-corrected moments m and v of
+    Adam, a step here is ``lr m / (sqrt(max(v - variance, floor variance)) + eps)``.
 
     >>> weight = torch.nn.Parameter(torch.zeros(1))
     >>> optimizer = AdamBC([weight], lr=1.0, noise_variance=3.0, eps=1e-12)
@@ -22,13 +22,13 @@ class AdamBC(torch.optim.Optimizer):
     -1.109
 
     Args:
-        parameters: what trains.
+        parameters: to train.
         lr: learning rate.
-        noise_variance: of each number of a gradient. Of `dpsweep.PrivateOptimizer` it is (sigma / B)^2
-            whatever C is, because gradients are divided by C; of others it is (sigma C / B)^2.
+        noise_variance: of each number of a gradient. For `dpsweep.PrivateOptimizer` it is (sigma / B)^2
+            for any C, because it divides gradients by C; for others it is (sigma C / B)^2.
         betas: decay of the first and of the second moment.
-        eps: is added to the root of the second moment.
-        floor: the least second moment, in units of the noise variance.
+        eps: added to the root of the second moment.
+        floor: the smallest second moment, in units of the noise variance.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AdamBC(torch.optim.Optimizer):
             first = [self.state[each]["first"] for each in parameters]
             second = [self.state[each]["second"] for each in parameters]
             beta1, beta2 = group["betas"]
-            # The only memory that is asked for, before anything has changed.
+            # Allocate all memory of the step here, before any state changes.
             root = torch._foreach_mul(second, beta2)
             torch._foreach_addcmul_(root, gradients, gradients, 1 - beta2)
             steps = group["steps"] + 1

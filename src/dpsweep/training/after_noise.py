@@ -1,6 +1,6 @@
 """Post-processing of noisy gradients, by a study's `optimizers`: torch's optimizer and the average.
 
-None of it reads private data: see docs/privacy.md, "What comes after the noise".
+It never reads private data: see docs/privacy.md, "What comes after the noise".
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from dpsweep.study import Study
 
 
 class OptimizerError(DpsweepError):
-    """An optimizer that torch has not, or with arguments that it does not take."""
+    """An optimizer that torch does not have, or with wrong arguments."""
 
 
 def make_optimizer(
@@ -29,8 +29,8 @@ def make_optimizer(
 
     Args:
         section: of a study.
-        parameters: what trains.
-        learning_rate: of a step whose factor is 1.
+        parameters: to train.
+        learning_rate: of a step with schedule factor 1.
         noise_deviation: sigma / B, the standard deviation of each number of a noised gradient.
 
     Raises:
@@ -42,7 +42,7 @@ def make_optimizer(
     try:
         made = resolve_name(constructor)
         optimizer = made(parameters, lr=learning_rate, **arguments)
-    except Exception as error:  # a class refuses its arguments with all kinds of exceptions
+    except Exception as error:  # classes raise all kinds of exceptions for wrong arguments
         raise OptimizerError(f"{section.called()}: torch refuses it: {brief(error)}") from None
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(f"{constructor}: found no optimizer; allowed: a class of torch.optim")
@@ -50,7 +50,7 @@ def make_optimizer(
 
 
 def mistaken_optimizers(study: Study) -> Iterable[str]:
-    """Take a step with every optimizer of a study's section, and yield a line for each that cannot."""
+    """Try a step with every optimizer of a study's section, and yield a line for each that fails."""
     for name, section in study.optimizers.items():
         parameter = nn.Parameter(torch.zeros(2))
         try:
@@ -62,7 +62,7 @@ def mistaken_optimizers(study: Study) -> Iterable[str]:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give an optimizer the learning rate of its next step."""
+    """Set the learning rate of an optimizer's next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -71,9 +71,9 @@ class RunningAverage:
     """The average of parameters over steps, in float64.
 
     Args:
-        section: of the optimizer, which has an average.
+        section: of the optimizer; without an average, nothing is kept.
         steps: T.
-        values: the average so far by name, as `values` had it; none at the start.
+        values: the average so far by name, from the attribute `values`; empty at the start.
     """
 
     def __init__(self, section: OptimizerSection, steps: int, values: dict[str, Tensor]) -> None:
@@ -81,7 +81,7 @@ class RunningAverage:
         self.values = values
 
     def update(self, step: int, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Take the parameters after a step (from 1) into the average."""
+        """Add the parameters after a step (from 1) to the average."""
         if self._average is None:
             return
         weight = self._average.weight(step, self._steps)

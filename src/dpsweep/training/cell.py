@@ -1,7 +1,7 @@
-"""Train a cell: tune the learning rate, repeat the best one, and write the cell's outputs.
+"""Training of a cell: tune the learning rate, repeat the best one, and write the cell's outputs.
 
-Trials come from the store where it has them, so a longer grid, a lost output or a killed job
-costs only the trials that are really missing.
+Finished trials come from the store, so after a longer grid, a lost output or a kill only missing
+trials are trained.
 """
 
 import json
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenCell:
-    """A cell whose inputs have been read and checked: what its trials share, and which there may be.
+    """A cell with its inputs, read and checked, and the specifications of its possible trials.
 
     Attributes:
         cell: the cell.
-        problem: what it trains with what.
+        problem: its dataset, backbone, method and optimizer.
         noise: of all its trials.
         context: their data, backbone and device.
-        specs: their specifications by learning rate, in the order of the grid, and seed.
-        seconds: how long the reading took.
+        specs: of its trials, by learning rate, in the order of the grid, and seed.
+        seconds: the time that reading took.
     """
 
     cell: Cell
@@ -58,16 +58,16 @@ class OpenCell:
 
     @classmethod
     def open(cls, study: Study, paths: Paths, cell: Cell) -> "OpenCell":
-        """Read what a cell is trained from.
+        """Read and check the inputs of a cell.
 
         Args:
             study: the study.
-            paths: its files; the dataset, the backbone and the calibration must be there.
-            cell: which cell.
+            paths: its files; the dataset, the backbone and the calibration must exist.
+            cell: the cell.
 
         Raises:
-            CalibrationError: the calibration cannot be believed, or is for another setting.
-            CellError: the prepared data is of another size.
+            CalibrationError: the calibration is wrong, or for another setting.
+            CellError: the prepared data has another size.
             DatasetError: the dataset is not prepared.
         """
         started = time.monotonic()
@@ -88,7 +88,7 @@ class OpenCell:
 
 @dataclass
 class _Run:
-    """The trials of one cell, and where its time goes."""
+    """The trials of one cell, and the seconds that each stage took."""
 
     opened: OpenCell
     store: TrialStore
@@ -99,9 +99,9 @@ class _Run:
     trained: int = 0
 
     def ensure(self, learning_rate: float, seed: int, *, keep_parameters: bool) -> StoredTrial:
-        """Return a trial: from the store, or trained now and stored.
+        """Return a trial from the store; if it is missing, train and store it.
 
-        With ``keep_parameters``, its parameters are stored too, where they are small enough.
+        With ``keep_parameters``, parameters of a new trial are stored too, if they are small enough.
         """
         spec = self.opened.specs[learning_rate, seed]
         if stored := self.store.load(spec.key):
@@ -136,7 +136,7 @@ class _Run:
         return trial
 
     def timing(self) -> dict[str, Any]:
-        """Return the seconds of this job by stage, and those that all trials of the cell have cost."""
+        """Return the seconds of this job by stage, and those of all trials of the cell."""
         return {
             "trials": len(self.trials),
             "trained": self.trained,
@@ -158,14 +158,14 @@ def run_cell(
     started: float | None = None,
     progress: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Train what is missing of a cell and write its two outputs.
+    """Train the missing trials of a cell and write its two outputs.
 
     Args:
         opened: the cell.
-        paths: where its outputs go, and where the trial store is.
-        study: how the learning rate is selected, how often trials are saved, what outputs are made for.
+        paths: of its outputs and of the trial store.
+        study: the study.
         started: `time.monotonic` at the start of the job, for the timing breakdown.
-        progress: is told the timing breakdown after every trial that is trained, and at the end.
+        progress: called with the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
         Interrupted: a signal asked to stop (see `interruption`).
@@ -198,16 +198,16 @@ def run_cell(
 
 
 def _place(device: torch.device) -> str:
-    """Where a job runs, for its log: the device, and the job of Slurm."""
+    """Return the device of a job and its Slurm job, for the log."""
     gpu = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
     job = os.environ.get("SLURM_JOB_ID")
     return f"{device.type} (Slurm job {job}, GPU {gpu})" if job else device.type
 
 
 def _train(run: _Run, selection: str) -> float:
-    """Train what the selection asks for; return the best learning rate.
+    """Train the trials of a kind of selection; return the best learning rate.
 
-    Best is the highest selection accuracy of the first seed; the smallest rate wins a tie.
+    The best rate has the highest selection accuracy of the first seed; the smallest rate wins a tie.
     """
     specs = run.opened.specs
     rates = list(dict.fromkeys(rate for rate, _ in specs))
@@ -219,7 +219,7 @@ def _train(run: _Run, selection: str) -> float:
         trial = run.ensure(rate, 1, keep_parameters=True)
         rivals = {_best(scores), rate} if scores else {rate}
         scores[rate] = float(trial.record["selection_accuracy"])
-        # Parameters are large: only the best so far keeps them.
+        # Parameters are large: keep only those of the best rate so far.
         for loser in rivals - {_best(scores)}:
             run.store.drop_parameters(specs[loser, 1].key)
         return scores[rate]
@@ -252,7 +252,7 @@ def _write_outputs(study: Study, paths: Paths, run: _Run, best: float) -> None:
     write_rows(paths.cell_steps(study, cell), pa.Table.from_pandas(steps, preserve_index=False))
 
 
-# Columns that are fields of a problem, and of a specification.
+# Columns that are fields of the problem, and of the specification.
 _OF_PROBLEM = ("dataset", "backbone", "method", "optimizer")
 _SPECIFIED = (
     *("epsilon", "delta", "epochs", "batch_size", "train_size", "steps", "learning_rate", "seed"),
@@ -261,9 +261,9 @@ _SPECIFIED = (
 
 
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
-    """The row of a trial, without what its cell chose (see `dpsweep.study.records`)."""
+    """Return the row of a trial (see `dpsweep.study.records`), without the column ``best``."""
     rate = spec.batch_size / spec.train_size
-    # Trials that were stored before optimizers had averages.
+    # Older stored trials have no averages, so the measured accuracy is that of the last step.
     record = {f"last_{name}": record[name] for name in ("accuracy", "macro_accuracy")} | record
     known = {
         **{name: getattr(opened.problem, name) for name in _OF_PROBLEM},
@@ -283,7 +283,7 @@ def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str,
         "versions": json.dumps(record["versions"], sort_keys=True),
         "trial_key": spec.key,
     }
-    # The rest was measured while it trained.
+    # The other columns were measured during training.
     return {name: record[name] for name in TRIALS.names if name in record} | known
 
 

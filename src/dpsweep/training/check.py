@@ -1,4 +1,4 @@
-"""Try what training needs of a machine: a device that computes, and under Slurm a signal and a requeue."""
+"""Check of a machine before training: a device that computes, and under Slurm a signal and a requeue."""
 
 import os
 import shutil
@@ -19,22 +19,22 @@ from dpsweep.training.device import GpuError, default_device
 from dpsweep.training.job import interruption
 
 _SIZE = 256
-# A busy controller passes a signal on late.
+# A busy Slurm controller delivers signals late.
 _SIGNAL_SECONDS = 60.0
 
 
 def check_machine(training: Training, written: Path) -> None:
-    """Compute as training would, be told that time is up, go on, and write what was found.
+    """Check the device, the signal and the requeue that training needs, and write a report.
 
-    In a job of Slurm it sends itself the signal that announces a time limit, as Slurm does, and ends with
-    exit status 75. The job is requeued, calls it again, and it writes how long that took.
+    A Slurm job first sends itself the signal that announces a time limit, and ends with exit status 75.
+    Slurm requeues the job; the second call writes how long that took.
 
     Args:
-        training: how the study trains.
-        written: the file for what was found.
+        training: the study's section.
+        written: the file of the report.
 
     Raises:
-        GpuError: there is no GPU although one is required, or it computes something else than a CPU.
+        GpuError: a GPU is required and missing, its results differ from a CPU's, or no signal came.
         Interrupted: the signal came.
     """
     lines = [
@@ -43,19 +43,19 @@ def check_machine(training: Training, written: Path) -> None:
         f"free for results: {size(shutil.disk_usage(written.parent).free)}",
     ]
     if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-        told = written.with_suffix(f".{job}")
-        if not told.exists():
-            write_text(told, str(time.time()))
+        sent = written.with_suffix(f".{job}")
+        if not sent.exists():
+            write_text(sent, str(time.time()))
             subprocess.run(["scancel", "--signal=USR1", job], check=True)
             _wait_for_signal()
-        seconds = time.time() - float(told.read_text(encoding="utf-8"))
-        told.unlink()
+        seconds = time.time() - float(sent.read_text(encoding="utf-8"))
+        sent.unlink()
         lines.append(f"signal and requeue: Slurm job {job} went on after {seconds:.0f} s")
     write_text(written, "\n".join([*lines, ""]))
 
 
 def _compute(training: Training) -> str:
-    """Multiply matrices on the device of training, in its precision; return what they are."""
+    """Multiply matrices on the device and in the precision of training; return a description of both."""
     device = default_device()
     precision = resolve_precision(training.precision, training.engine, device)
     if device.type == "cpu":
@@ -73,7 +73,7 @@ def _compute(training: Training) -> str:
         outputs.float().sum().backward()
         found = outputs.detach().float().cpu()
     except RuntimeError as error:
-        # "no kernel image is available": this build of torch does not know this GPU.
+        # "no kernel image is available": this build of torch does not support this GPU.
         raise GpuError(
             f"{properties.name} cannot compute with torch {torch.__version__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Save the state of an unfinished trial, so that a killed job goes on to the same result."""
+"""Checkpoints of an unfinished trial: after a kill, it resumes to the same result."""
 
 import logging
 import pickle
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 @dataclass
 class TrialState:
-    """The state of a running trial that is not in the model or the optimizer."""
+    """The state of a running trial outside of the model and the optimizer."""
 
     step: int
     seconds: float
@@ -29,16 +29,16 @@ class TrialState:
     physical_batch: int
     """examples on the device at once"""
     average: dict[str, Tensor] = field(default_factory=dict)
-    """of the parameters over the steps, by name; none where the optimizer has no average"""
+    """of the parameters over the steps, by name; empty if the optimizer has no average"""
 
 
 def parameters_after(epoch: int, epochs: Mapping[str, Value]) -> dict[str, Value]:
-    """The parameters after one epoch by name, of those after every epoch as ``epoch<e>/<name>``."""
+    """Return the parameters after one epoch by name, from arrays ``epoch<e>/<name>``."""
     return _below(f"epoch{epoch}/", epochs)
 
 
 def final_parameters(epochs: int, arrays: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the parameters that measure a trial: its average (``average/<name>``), or its last epoch's."""
+    """Return the measured parameters: the average (``average/<name>``), or those of the last epoch."""
     average = _below("average/", arrays)
     return average or parameters_after(epochs, arrays)
 
@@ -62,8 +62,8 @@ def save_checkpoint(
     Args:
         path: the checkpoint.
         parameters: the trainable parameters by name.
-        optimizer: whose state is part of it.
-        progress: what was measured up to this step.
+        optimizer: its state is saved too.
+        progress: the rest of the state.
     """
     state = {
         "parameters": {name: parameter.detach() for name, parameter in parameters.items()},
@@ -78,11 +78,11 @@ def save_checkpoint(
 def load_checkpoint(
     path: Path, parameters: dict[str, nn.Parameter], optimizer: PrivateOptimizer
 ) -> TrialState | None:
-    """Put parameters and optimizer into the state of a checkpoint.
+    """Load parameters and optimizer from a checkpoint.
 
     Returns:
-        How far the trial is; None where there is no checkpoint, or one that is damaged or does not fit,
-        which is removed.
+        The rest of the state; None if there is no checkpoint, or if it was damaged or did not match and
+        is now deleted.
     """
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")

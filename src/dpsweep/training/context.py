@@ -1,4 +1,4 @@
-"""Hold what the trials of a cell share: the data on the device, the backbone, the device itself."""
+"""The context of a cell's trials: the data on the device, the backbone, the model and the device."""
 
 import logging
 import warnings
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 _TEST_BATCH = 512
 _STEP_BYTES = 20
-"""For each trainable parameter: the sum in float64, the last gradient, and two averages of Adam."""
+"""Memory for each trainable parameter: the sum in float64, the last gradient, two averages of Adam."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Some rows of an array of inputs, and their labels."""
+    """Selected rows of an array of inputs, and their labels."""
 
     inputs: Tensor
-    """(rows of the array, ...); on the device where it fits"""
+    """(rows of the array, ...); on the device if it fits there"""
     labels: Tensor
     """(examples,)"""
     rows: Tensor
@@ -41,14 +41,14 @@ class Examples:
 
 
 class TrialContext:
-    """Everything that the trials of a cell share: the data on the device, the backbone, the device itself.
+    """The data, backbone, model and device that the trials of a cell share.
 
     Args:
-        data: the prepared dataset, or its features where the method trains a head on them.
+        data: the prepared dataset, or its features if the method trains a head on them.
         backbone: the prepared backbone.
-        method: which parameters train.
-        holdout: the share of training examples to select on instead of training on them.
-        device: where to train; by default the first GPU, or the CPU where there is none.
+        method: of fine-tuning.
+        holdout: the share of training examples that are for selection instead of training.
+        device: to train on; by default the first GPU, or the CPU if there is none.
 
     Raises:
         BackboneError: the backbone does not read such data.
@@ -68,7 +68,7 @@ class TrialContext:
         self.method = method
         self.classes = len(data.metadata.classes)
         reads, stored = backbone.metadata, data.metadata
-        # How many features a head reads; None where the network runs.
+        # The number of features that a head reads; None if the whole network runs.
         self._features = stored.shape[0] if stored.features else None
         self.preprocess: nn.Module = (
             make_preprocess(reads.mean, reads.std, stored.resize, stored.shape).to(self.device)
@@ -92,9 +92,9 @@ class TrialContext:
         return Examples(inputs, labels[rows].to(self.device), rows.to(inputs.device))
 
     def _place(self, inputs: np.ndarray[Any, Any]) -> Tensor:
-        """Move inputs to the device where they fit in half of its free memory."""
+        """Move inputs to the device if they fit in half of its free memory."""
         with warnings.catch_warnings():
-            # The mapped array is read-only, and nothing here writes to it.
+            # The mapped array is read-only; no code here writes to it.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.from_numpy(inputs)
         if self.device.type == "cpu":
@@ -104,11 +104,11 @@ class TrialContext:
 
     @full_precision()
     def batch(self, examples: Examples, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Gather some examples: inputs as the model reads them, and labels, both on the device.
+        """Return a batch: inputs as the model reads them, and labels, both on the device.
 
         Args:
-            examples: from which.
-            indices: on the CPU, int64.
+            examples: to choose from.
+            indices: of the chosen examples, on the CPU, int64.
         """
         chosen = self.on_device(indices)
         if examples.inputs.device.type == self.device.type:
@@ -119,7 +119,7 @@ class TrialContext:
         return batch, examples.labels[chosen]
 
     def on_device(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor from the CPU to the device, from pinned memory: so nothing waits."""
+        """Copy a tensor from the CPU to the device; pinned memory avoids waiting."""
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
@@ -127,17 +127,17 @@ class TrialContext:
     def physical_batch(
         self, setting: PhysicalBatchSize, engine: GradientEngine, batch_size: int
     ) -> PhysicalBatch:
-        """How many examples are on the device at once; trials with the same B share what they find.
+        """Return the physical batch, shared by all trials with the same B.
 
-        On a GPU it is at most what nearly all batches have (`usual_batch`).
+        On a GPU it is at most `usual_batch`, the size that few sampled batches exceed.
 
         Args:
-            setting: of the study. With ``auto``, that many are tried, and halved until they fit.
+            setting: of the study. With ``auto``, the usual size is tried, and halved until it fits.
             engine: computes the gradients.
-            batch_size: B, of which physical batches are parts.
+            batch_size: B.
 
         Raises:
-            DoesNotFitError: not even one example fits.
+            DoesNotFitError: a single example does not fit.
         """
         key = setting, batch_size
         if key not in self._physical:
@@ -154,7 +154,7 @@ class TrialContext:
         return self._physical[key]
 
     def _try(self, engine: GradientEngine, size: int) -> None:
-        """Compute gradients of the first examples beside what a step holds; throw all away."""
+        """Compute gradients of the first examples while the memory of a step is allocated; drop all."""
         trainable = sum(each.numel() for each in engine.parameters.values())
         held = torch.empty(_STEP_BYTES * trainable, dtype=torch.uint8, device=self.device)
         inputs, labels = self.batch(self.train, torch.arange(size))
@@ -164,16 +164,19 @@ class TrialContext:
         del held
 
     def drop_step(self) -> None:
-        """Forget what was computed of a step that begins again, as the context of an audit has to."""
+        """Reset after an aborted step; the context of an audit overrides this."""
 
     def model(self, seed: int) -> nn.Module:
-        """The model in its initial state for a seed, in eval mode (no dropout).
+        """Return the model in its initial state for a seed, in eval mode (no dropout).
 
-        It is one model for all seeds, so that what is made for it once (engines, compiled code)
-        serves all trials.
+        All seeds share one model, so that all trials share its engines and compiled code.
         """
         if self._model is None or self._seed != seed:
-            fresh = self._build(seed)
+            fresh = (
+                build_model(self.backbone.folder, self.method, self.classes, seed)
+                if self._features is None
+                else build_head(self._features, self.classes)
+            )
             if self._model is None:
                 self._model = fresh.to(self.device).eval()
             else:
@@ -186,21 +189,16 @@ class TrialContext:
         load_trainable(self._model, self._initial)
         return self._model
 
-    def _build(self, seed: int) -> nn.Module:
-        if self._features is not None:
-            return build_head(self._features, self.classes)
-        return build_model(self.backbone.folder, self.method, self.classes, seed)
-
     def engine(
         self, name: str, model: nn.Module, precision: Precision = "float32", compile: bool = False
     ) -> GradientEngine:
-        """The engine of a name for the per-example gradients of a model; each is made once.
+        """Return an engine for the per-example gradients of a model; each is made once.
 
         Args:
             name: as in the study: auto, expanded, bookkeeping and so on.
             model: from `model`.
             precision: of the forward and backward pass.
-            compile: whether torch compiles them; only ``expanded`` can.
+            compile: whether torch compiles them; only ``expanded`` supports it.
         """
         key = (id(model), name, precision, compile)
         if key not in self._engines:

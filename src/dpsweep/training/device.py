@@ -1,4 +1,4 @@
-"""Choose the device of a training job: a GPU, or the CPU where it needs none."""
+"""The device of a training job: a GPU, or the CPU."""
 
 import logging
 import os
@@ -11,19 +11,19 @@ log = logging.getLogger(__name__)
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
-"""Environment variable: 1 where a job needs a GPU, 0 where not. By default 1 if Slurm gave it one."""
+"""Environment variable: 1 if a job needs a GPU, 0 if not. By default 1 if Slurm gave it one."""
 _GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 class GpuError(DpsweepError):
-    """A GPU was asked for, and this process cannot use one."""
+    """A required GPU that this process cannot use."""
 
 
 def default_device() -> torch.device:
-    """The first GPU, or the CPU where there is none.
+    """Return the first GPU, or the CPU if there is none.
 
     Raises:
-        GpuError: there is none, and the job has to use one (`REQUIRE_GPU`).
+        GpuError: there is none, and the job requires one (`REQUIRE_GPU`).
     """
     if torch.cuda.is_available():
         return torch.device("cuda")

@@ -1,8 +1,8 @@
-"""Compute features of frozen networks once for a (dataset, backbone, layer); every trial reads them.
+"""Features of frozen networks, computed once for a (dataset, backbone, layer) and read by every trial.
 
-They are a prepared dataset of kind ``features``: float32 (N, features) beside the labels, mapped into
-memory and compared with checksums whenever they are opened. What they were computed from is written
-with them, so that those of another dataset, backbone or version are never read.
+They are a prepared dataset of kind ``features``: float32 (N, features) and the labels, mapped into
+memory and checked against checksums at every opening. Their metadata names the dataset, the backbone
+and the version that they were computed from, so features of other ones are never read.
 """
 
 import logging
@@ -44,28 +44,28 @@ from dpsweep.training.job import interruption
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""Raised when the same network would give other features: older ones are then computed again."""
+"""Raise it when the same network would give other features: older ones are then computed again."""
 
 _BATCH = 128
 _CHECKED = 3
-"""Examples with which the network is looked at before."""
+"""Examples to check the network with before."""
 _BLOCK = 2
-"""Batches between two records of how far the work is."""
+"""Batches between two records of the progress."""
 
 
 def compute_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
-    """Compute features in eval mode and float32, on a GPU where there is one, and write them.
+    """Compute features in eval mode and float32, on a GPU if there is one, and write them.
 
-    A call that was stopped is continued where its last block ended.
+    After a stop, the next call continues behind the last finished block.
 
     Args:
         study: the study.
-        paths: its files; the dataset and the backbone must be there.
-        source: whose features.
+        paths: its files; the dataset and the backbone must exist.
+        source: the dataset and the backbone.
 
     Raises:
-        BackboneError: the network has no such layer, does not read such data, or gives something
-            else than finite vectors.
+        BackboneError: the network has no such layer, does not read such data, or its outputs are not
+            finite vectors.
         DatasetError: the dataset is not prepared, or the disk is too small.
         Interrupted: a signal asked to stop.
     """
@@ -90,7 +90,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     log.info("%s: %d features of %d examples on %s", folder, width, examples, device.type)
     for split in ("train", "test"):
         inputs = getattr(data, f"{split}_inputs")
-        # Other devices round differently: what one has begun, another does not continue.
+        # Devices round differently, so only the same kind of device continues an unfinished file.
         begun = fingerprint([identity.model_dump(), device.type])
         _append(unfinished, split, inputs, width, begun, run)
     written = write_prepared(
@@ -119,8 +119,8 @@ def open_features(study: Study, paths: Paths, source: FeatureSource) -> Prepared
 
     Raises:
         BackboneError: the backbone is not prepared.
-        DatasetError: they are missing, damaged, or were computed from another dataset or backbone, as
-            the study does not say, or by another version of dpsweep.
+        DatasetError: they are missing, damaged, or were computed from another dataset, backbone or
+            layer, or by another version.
     """
     folder = paths.features(*source)
     data = read_metadata(paths.dataset(source.dataset))
@@ -140,11 +140,11 @@ def open_features(study: Study, paths: Paths, source: FeatureSource) -> Prepared
 
 
 def open_inputs(study: Study, paths: Paths, problem: str) -> PreparedDataset:
-    """Open what the trials of a problem read: a dataset, or its features.
+    """Open the inputs of a problem's trials: a dataset, or its features.
 
     Raises:
         BackboneError: the backbone of features is not prepared.
-        DatasetError: it is missing or damaged, or features are of something else.
+        DatasetError: they are missing or damaged, or features were computed from something else.
     """
     parts = study.problems[problem]
     check_settings(study, paths, "dataset", parts.dataset)
@@ -166,12 +166,12 @@ def _identity(
 
 
 def check_representation(network: Representation, inputs: Tensor, others: Tensor) -> None:
-    """Refuse a frozen network whose features of an example depend on other examples.
+    """Check that the features of an example do not depend on other examples.
 
     Args:
-        network: in eval mode; it stays as it is.
+        network: in eval mode; it is not changed.
         inputs: of a few examples, as the network reads them.
-        others: of others.
+        others: inputs of other examples.
 
     Raises:
         BackboneError: a pass changes the network, or one example's features change with the others.
@@ -195,7 +195,7 @@ def check_representation(network: Representation, inputs: Tensor, others: Tensor
 
 
 class _Run:
-    """From stored inputs to features on the CPU."""
+    """A function from stored inputs to features on the CPU."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _Run:
         features: Features,
         device: torch.device,
     ) -> None:
-        # Whatever its head would be, the features come before it.
+        # The head is not used, because the features come before it.
         model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
         self._network = Representation(model, features).to(device).eval()
         reads = backbone.metadata
@@ -234,7 +234,7 @@ def _append(
     identity: str,
     run: Callable[[np.ndarray], Tensor],
 ) -> None:
-    """Compute the features of a split into a .npy file, going on from its last whole block."""
+    """Compute the features of a split into a .npy file; continue behind its last whole block."""
     array = UnfinishedArray(
         folder / f"{split}.npy", np.dtype(np.float32), (width,), len(inputs), identity
     )

@@ -1,8 +1,8 @@
-"""Try the first step of everything that a study trains, with random weights and inputs.
+"""Trial of the first step of every sweep, with random weights and inputs.
 
-It shows in seconds, and without data, what would otherwise end the first job of a sweep: a network that
-does not exist or reads inputs of another size, a method that finds nothing to train in it, or
-per-example gradients that the engine does not know.
+It finds in seconds, and without data, mistakes that would end the first job of a sweep: a network that
+does not exist or needs inputs of another size, a method with nothing to train in it, or a layer whose
+per-example gradients the engine cannot compute.
 """
 
 import time
@@ -45,26 +45,26 @@ _EXAMPLES = 2
 
 @dataclass
 class FirstSteps:
-    """Mistakes that were found, and how many networks were tried."""
+    """Mistakes that were found, and the number of networks that were tried."""
 
     mistakes: list[str] = field(default_factory=list)
-    """each with the sweeps that it stops"""
+    """each with the sweeps that it would stop"""
     outlined: int = 0
     tried: int = 0
     untried: list[str] = field(default_factory=list)
-    """sweeps whose networks fit, but for whose first step there was no time"""
+    """sweeps with a valid outline that were not tried for lack of time"""
     notes: list[str] = field(default_factory=list)
-    """what may not be meant, each with its sweeps"""
+    """possible mistakes, each with its sweeps"""
 
 
 def try_first_steps(study: Study, seconds: float) -> FirstSteps:
-    """Outline every network that the study trains, then try a step of each, small ones first.
+    """Outline every network of the study, then try a step of each, small networks first.
 
-    An outline has shapes and no numbers, which costs next to nothing.
+    An outline computes shapes without numbers, which is fast.
 
     Args:
         study: the study.
-        seconds: how long steps are tried.
+        seconds: no further step begins after this time.
     """
     found = FirstSteps()
     sizes: dict[str, int] = {}
@@ -87,7 +87,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             continue
         try:
             size, notes = _outline(study, sweeps[0], architecture)
-        except Exception as error:  # libraries refuse their arguments with all kinds of exceptions
+        except Exception as error:  # libraries raise all kinds of exceptions for wrong arguments
             wrong[str(error) or type(error).__name__] += sweeps
         else:
             for note in notes:
@@ -95,7 +95,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             found.outlined += 1
             sizes |= dict.fromkeys(sweeps, size)
     started = time.monotonic()
-    # The rank of LoRA changes no more than the outline.
+    # Steps of networks that differ only in the rank of LoRA are alike.
     groups = [each for each in _alike(study, exclude={"title", "rank"}) if each[0] in sizes]
     for sweeps in sorted(groups, key=lambda each: sizes[each[0]]):
         if time.monotonic() - started > seconds:
@@ -106,18 +106,18 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             _step(study, sweeps[0], architectures[study.sweeps[sweeps[0]].backbone])
         except Exception as error:
             wrong[str(error) or type(error).__name__] += sweeps
-    found.mistakes += [_said(sweeps, what) for what, sweeps in wrong.items()]
-    found.notes += [_said(sweeps, what) for what, sweeps in unusual.items()]
+    found.mistakes += [_line(sweeps, what) for what, sweeps in wrong.items()]
+    found.notes += [_line(sweeps, what) for what, sweeps in unusual.items()]
     return found
 
 
-def _said(sweeps: list[str], what: str) -> str:
+def _line(sweeps: list[str], what: str) -> str:
     more = f" and {len(sweeps) - 1} more" if len(sweeps) > 1 else ""
     return f"sweeps.{sweeps[0]}{more}: {what}"
 
 
 def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
-    """Group the sweeps that train the same in the same way, but for some keys of the method."""
+    """Group the sweeps that train alike, ignoring some keys of the method."""
     groups: dict[str, list[str]] = {}
     for name, sweep in study.sweeps.items():
         dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
@@ -129,13 +129,13 @@ def _alike(study: Study, exclude: set[str]) -> list[list[str]]:
 
 
 def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int, list[str]]:
-    """Build a network without numbers and send inputs through it.
+    """Build a network without numbers and pass inputs through it.
 
     Returns:
-        How many parameters it has, and what of it may not be meant: layers that FiLM leaves out or adds.
+        The number of its parameters, and notes on layers that FiLM unexpectedly leaves out or adds.
 
     Raises:
-        Exception: of any kind, where that is not possible.
+        Exception: of any kind, if a part of this fails.
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
@@ -159,7 +159,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
                 return size, notes
             outputs = model(inputs)
     except RuntimeError as error:
-        if asks_for_values(error):  # the step will tell
+        if asks_for_values(error):  # only the step can test this
             return size, notes
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
@@ -174,15 +174,15 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
     """Compute the clipped gradients of two random examples.
 
     Raises:
-        BackboneError: adapters have no gradient.
-        Exception: of any kind, where a step is not possible.
+        BackboneError: the adapters' gradients are all zero.
+        Exception: of any kind, if the step fails.
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     with seeded(1):
         model = create(architecture, dataset.classes)
         make_trainable(model, study.methods[grid.method])
-        _leave_zero(model, all_of_it=backbone.weights.kind != "random")
+        _replace_zeros(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
     inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset, model))
     if (features := study.features(grid.problem.name)) is not None:
@@ -197,7 +197,7 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         torch.ones(_EXAMPLES, dtype=torch.bool),
         FlatClipping(1.0),
     )
-    # The first factor of an adapter has no gradient before the second one has moved.
+    # The gradient of an adapter's first factor is zero until the second one has changed.
     adapters = {name: each for name, each in step.gradients.items() if ".lora_B." in name}
     if adapters and not any(each.any() for each in adapters.values()):
         raise BackboneError(
@@ -208,12 +208,12 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         )
 
 
-def _leave_zero(model: nn.Module, all_of_it: bool) -> None:
-    """Give small numbers to the head, and so a gradient to what is below it.
+def _replace_zeros(model: nn.Module, all_of_it: bool) -> None:
+    """Replace zeros by small random numbers, so that no gradient is zero because of them.
 
     Args:
-        model: as training starts with it, with a head of zeros.
-        all_of_it: give them to all that is zero: pretrained weights will not be.
+        model: in its initial state, with a head of zeros.
+        all_of_it: whether to replace zeros outside the head too, because pretrained weights are not zero.
     """
     head = head_parameter_names(model)
     for name, parameter in model.named_parameters():

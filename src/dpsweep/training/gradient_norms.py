@@ -1,4 +1,4 @@
-"""Measure per-example gradient norms of a finished trial, after every epoch, over the training set."""
+"""Per-example gradient norms of a finished trial, after every epoch, over the training set."""
 
 import logging
 from typing import Any
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class GradientNormsError(DpsweepError):
-    """Gradient norms that nothing was trained for."""
+    """Gradient norms of cells that the study does not have."""
 
 
 def best_cell(
@@ -35,11 +35,11 @@ def best_cell(
     epochs: int,
     clipping_bound: ClippingBound,
 ) -> tuple[Cell, "pd.Series[Any]"]:
-    """Choose the batch size of an (epsilon, epochs, C) as every figure does (`dpsweep.study.choice`).
+    """Choose the batch size of an (epsilon, epochs, C) as in every figure (`dpsweep.study.choice`).
 
     Args:
         study: the study.
-        paths: where its results lie.
+        paths: its files.
         problem: the name of one of its problems.
         epsilon: the target; infinite without privacy.
         epochs: E.
@@ -85,7 +85,7 @@ def measure_gradient_norms(
     Arguments are those of `best_cell`.
 
     Raises:
-        CalibrationError: the noise of the trial cannot be believed.
+        CalibrationError: the noise of the trial is wrong.
         CellError: the noise is for data of another size.
         UnreadableResultsError: a file of trials cannot be read.
         GradientNormsError: the study has no such cell.
@@ -119,7 +119,7 @@ def measure_gradient_norms(
 def training_set_norms(
     engine: GradientEngine, context: TrialContext, physical: PhysicalBatch
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Measure the gradient norm of every training example, over all trainable parameters and over the head.
+    """Return the gradient norm of every training example, over all trainable parameters and over the head.
 
     Returns:
         Two float arrays of shape (N,).

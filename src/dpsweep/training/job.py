@@ -1,17 +1,17 @@
-"""End a training process in an orderly way when told to, and let it reach no other machine.
+"""Signals and network of a training process: a stop with a saved state, and no connection.
 
-While `watched` is active, SIGTERM and SIGUSR1 only leave a note. The running trial reads it at
+While `watched` is active, SIGTERM and SIGUSR1 are only recorded. The running trial checks for them at
 its next step, saves its state and raises `Interrupted`, which ends the process:
 
-* SIGUSR1 announces a time limit (Slurm's ``--signal``): exit status 75, *call me again*;
+* SIGUSR1 announces a time limit (Slurm's ``--signal``): exit status 75, *run the command again*;
 * SIGTERM ends the job for good (scancel, preemption, shutdown): exit status 143.
 
-In both cases the next call of the same cell goes on from the step that was saved. SIGINT ends the job at
-once, and the next call goes on from the last checkpoint.
+In both cases the next call for the same cell continues from the saved step. SIGINT ends the job at
+once, and the next call continues from the last checkpoint.
 
-Compute nodes often have no network, and a job must not wait. Datasets and weights are fetched when
-they are prepared. A library that tries to ask for more while a trial runs (a newer revision, a missing
-file, statistics of use) meets a `NetworkRefusedError` after `refuse_network`.
+Compute nodes often have no network, and a job must not wait. Datasets and weights are downloaded when
+they are prepared. After `refuse_network`, a library that tries to connect during a trial (for a newer
+revision, a missing file, usage statistics) gets a `NetworkRefusedError`.
 """
 
 import logging
@@ -26,10 +26,10 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 EXIT_AGAIN = 75
-"""Exit status (EX_TEMPFAIL): state is saved, and the same command will go on from it."""
+"""Exit status (EX_TEMPFAIL): the state is saved, and the same command continues from it."""
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-"""Exit status of a process that was told to end."""
+"""Exit status of a process that SIGTERM ended."""
 
 _CONNECTING = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"})
 
@@ -37,22 +37,22 @@ _received: signal.Signals | None = None
 
 
 class Interrupted(SystemExit):
-    """Ends the process with the status that tells why; no error is printed."""
+    """The end of the process, with an exit status that gives the reason; no error is printed."""
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Take SIGTERM and SIGUSR1 as a note for `interruption` (main thread only)."""
+    """Record SIGTERM and SIGUSR1 for `interruption` (main thread only)."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record(number: int, _frame: FrameType | None) -> None:
         global _received  # noqa: PLW0603 (a signal is an event of the whole process)
-        # Who must end for good does not come back, whatever else arrives.
+        # SIGTERM is final: a later SIGUSR1 must not request another run.
         if _received != signal.SIGTERM:
             _received = signal.Signals(number)
 
     global _received  # noqa: PLW0603
     _received = None
-    before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {each: signal.signal(each, record) for each in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     except Interrupted as stop:
@@ -73,8 +73,8 @@ def interruption(*, saved: bool) -> Interrupted | None:
     """Return the exception to raise once a signal asks to stop, or None before that.
 
     Args:
-        saved: whether this process has brought a trial forward. If it has not, a call with the
-            same time would fare no better, so the status is not `EXIT_AGAIN`.
+        saved: whether this process has saved any progress. Without progress, another call with the
+            same time limit would fail too, so the status is not `EXIT_AGAIN`.
     """
     if _received is None:
         return None
@@ -83,14 +83,11 @@ def interruption(*, saved: bool) -> Interrupted | None:
 
 
 class NetworkRefusedError(OSError):
-    """A training job tried to reach another machine."""
+    """A connection that a training job tried to open."""
 
 
 def refuse_network() -> None:
-    """Refuse every connection that Python code of this process tries to open from now on.
-
-    Sockets within this machine that have no address (``AF_UNIX``) stay possible.
-    """
+    """Refuse every later connection of Python code in this process, but allow Unix sockets."""
     sys.addaudithook(_refuse)
 
 

@@ -1,4 +1,4 @@
-"""Take private steps: any torch optimizer behind clipped, summed and noised gradients."""
+"""Private steps: any torch optimizer on clipped, summed and noised gradients."""
 
 import math
 from collections.abc import Iterable
@@ -19,15 +19,15 @@ _UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
 class StepStatistics(NamedTuple):
-    """Counts of one step's examples and gradients, as scalar tensors on the device.
+    """Statistics of one step's examples and gradients, as scalar tensors on the device.
 
     They are not private: see docs/privacy.md.
 
     Attributes:
         sampled_examples: size of the sampled batch, int64.
-        norm_sum: sum of the gradient norms before clipping, over examples with a finite one.
-        clipped_examples: gradients longer than the clipping bound, int64.
-        nonfinite_examples: gradients that were not finite and count as zero, int64.
+        norm_sum: sum of the finite gradient norms before clipping.
+        clipped_examples: number of gradients above the clipping bound, int64.
+        nonfinite_examples: number of gradients that were not finite and count as zero, int64.
     """
 
     sampled_examples: Tensor
@@ -40,8 +40,8 @@ class PrivateOptimizer:
     """Normalised differentially private updates (Algorithm 1 of the paper).
 
     A step sums the clipped gradients of all micro-batches in float64, adds noise from
-    N(0, noise_multiplier^2 I) once, divides by the *expected* batch size, and hands the result, in
-    the parameters' dtype, to a torch optimizer. An empty batch takes its step too: pure noise.
+    N(0, noise_multiplier^2 I) once, and divides by the *expected* batch size. A torch optimizer takes
+    the result in the parameters' dtype. The step of an empty batch is pure noise.
 
     >>> from dpsweep import FlatClipping, GaussianNoise, make_engine, new_secret
     >>> model = torch.nn.Linear(2, 3)
@@ -69,20 +69,20 @@ class PrivateOptimizer:
         expected_batch_size: int,
         noise: GaussianNoise,
     ):
-        """Put ``optimizer`` behind private gradients.
+        """Check the settings of a private optimizer.
 
         Args:
             optimizer: over exactly the trainable parameters of the engine's model.
             engine: computes the per-example gradients.
-            clipping: scales them.
+            clipping: scales these gradients.
             noise_multiplier: standard deviation of the noise; 0 for training without privacy.
             expected_batch_size: sampling rate times training examples.
             noise: the noise stream. Nothing else may draw from it: two updates with the same
                 noise give no privacy.
 
         Raises:
-            ValueError: if the optimizer has other parameters than the engine, if noise is asked
-                for without clipping, or a number is out of range.
+            ValueError: the optimizer has other parameters than the engine, there is noise
+                without clipping, or a number is out of range.
         """
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
             raise ValueError(
@@ -113,20 +113,20 @@ class PrivateOptimizer:
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
-        A step that runs out of memory has changed neither the parameters nor the optimizer's state: it
-        can be taken again, with the same noise.
+        A step that runs out of memory changes neither the parameters nor the optimizer's state. Calling
+        it again repeats it with the same noise.
 
         Raises:
-            ValueError: the optimizer holds something else than what trains.
-            UnsupportedModelError: what trains has changed, or a pass writes something of the examples;
-                nothing has been updated.
+            ValueError: the optimizer does not hold exactly the trainable parameters.
+            UnsupportedModelError: the trainable parameters have changed, or a pass stores something
+                about the examples; nothing has been updated.
         """
         self._refuse_other_parameters()
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
         total = torch.zeros(
             sum(each.numel() for each in parameters.values()),
-            # In float32 a long sum would be off by more than one example contributes.
+            # In float32, the error of a long sum would exceed the contribution of one example.
             dtype=torch.float64,
             device=reference.device,
         )
@@ -142,30 +142,26 @@ class PrivateOptimizer:
             clipped = self.clipping.clipped(part.norms)
             found = mask.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
             statistics = StepStatistics(*(a + b for a, b in zip(statistics, found, strict=True)))
-            del part  # its memory is wanted for the next one, or for the noise
+            del part  # frees memory for the next one, or for the noise
         if self.noise_multiplier > 0:
             self._noise.add_to(total, self._steps, self.noise_multiplier)
         total /= self.expected_batch_size
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
             gradient = piece.to(parameter.dtype)
-            if not parameter.is_contiguous():  # fused optimizers take both as they lie in memory
+            if not parameter.is_contiguous():  # fused optimizers need equal strides of both
                 gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
         try:
             self.optimizer.step()
         except RuntimeError:
-            if self._steps == 0:  # the only one that allocates the optimizer's state
+            if self._steps == 0:  # the only step that allocates the optimizer's state
                 self.optimizer.state.clear()
             raise
         self._steps += 1
         return statistics
 
     def _refuse_other_parameters(self) -> None:
-        """Refuse an optimizer that does not hold exactly what trains: now, and after every step.
-
-        Raises:
-            ValueError: naming what it lacks.
-        """
+        """Raise ValueError unless the optimizer holds exactly the trainable parameters."""
         held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         parameters = self.engine.parameters
         missing = [name for name, each in parameters.items() if id(each) not in held]
@@ -182,14 +178,14 @@ class PrivateOptimizer:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what resuming needs: the torch optimizer's state and the number of steps."""
+        """Return the state for resuming: that of the torch optimizer, and the number of steps."""
         return {"optimizer": self.optimizer.state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict()``: all later steps are those of the uninterrupted run.
+        """Continue from ``state_dict()``: all later steps equal those of an uninterrupted run.
 
         Raises:
-            DoesNotFitError: the device has no memory for it. The state itself is good.
+            DoesNotFitError: the state is valid, but does not fit in the device's memory.
         """
         steps = int(state["steps"])
         try:

@@ -1,7 +1,7 @@
-"""Find how many examples fit on the device at once.
+"""The physical batch: the number of examples on the device at once.
 
-Sums over a batch are float64, so how it is cut into physical batches changes an update by rounding
-only. Where memory runs out, half as many examples are taken from then on.
+Sums over a batch are float64, so its division into physical batches changes an update by rounding
+only. When memory runs out, the physical batch is halved.
 """
 
 import gc
@@ -20,21 +20,21 @@ log = logging.getLogger(__name__)
 
 PhysicalBatchSize = int | Literal["auto"]
 ON_THE_CPU = 256
-"""The size that ``auto`` takes there: memory runs out for the whole machine, and cannot be tried out."""
+"""The size for ``auto`` on a CPU, where trying larger ones would exhaust the memory of the whole machine."""
 
 Result = TypeVar("Result")
 
 
 class DoesNotFitError(DpsweepError):
-    """The device has too little memory for a single example, or for what a checkpoint holds."""
+    """A single example, or the state of a checkpoint, that does not fit in the device's memory."""
 
 
 class PhysicalBatch:
-    """How many examples are on the device at once, at present.
+    """The present number of examples on the device at once.
 
     Args:
-        size: to begin with.
-        release: is called when memory has run out, before the next try.
+        size: the first number to try.
+        release: is called after memory has run out, before the next try.
     """
 
     def __init__(self, size: int, release: Callable[[], None] = lambda: None) -> None:
@@ -42,10 +42,10 @@ class PhysicalBatch:
         self._release = release
 
     def fit(self, compute: Callable[[int], Result]) -> Result:
-        """Compute with ``size`` examples at once; where memory runs out, again with half as many.
+        """Compute with ``size`` examples at once; if memory runs out, again with half as many.
 
         Args:
-            compute: takes the size. What it has done when it raises an error must not count.
+            compute: takes the size. A call that raises an error must have no effect.
 
         Raises:
             DoesNotFitError: memory runs out with one example.
@@ -57,7 +57,7 @@ class PhysicalBatch:
                 if not is_out_of_memory(error):
                     raise
                 reason = first_line(error)
-            # Here, because the error that is handled holds on to what was computed.
+            # Outside of the except clause, because its error keeps the computed tensors alive.
             if self.size == 1:
                 raise DoesNotFitError(
                     f"a single example does not fit on the device ({reason}); take a smaller network, a "
@@ -71,15 +71,15 @@ class PhysicalBatch:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-                # Else torch takes the second size for one of many, and compiles slower code for any.
+                # Otherwise torch compiles slower code, for any size, when it sees a second size.
                 torch.compiler.reset()
 
     def parts(self, examples: int, compute: Callable[[Tensor], Result]) -> Iterator[Result]:
-        """Compute something of all examples, as many at once as fit.
+        """Yield the results of a function for all examples, computed for as many at once as fit.
 
         Args:
-            examples: how many there are.
-            compute: takes the numbers of some, int64, which follow each other.
+            examples: their number.
+            compute: takes a range of their indices, int64.
         """
         rest = torch.arange(examples)
         while len(rest):
@@ -88,13 +88,13 @@ class PhysicalBatch:
                 return compute(rest[:size])
 
             found = self.fit(first)
-            # As many as have fitted: fewer than before where memory has run out.
+            # `fit` may have reduced the size.
             rest = rest[self.size :]
             yield found
 
 
 def usual_batch(batch_size: int, train_size: int) -> int:
-    """Return a size that one sampled batch in 44 exceeds; such a batch takes one physical batch more.
+    """Return a size that one sampled batch in 44 exceeds; such a batch needs another physical batch.
 
     Args:
         batch_size: B, the expected size; the standard deviation is below the root of B.
@@ -104,10 +104,10 @@ def usual_batch(batch_size: int, train_size: int) -> int:
 
 
 def padded_size(physical_batch: int, batch_size: int, train_size: int) -> int:
-    """Cut a batch of the usual size into equal parts that fit, so that little of them is padding.
+    """Return the size of equal parts of a usual batch that fit, so that there is little padding.
 
     Args:
-        physical_batch: how many examples fit.
+        physical_batch: the number of examples that fit.
         batch_size: B.
         train_size: N.
     """

@@ -1,15 +1,15 @@
-"""Draw the randomness of a trial: named streams, Poisson sampling and Gaussian noise.
+"""The randomness of a trial: named streams, Poisson sampling and Gaussian noise.
 
-Every use of randomness (sampling, noise, the coins of an audit) has a stream of its own, so that no
-stream can shift another: ``stream_key(trial_key, "noise")``. Equal names give equal streams on every
-machine, different names give independent ones. A key has 128 bits: among a million streams the
-probability that any two are equal is below 1e-26. What a step draws is a function of (stream, step):
+Every use of randomness (sampling, noise, the coins of an audit) has its own stream, so that no use
+shifts another: ``stream_key(trial_key, "noise")``. Equal names give equal streams on every machine,
+different names give independent ones. A key has 128 bits: among a million streams the probability
+that any two are equal is below 1e-26. The numbers of a step are a function of (stream, step):
 resuming needs no state, and no step can repeat the noise of another.
 
-A stream is as secret as its name. Trials are named by their public configuration, so anybody can
-replay their noise. That is right for research on public data. A model that is released under its
+A stream is only as secret as its name. Trials are named by their public configuration, so anyone can
+replay their noise. This is fine for research on public data. A model that is released with its
 privacy guarantee needs a ``secret``, drawn by `new_secret` and never stored. Sampler and noise warn
-where none is given; ``secret=b""`` says that a stream may be public.
+if none is given; ``secret=b""`` marks a stream that may be public.
 """
 
 import hmac
@@ -27,20 +27,20 @@ from dpsweep.base.files import canonical_json
 from dpsweep.base.numbers import integer
 
 KEY_BITS = 128
-"""Length of a stream's key, which is that of numpy's Philox generator."""
+"""Length of a stream's key, as numpy's Philox generator takes it."""
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# Numbers of noise that are drawn at once: noise for all parameters of a network never lies in memory.
+# Noise is drawn in chunks of so many numbers, so that it never fills the memory.
 _CHUNK = 1 << 20
 
 
 class PublicStreamWarning(UserWarning):
-    """Sampling or noise that anybody can replay, for whoever has not asked for that."""
+    """Sampling or noise that anyone can replay, without ``secret=b""`` to allow it."""
 
 
-# Once, wherever it comes from. Filters of the user come first.
+# Shown once per process. Filters of the user come first.
 warnings.filterwarnings("once", category=PublicStreamWarning, append=True)
 
 
@@ -57,14 +57,14 @@ def stream_key(*parts: str | int, secret: bytes = b"") -> int:
 
     Args:
         parts: the stream's name.
-        secret: without it, the key is public.
+        secret: without one, the key is public.
     """
     digest = hmac.digest(secret, canonical_json(list(parts)).encode(), "sha256")
     return int.from_bytes(digest[: KEY_BITS // 8], "little")
 
 
 def new_secret() -> bytes:
-    """Return 256 bits from the operating system, for streams that nobody can replay.
+    """Return 256 bits from the operating system, for streams that no one else can replay.
 
     >>> len(new_secret())
     32
@@ -73,12 +73,12 @@ def new_secret() -> bytes:
 
 
 def numpy_stream(*parts: str | int, secret: bytes = b"") -> np.random.Generator:
-    """Return the numpy generator (counter-based Philox) of a stream; without a secret it is public."""
+    """Return a stream as a numpy generator (counter-based Philox); without a secret it is public."""
     return np.random.Generator(np.random.Philox(key=stream_key(*parts, secret=secret)))
 
 
-def _asked(secret: bytes | None) -> bytes:
-    """Warn of a stream without a secret; return the secret that it then has."""
+def _checked(secret: bytes | None) -> bytes:
+    """Return the secret of a stream; warn if there is none."""
     if secret is None:
         warnings.warn(
             "sampling and noise without a secret are the same in every run, so that anybody can replay "
@@ -95,7 +95,7 @@ def _asked(secret: bytes | None) -> bytes:
 
 
 class PoissonSampler:
-    """Samples every example independently with probability ``batch_size / train_size``, each step.
+    """A sampler that takes every example independently with probability ``batch_size / train_size``.
 
     >>> sampler = PoissonSampler(20, 5, "mine", "sampling", secret=b"")  # public
     >>> sampler.batch(0).tolist(), sampler.batch(1).tolist()
@@ -104,8 +104,8 @@ class PoissonSampler:
     The batch of a step is a function of (stream, step): the generator is counter-based (Philox,
     Salmon et al. 2011), with the step in the upper half of its counter. Resuming needs no state.
 
-    The probability is exactly the rational number that the accountant is told: an example is in
-    the batch where a uniform integer below ``train_size`` is below ``batch_size``. With
+    The probability is exactly the rational number that the accountant uses: an example is in the
+    batch if a uniform integer below ``train_size`` is below ``batch_size``. With
     ``batch_size == train_size`` every batch is the whole data set.
     """
 
@@ -116,19 +116,19 @@ class PoissonSampler:
         *stream_parts: str | int,
         secret: bytes | None = None,
     ):
-        """Sample from ``train_size`` examples, ``batch_size`` (at most that many) on average.
+        """Set the sizes and the stream.
 
         Args:
             train_size: N.
             batch_size: B, the expected batch size.
             stream_parts: the stream's name.
-            secret: with it nobody else can draw the same batches. Without one there is a
+            secret: with it no one else can draw the same batches. Without one there is a
                 `PublicStreamWarning`, but not for b"".
 
         Raises:
-            ValueError: unless both are integers with 1 <= batch_size <= train_size.
+            ValueError: unless both sizes are integers with 1 <= batch_size <= train_size.
         """
-        # With B = 10.5 of 100, an example would be in a batch with probability 0.11.
+        # With B = 10.5 of 100, the probability would be 0.11.
         train_size, batch_size = (
             integer("train_size", train_size),
             integer("batch_size", batch_size),
@@ -140,7 +140,7 @@ class PoissonSampler:
             )
         self.train_size = train_size
         self.batch_size = batch_size
-        secret = _asked(secret)
+        secret = _checked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
     def batch(self, step: int) -> Indices:
@@ -172,7 +172,7 @@ def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indice
 
 
 class GaussianNoise:
-    """Independent standard normal numbers for every step of a trial, whose tails are there.
+    """Independent standard normal numbers for every step of a trial, with complete tails.
 
     >>> total = torch.zeros(3, dtype=torch.float64)
     >>> noise = GaussianNoise("mine", "noise", secret=b"")  # public
@@ -180,26 +180,26 @@ class GaussianNoise:
     >>> total
     tensor([4.4306, 0.2496, 0.5345], dtype=torch.float64)
 
-    The usual draw, ``torch.randn`` in float32, never exceeds 5.77 on a CPU and 6.76 on a GPU,
-    because it transforms uniform numbers of 24 and 33 bits. A Gaussian mechanism with such noise has
-    outcomes that only one of two neighbouring training sets can produce; see docs/privacy.md and
+    ``torch.randn`` in float32 never exceeds 5.77 on a CPU and 6.76 on a GPU, because it transforms
+    uniform numbers of 24 and 33 bits. With such noise, a Gaussian mechanism has outcomes that only
+    one of two neighbouring training sets can produce; see docs/privacy.md and
     `dpsweep.privacy.gaussian.tail_delta`. Both generators here draw float64.
 
     On a CPU they come from numpy's Philox generator: a 128-bit key, with the step in the upper half
-    of its counter. On a GPU they come from torch's generator, whose seed has 64 bits. So two
-    draws with different seeds are added and divided by the square root of 2, which is normal too,
-    and both seeds together are derived from the key and the step.
+    of its counter. On a GPU they come from torch's generator, whose seed has only 64 bits. So the
+    noise is the sum of two draws with different seeds, divided by the square root of 2, which is
+    normal too. Key and step determine the 128 bits of both seeds.
     """
 
     def __init__(self, *stream_parts: str | int, secret: bytes | None = None):
-        """Name the stream.
+        """Set the stream.
 
         Args:
-            stream_parts: its name.
-            secret: with it nobody else can draw the same noise. Without one there is a
+            stream_parts: the stream's name.
+            secret: with it no one else can draw the same noise. Without one there is a
                 `PublicStreamWarning`, but not for b"".
         """
-        secret = _asked(secret)
+        secret = _checked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
     def add_to(self, total: Tensor, step: int, standard_deviation: float) -> None:
@@ -207,7 +207,7 @@ class GaussianNoise:
 
         Args:
             total: shape (d,), float64, on any device.
-            step: 0 or more. The same step gets the same noise, so never use one twice.
+            step: 0 or more. Equal steps get equal noise, so never use one twice.
             standard_deviation: of every coordinate.
         """
         chunks = torch.split(total, _CHUNK)

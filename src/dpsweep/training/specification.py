@@ -1,4 +1,4 @@
-"""Specify a trial: everything that determines it, from a cell of a study."""
+"""The specification of a trial: everything that determines its result."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,9 +30,9 @@ class TrialSpec:
     backbone: str
     """checksum of the prepared backbone"""
     method: dict[str, Any]
-    """which parameters train; a method of the study"""
+    """which parameters train: the identity of a method of the study"""
     optimizer: str | dict[str, Any]
-    """how noised gradients become a model; the identity of an optimizer of the study"""
+    """the update after the noise: the identity of an optimizer of the study"""
     epsilon: float
     delta: float
     noise_multiplier: float
@@ -49,11 +49,11 @@ class TrialSpec:
     physical_batch: PhysicalBatchSize
     threads: int
     device: str = "cpu"
-    """kind of device: each draws noise, and rounds, in its own way"""
+    """kind of device; each kind draws other noise and rounds differently"""
     precision: Precision = "float32"
     """of the forward and backward pass"""
     holdout: int = 0
-    """training examples that were selected on instead of trained on; train_size leaves them out"""
+    """number of examples for selection; train_size does not count them"""
     compile: bool = False
 
     @property
@@ -63,16 +63,16 @@ class TrialSpec:
 
 
 class CellError(DpsweepError):
-    """A cell that cannot be trained; the message says what to do."""
+    """A cell that cannot be trained; the message names the remedy."""
 
 
 def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
-    """Read the noise of a cell, verified for the (epsilon, delta, N, B, T) that the study says.
+    """Read the noise of a cell, and verify it for the study's (epsilon, delta, N, B, T).
 
     Raises:
-        CalibrationError: the file cannot be believed, or is for another setting.
+        CalibrationError: the file is wrong, or for another setting.
     """
-    # The accountant that verifies it is a library that training itself does without.
+    # Only the verification needs the library of the accountant.
     from dpsweep.privacy.stored import read_calibration  # noqa: PLC0415
 
     dataset = study.problems[cell.problem].dataset
@@ -87,10 +87,10 @@ def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
 
 
 def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset) -> None:
-    """Check that noise was calibrated for as many examples as are trained on.
+    """Check that noise was calibrated for the number of training examples.
 
     Raises:
-        CellError: the prepared data is of another size.
+        CellError: the prepared data has another size.
     """
     found = len(context.train.labels)
     if found != noise.train_size:
@@ -113,11 +113,11 @@ def specify(
 ) -> TrialSpec:
     """Specify one trial of a cell on a device.
 
-    N, B, T and sigma are those of the calibration: what is trained is what was accounted for.
+    N, B, T and sigma come from the calibration, so training matches the accounting.
 
     Args:
         study: the study.
-        cell: of one of its problems, whether or not a sweep has it.
+        cell: of one of its problems; it need not belong to a sweep.
         noise: of the cell.
         data: the prepared dataset, or its features.
         backbone: the prepared backbone.
@@ -127,7 +127,7 @@ def specify(
     """
     problem, training = study.problems[cell.problem], study.training
     engine = study.engine(cell.problem)
-    # A linear layer gains nothing from fewer digits.
+    # A linear layer gains no speed from bfloat16.
     precision = "float32" if study.trains_on_vectors(cell.problem) else training.precision
     return TrialSpec(
         data=data.metadata.checksum,

@@ -1,8 +1,7 @@
-"""Store finished trials under a key of everything that determined them.
+"""The store of finished trials, by a key of everything that determines them.
 
 One trial is one safetensors file: its record (a JSON object) and its per-step arrays, with a
-checksum over both. The parameters of a trial that a cell has chosen as its best lie beside it
-where they are small.
+checksum over both. Small parameters of a cell's best trial are in a second file beside it.
 Files appear by atomic rename, so any number of jobs may share a store.
 """
 
@@ -46,7 +45,7 @@ def _digest(record: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
 def write_checked(path: Path, record: Mapping[str, Any], arrays: Arrays) -> None:
     """Write a record and arrays into one safetensors file with a checksum, atomically.
 
-    The same content is the same bytes.
+    Equal content gives equal bytes.
     """
     text = json.dumps(record, sort_keys=True)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -57,7 +56,7 @@ def write_checked(path: Path, record: Mapping[str, Any], arrays: Arrays) -> None
 
 
 def _sort_header(path: Path) -> None:
-    """Sort the header of a safetensors file, whose metadata are written in a random order."""
+    """Sort the header of a safetensors file, because the library writes metadata in random order."""
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         content = json.loads(file.read(length))
@@ -67,7 +66,7 @@ def _sort_header(path: Path) -> None:
 
 
 def read_checked(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Read a file of `write_checked`.
+    """Read a file that `write_checked` wrote.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -92,26 +91,26 @@ class TrialStore:
     """Finished trials by key.
 
     Args:
-        folder: where the store lies; it is made when the first trial is saved.
+        folder: of the store; saving the first trial creates it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, key: str) -> Path:
-        """The file of a trial."""
+        """Return the file of a trial."""
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def parameters_path(self, key: str) -> Path:
-        """The file of a trial's trainable parameters after every epoch."""
+        """Return the file of a trial's trainable parameters after every epoch."""
         return self.folder / key[:2] / f"{key}.parameters.safetensors"
 
     def checkpoint_path(self, key: str) -> Path:
-        """The file of an unfinished trial's state."""
+        """Return the checkpoint of an unfinished trial."""
         return self.folder / key[:2] / f"{key}.checkpoint"
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of all finished trials; damaged files are passed over."""
+        """Yield the records of all finished trials; skip damaged files."""
         for path in self.folder.glob("*/*.safetensors"):
             with suppress(SafetensorError, OSError, KeyError), safe_open(path, "numpy") as stored:
                 record = json.loads((stored.metadata() or {})["record"])
@@ -119,10 +118,9 @@ class TrialStore:
                     yield record
 
     def load(self, key: str) -> StoredTrial | None:
-        """Return a finished trial, or None where there is none.
+        """Return a finished trial, or None if there is none.
 
-        A damaged file is set aside under a name ending in ``.damaged``, with a warning, and
-        counts as absent.
+        A damaged file counts as missing; it is renamed to end in ``.damaged``, with a warning.
         """
         content = self._load(self.path(key))
         return None if content is None else StoredTrial(*content)
@@ -142,7 +140,7 @@ class TrialStore:
         write_checked(self.parameters_path(key), {"trial_key": key}, parameters)
 
     def drop_parameters(self, key: str) -> None:
-        """Forget a trial's parameters; its record stays."""
+        """Delete a trial's parameters and keep its record."""
         self.parameters_path(key).unlink(missing_ok=True)
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Measure how the per-example gradients of a trial overlap, at the start and after every epoch.
+"""Overlaps of a trial's per-example gradients, at the start and after every epoch.
 
-This is what the paper's theory of clipping needs (`dpsweep.theory`). It reads raw gradients of training
-data, so its output is **not private**, whatever the epsilon of the trial.
+The paper's theory of clipping needs them (`dpsweep.theory`). They come from raw gradients of training
+data, so they are **not private** for any epsilon of the trial.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.trajectory import Trajectory, measure_along
 
 NOT_PRIVATE = "not private: computed from raw gradients of the training data"
-"""Stands in the metadata of the files, and in the column ``privacy`` of what is drawn from them."""
+"""A note in the metadata of the files, and in the column ``privacy`` of figures' numbers."""
 
-# Gradients of a draw that are kept for the second look at them; larger ones are computed twice.
+# Gradients of a draw up to this size are kept for their second use; larger ones are computed twice.
 _KEPT_BYTES = 2**28
-# Numbers of the gradients that are computed at once, and how many gradients: with larger blocks, the
+# At most so many numbers, and so many gradients, are computed at once: with larger blocks, the
 # activations of 224 x 224 images alone take gigabytes.
 _AT_ONCE = 2**23
 _BLOCK = 16
@@ -35,8 +35,8 @@ def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.
     Args:
         study: the study.
         paths: its files.
-        cell: of the study.
-        seeds: how many, at most.
+        cell: a cell of the study.
+        seeds: their largest number.
 
     Raises:
         UnreadableResultsError: the file cannot be read.
@@ -47,15 +47,15 @@ def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.
 
 
 def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
-    """Write how the gradients of some batches of a cell's best trials overlap, in eval mode.
+    """Write the overlaps of gradients, in eval mode, for batches of a cell's best trials.
 
     Rows: one per (seed, epoch, draw, example of the draw with a gradient that is not zero), ascending in
     the norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
     that is smaller, and are drawn without replacement. They are the same after every epoch, and for
-    all trials on as many examples.
+    all trials with the same number of examples.
 
     Raises:
-        CalibrationError: the noise of the trial cannot be believed.
+        CalibrationError: the noise of the trial is wrong.
         CellError: the noise is for data of another size.
         UnreadableResultsError: the file of trials cannot be read.
         Interrupted: a signal asked to stop (see `interruption`).
@@ -85,7 +85,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
 
 
 def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[np.int64]]:
-    """Draw batches without replacement, by number from 1; all examples are drawn once only."""
+    """Draw batches without replacement, by number from 1; a batch of all examples is drawn only once."""
     if size >= examples:
         return {1: np.arange(examples)}
     return {
@@ -95,7 +95,7 @@ def draw_batches(examples: int, size: int, draws: int) -> dict[int, npt.NDArray[
 
 
 def _overlap(trajectory: Trajectory, batch: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """The overlap of a batch's gradients; those that are not finite are zero, as in training."""
+    """Return the overlaps of a batch's gradients; those that are not finite count as zero, as in training."""
     dimension = sum(each.numel() for each in trajectory.engine.parameters.values())
     at_once = min(_BLOCK, max(1, _AT_ONCE // dimension))
     rows, nonfinite = _rows(trajectory, batch, dimension, at_once)
@@ -113,10 +113,10 @@ def _overlap(trajectory: Trajectory, batch: npt.NDArray[np.int64]) -> pd.DataFra
 def _rows(
     trajectory: Trajectory, batch: npt.NDArray[np.int64], dimension: int, at_once: int
 ) -> tuple[Rows, set[int]]:
-    """The gradients of a batch: kept where they are small, otherwise computed when asked for.
+    """Return a function for the gradients of a batch: kept if they are small, else computed at every call.
 
     Returns:
-        The gradients, and the examples found so far whose gradient is not finite.
+        The function, and a set to which it adds the examples with a gradient that is not finite.
     """
     context, nonfinite = trajectory.context, set[int]()
 

@@ -1,8 +1,8 @@
-"""Replay the model of a finished trial at the start and after every epoch, for stages that look back.
+"""The models of a finished trial, at the start and after every epoch, for later measurements.
 
 The store has the parameters of a cell's first seed at its best learning rate, unless they are large
-(`KEPT_PARAMETER_BYTES`). Other trials are trained a second time. That is one of the hundred trials whose
-cells compete, and cheaper than a disk for the parameters of all of them.
+(`KEPT_PARAMETER_BYTES`). Other trials are trained again: about one of a hundred, which is cheaper than
+storing the parameters of all.
 """
 
 import logging
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class TrajectoryError(DpsweepError):
-    """A trial that cannot be looked at again; the message says what to do."""
+    """A trial that cannot be replayed; the message names the remedy."""
 
 
 def measure_along(
@@ -54,27 +54,27 @@ def measure_along(
     settings: str = "",
     metadata: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> None:
-    """Measure the models of finished trials after some epochs, and write one table of it all.
+    """Measure the models of finished trials after some epochs, and write one table.
 
-    A job that is killed keeps the epochs that are done, and trials that were trained again.
+    After a kill, the next call reuses finished epochs, and trials that were trained again.
 
     Args:
         study: the study.
         paths: its files.
-        cell: of the trials.
-        rows: of the trials, from ``trials.parquet``.
+        cell: the cell of the trials.
+        rows: the trials' rows of ``trials.parquet``.
         output: the table.
         epochs: as `Trajectory.go_to` takes them, ascending.
-        measure: what to keep of the model as it is after an epoch.
-        columns: of the rows, that the table has too.
-        settings: what else decides what is measured; epochs that were measured with others do not count.
+        measure: returns the rows to write for the model after an epoch.
+        columns: copied from the rows to the table.
+        settings: other settings of the measurement; epochs measured with other ones are not reused.
         metadata: of the table.
 
     Raises:
         CalibrationError, CellError, TrajectoryError: as `Trajectory.open`.
         Interrupted: a signal asked to stop (see `interruption`).
     """
-    # No declared output, so that it survives a killed job.
+    # Snakemake deletes declared outputs of a killed job; this folder stays.
     folder = output.with_suffix(".unfinished")
     saved, frames = False, list[pd.DataFrame]()
     for row in rows:
@@ -101,9 +101,9 @@ def _measure_trial(
     measure: Callable[["Trajectory", int], pd.DataFrame],
     saved: bool,
 ) -> bool:
-    """Measure one trial after the epochs of some files; return whether anything has been saved so far.
+    """Measure one trial after the epochs of some files; return whether this process has saved anything.
 
-    A function of its own, so that the memory of one trial is free before the next one is opened.
+    As a separate function, it frees the memory of one trial before the next one is opened.
     """
     trajectory = Trajectory.open(study, paths, cell, row, next(iter(files.values())).parent)
     saved |= trajectory.trained_again
@@ -126,8 +126,8 @@ class Trajectory:
     Attributes:
         context: its data and device.
         model: in eval mode; `go_to` loads its parameters.
-        engine: of its gradients, in the precision of the trial, wherever this job runs.
-        trained_again: whether this process has trained it, and saved the parameters.
+        engine: for its gradients, in the precision of the trial even on another device.
+        trained_again: whether this process has trained it again, and saved the parameters.
     """
 
     context: TrialContext
@@ -146,13 +146,13 @@ class Trajectory:
         Args:
             study: the study.
             paths: its files.
-            cell: of the trial.
-            row: of the trial, from ``trials.parquet``.
-            unfinished: a folder for the parameters of a trial that is trained again, until the
-                stage is done. On a GPU, trained a third time they would differ a little.
+            cell: the cell of the trial.
+            row: the trial's row of ``trials.parquet``.
+            unfinished: a folder that keeps the parameters of a trial that is trained again, because
+                on a GPU every training rounds differently.
 
         Raises:
-            CalibrationError: the noise of the trial cannot be believed.
+            CalibrationError: the noise of the trial is wrong.
             CellError: the noise is for data of another size.
             TrajectoryError: the study describes another trial, or this device cannot repeat it.
         """
@@ -170,7 +170,7 @@ class Trajectory:
         return cls(context, model, engine, missing, int(row["seed"]), stored)
 
     def go_to(self, epoch: int) -> None:
-        """Give the model the parameters that it had after an epoch; 0 is before the first step."""
+        """Load the parameters after an epoch; epoch 0 is before the first step."""
         if epoch == 0:
             self.context.model(self._seed)
             return
@@ -181,8 +181,8 @@ class Trajectory:
 
 
 def _checked(spec: TrialSpec | None, row: "pd.Series[Any]", file: Path) -> TrialSpec:
-    """The specification of the trial of a row, if the study describes this very trial."""
-    # The cell may have been trained on another kind of device.
+    """Return the specification of a row's trial; raise an error if the study describes another trial."""
+    # The trial may be from another kind of device.
     device = row["device"].partition(":")[0]
     spec = spec and replace(spec, precision=row["precision"], device=device)
     if spec is None or spec.key != row["trial_key"]:
@@ -202,7 +202,7 @@ def _train_again(
     store: TrialStore,
     training: Training,
 ) -> Arrays:
-    """The parameters after every epoch of a trial that is done but has not kept them."""
+    """Return the parameters after every epoch of a finished trial, whose parameters were not stored."""
     if spec.device != context.device.type:
         raise TrajectoryError(
             f"trial {spec.key} was trained on {spec.device}, and this job has only "
@@ -213,7 +213,7 @@ def _train_again(
     seconds = 60 * training.checkpoint_minutes
     trial, parameters = train_trial(spec, context, store.checkpoint_path(spec.key), seconds)
     found, expected = trial.record["macro_accuracy"], row["macro_accuracy"]
-    # On the CPU they are equal; other devices round differently from run to run.
+    # Only on a CPU are repeated trainings equal.
     if found != expected:
         log.warning("macro accuracy %.4f, the first time it was %.4f", found, expected)
     return parameters

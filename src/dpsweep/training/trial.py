@@ -1,7 +1,7 @@
-"""Train a model with one learning rate and one seed, and measure it on the test set: one trial.
+"""One trial: a model is trained with one learning rate and one seed, and measured on the test set.
 
-A trial is a function of its `TrialSpec` (on the CPU: bit for bit). It can be killed at any step
-and continued from its checkpoint with the same result.
+The result is a function of the `TrialSpec` (on the CPU: bit for bit). A trial that is killed at any
+step continues from its checkpoint to the same result.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 def epoch_ends(steps: int, epochs: int) -> dict[int, int]:
     """Map the step (from 1) that ends an epoch to the epoch (from 1).
 
-    T steps are E epochs whatever T*q is, so epoch e ends with step e*T/E, rounded half up.
+    T steps are E epochs for every sampling rate q, so epoch e ends with step e*T/E, rounded half up.
     """
     return {(2 * epoch * steps + epochs) // (2 * epochs): epoch for epoch in range(1, epochs + 1)}
 
@@ -57,15 +57,15 @@ def train_trial(
 
     Args:
         spec: the trial.
-        context: its data, its backbone and the device.
-        checkpoint: where its state is kept until it is done; None keeps it in memory only.
-        checkpoint_seconds: how often the state is saved.
-        secret: part of the names of the sampling and noise streams. Without it, whoever knows the
-            specification can replay them.
+        context: its data, backbone and device.
+        checkpoint: the file of its state until it is finished; with None, no state is saved.
+        checkpoint_seconds: the time between two checkpoints.
+        secret: of the sampling and noise streams. Without one, anyone with the specification can
+            replay them.
 
     Returns:
-        The trial, and its trainable parameters after every epoch as ``epoch<e>/<name>``, and their average
-        as ``average/<name>`` if the optimizer has one. Then the average is what is measured.
+        The trial, and its trainable parameters after every epoch as ``epoch<e>/<name>``. If the optimizer
+        has an average, it is included as ``average/<name>``, and the accuracies are those of the average.
 
     Raises:
         OptimizerError: torch refuses the optimizer.
@@ -98,7 +98,7 @@ def train_trial(
     }
     epochs = {name: value.numpy() for name, value in progress.epochs.items()}
     average = {
-        # A copy: the model is used again.
+        # Copy, because later trials use the same model.
         f"average/{name}": each.detach().to("cpu", copy=True).numpy()
         for name, each in trainable_parameters(model).items()
         if name in progress.average
@@ -133,12 +133,12 @@ def _take_steps(
     checkpoint: Path | None,
     checkpoint_seconds: float,
 ) -> TrialState:
-    """Take all steps, those that a checkpoint has excepted; save the state now and then."""
+    """Take all steps that a checkpoint does not cover; save the state from time to time."""
     parameters = dict(optimizer.engine.parameters)
     physical = context.physical_batch(spec.physical_batch, optimizer.engine, spec.batch_size)
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
     progress = found or TrialState(0, 0.0, [], {}, physical.size)
-    # The checkpoint was read to the CPU.
+    # A checkpoint is loaded on the CPU.
     progress.statistics = [each.to(context.device) for each in progress.statistics]
     progress.average = {name: each.to(context.device) for name, each in progress.average.items()}
     section = optimizer_of(spec.optimizer)
@@ -161,7 +161,7 @@ def _take_steps(
         progress.step = step
         if step in ends:
             for name, parameter in parameters.items():
-                # The device's memory is for the next steps.
+                # On the CPU, to leave the device's memory to the next steps.
                 kept = parameter.detach().to("cpu", copy=True)
                 progress.epochs[f"epoch{ends[step]}/{name}"] = kept
         now = time.monotonic()
@@ -182,9 +182,9 @@ def _take_steps(
 def _microbatches(
     indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext, physical_batch: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Cut a sampled batch; nothing waits for the device."""
+    """Yield the micro-batches of a sampled batch, without waiting for the device."""
     if context.device.type == "cpu" or not spec.compile:
-        # On a CPU torch compiles code for any number of rows, and uncompiled code takes any number.
+        # Uncompiled code, and code compiled for a CPU, takes any number of rows.
         for rows in torch.split(torch.from_numpy(indices), physical_batch):
             if len(rows):
                 inputs, labels = context.batch(context.train, rows)
@@ -202,10 +202,10 @@ def _microbatches(
 @torch.no_grad()
 @full_precision()
 def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dict[str, Any]:
-    """Accuracy (all, macro, per class), mean loss and divergence of a model on some examples.
+    """Return accuracy (all, macro, per class), mean loss and divergence of a model on some examples.
 
-    Macro accuracy is the mean over classes that have an example; a class without one has
-    per-class accuracy NaN. Outputs that are not finite count as wrong.
+    Macro accuracy is the mean over classes with examples; a class without examples has a per-class
+    accuracy of NaN. Outputs that are not finite count as wrong.
     """
     labels, correct = examples.labels, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=context.device)
@@ -247,7 +247,7 @@ def _unpack(statistics: list[Tensor]) -> Arrays:
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "sampled_examples": sampled.astype(np.int64),
-            # NaN for a step whose batch is empty.
+            # NaN for an empty batch.
             "mean_gradient_norm": norm_sum / sampled,
             "clipped_fraction": clipped / sampled,
             "nonfinite_examples": nonfinite.astype(np.int64),
