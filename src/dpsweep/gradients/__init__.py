@@ -2,22 +2,22 @@
 
 - ``expanded``: for few trainable parameters (FiLM, LoRA, head); no slower than ordinary training.
 - ``bookkeeping``: for all parameters; ghost norms, one backward pass.
-- ``vmap``: torch's vectorised gradients of single examples; for what the two above do not know.
-- ``loop``: one example at a time with autograd. Slow; the oracle of all tests.
+- ``vmap``: torch's vectorised per-example gradients; for models that these two do not support.
+- ``loop``: one example at a time with autograd. Slow; the reference of all tests.
 - ``opacus``: Opacus' ghost and fast gradient clipping, with our factors; for comparison.
 - ``linear``: for a linear layer alone (a head on cached features); in closed form.
 - ``auto``: the first of ``linear`` (for a linear layer), ``expanded`` (for few parameters),
-  ``bookkeeping``, ``vmap`` and ``loop`` that knows the model.
+  ``bookkeeping``, ``vmap`` and ``loop`` that supports the model.
 
-``expanded`` and ``bookkeeping`` know what has a rule in `dpsweep.gradients.rules`. Before its
-first step, each engine but ``loop`` and ``opacus`` is compared with ``loop`` on the model, and all refuse
-a model whose passes write something of the examples.
+``expanded`` and ``bookkeeping`` support functions that have a rule in `dpsweep.gradients.rules`. Before
+the first step, each engine except ``loop`` and ``opacus`` is compared with ``loop`` on the model. All
+engines refuse a model that stores data of the examples during a pass.
 
-Where to look: ``engine`` has the clipped sum, ``engines`` how the fast ones find the gradients of
-examples, ``rules`` what they know of each function of torch (``tracked_parameters`` and ``recording`` are
-what rules compute with), ``per_example``, ``convolutions`` and ``parametrizations`` how gradients are
-kept, ``checks`` the comparison, ``state`` what passes must not write, ``batches`` and ``refusals`` what no
-engine takes, ``precision`` and ``memory`` what a device computes in and runs out of.
+The modules: ``engine`` clips and sums. ``engines`` has the fast engines. ``rules`` has the rules for the
+functions of torch; they use ``tracked_parameters`` and ``recording``. ``per_example``, ``convolutions`` and
+``parametrizations`` store gradients. ``checks`` compares engines, ``state`` finds data that passes store,
+``batches`` and ``refusals`` refuse invalid inputs and models, ``precision`` sets number formats, and
+``memory`` recognises out-of-memory errors.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ _ENGINES: dict[str, type[GradientEngine]] = {
     "vmap": VmapEngine,
     "loop": LoopEngine,
 }
-# Beyond that many numbers, copies of an example's trainable parameters are no longer small.
+# Up to this many numbers for each example, copies of the trainable parameters are small.
 _FEW_PARAMETERS = 2**20
 
 
@@ -77,17 +77,17 @@ def make_engine(
 
     Args:
         name: ``auto``, ``linear``, ``expanded``, ``bookkeeping``, ``vmap``, ``loop`` or ``opacus``.
-        model: takes a tensor of inputs and returns logits. The values of its parameters may change
-            between calls of the engine; which of them train may not.
-        head_parameters: names of the classification head's parameters, for norms of their own.
-        autocast: dtype of the forward and backward pass where torch's autocast deems it safe
-            (bfloat16, say); norms and sums stay float32. ``opacus`` does without.
+        model: maps a tensor of inputs to logits. The values of its parameters may change between
+            calls of the engine; the set of parameters that train may not.
+        head_parameters: names of the classification head's parameters; ``norms`` returns their norm too.
+        autocast: dtype of the forward and backward pass where torch's autocast considers it safe
+            (such as bfloat16); norms and sums stay float32. ``opacus`` does not support it.
         compile: let torch compile the forward and backward pass; only ``expanded`` can.
 
     Raises:
-        UnsupportedModelError: the model mixes examples or ties trainable weights. That a model has
-            a trainable parameter for which the engine has no rule shows at the first call.
-        ValueError: there is no such engine.
+        UnsupportedModelError: the model mixes examples or ties trainable weights. The first call
+            raises it for a trainable parameter for which the engine has no rule.
+        ValueError: the name is not an engine.
     """
     given: tuple[str, GradientEngine] | None = None
     engines: dict[str, type[GradientEngine]] = {}
@@ -115,5 +115,5 @@ def make_engine(
 
 
 def _copied(parameters: Mapping[str, nn.Parameter], head_parameters: frozenset[str]) -> int:
-    """Count the numbers that ``expanded`` copies for each example."""
+    """Return how many numbers ``expanded`` copies for each example."""
     return sum(each.numel() for name, each in parameters.items() if name not in head_parameters)

@@ -9,20 +9,20 @@ from dpsweep.gradients.refusals import UnsupportedModelError
 
 
 class BatchError(UnsupportedModelError):
-    """Something that is no micro-batch; the message says what was found and what is allowed."""
+    """An invalid micro-batch; the message contains what was found and what is allowed."""
 
 
 def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> None:
-    """Check the form of a micro-batch. It costs next to nothing, and does not wait for the device.
+    """Check the form of a micro-batch. This is cheap and does not wait for the device.
 
     Args:
         inputs: a tensor whose first dimension is the example.
-        labels: numbers of classes, int64, one for each example.
+        labels: class indices, int64, one for each example.
         mask: which examples count, bool, one for each.
-        device: where the network is.
+        device: the device of the network.
 
     Raises:
-        BatchError: something is no tensor, or has another type, shape or device.
+        BatchError: one is not a tensor, or has a wrong type, shape or device.
     """
     dense = isinstance(inputs, Tensor) and not inputs.is_nested and inputs.layout == torch.strided
     if not dense or inputs.dim() == 0:
@@ -52,10 +52,10 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
 
 
 def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
-    """Check that labels are numbers of classes. It waits for the device.
+    """Check that labels are class indices. This waits for the device.
 
     Raises:
-        BatchError: the label of an example that counts is below 0, or no output of the network.
+        BatchError: the label of an example that counts is below 0, or not below ``classes``.
     """
     if bool((mask & ((labels < 0) | (labels >= classes))).any()):
         raise BatchError(
@@ -65,10 +65,10 @@ def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
 
 
 def check_outputs(outputs: Any, examples: int) -> Tensor:
-    """Check that a network returns logits, and return them.
+    """Return the outputs of a network if they are logits.
 
     Raises:
-        UnsupportedModelError: it is something else.
+        UnsupportedModelError: they are something else.
     """
     if not isinstance(outputs, Tensor):
         more = "; let the network return its logits" if hasattr(outputs, "logits") else ""
@@ -90,7 +90,7 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
 
 
 def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:
-    """Make the error for a network that fails on made-up examples like those of a micro-batch."""
+    """Return the error for a network that fails on made-up examples like those of a micro-batch."""
     first = next((each for each in model.parameters() if each.is_floating_point()), None)
     kind = "" if first is None else f" with weights in {str(first.dtype).removeprefix('torch.')}"
     return BatchError(

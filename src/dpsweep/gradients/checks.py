@@ -1,4 +1,4 @@
-"""Check the network, what it keeps, and the engine, before the first step."""
+"""Checks of the network, its state and the engine before the first step."""
 
 import logging
 import math
@@ -33,25 +33,25 @@ from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
 
 log = logging.getLogger(__name__)
 
-# Differences to the loop that are rounding: as parts of the norm of a parameter's gradient, and of
-# the whole gradient (some parameters have none, such as the bias of attention keys).
+# Largest rounding errors compared with the loop, relative to the norm of a parameter's gradient, and to
+# the norm of the whole gradient (some gradients are zero, such as of the bias of attention keys).
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-5
-# How many examples are timed, and engines that are slow.
+# How many examples are timed, and the slow engines.
 _TIMED = 8
 _SLOW = ("vmap", "loop")
 _LONGEST_REASON = 200
 
 
 class CheckedEngine(GradientEngine):
-    """The first of some engines that gives the gradients of the loop, with this very model.
+    """The first of some engines that gives the gradients of the loop for this model.
 
-    The first call looks at copies of the model, with made-up examples like those of its batch:
+    The first call tests copies of the model with made-up examples like those of its batch:
 
-    - A pass must leave nothing behind (`check_passes`). That is looked at again when a layer is another one,
-      or changes between train and eval mode, and every later call watches what is written.
-    - The engine must give the gradients of the loop: of three examples, one by one and parameter by
-      parameter, with no parameter zero. So an engine that mixes examples in a model of a new kind, or
-      misses a parameter, is not used. The choice depends on nothing but the model.
+    - A pass must not store data of its examples (`check_passes`). This is tested again when a layer is
+      replaced or changes between train and eval mode. Every later call checks for written tensors.
+    - The engine must give the gradients of the loop: for each of three examples and each parameter, with
+      parameters that are not zero. So an engine that mixes the examples of an unusual model, or misses a
+      parameter, is not used. The choice depends only on the model.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class CheckedEngine(GradientEngine):
         Args:
             model: see ``make_engine``.
             head_parameters: see ``make_engine``.
-            engines: by name; the first one that can is taken.
-            given: the one to take, and its name, without a comparison.
-            options: what engines are made with.
+            engines: by name; the first one that passes the comparison is used.
+            given: name and engine to use without a comparison.
+            options: of the engines.
 
         Raises:
             UnsupportedModelError: see `check_model`.
@@ -79,7 +79,7 @@ class CheckedEngine(GradientEngine):
         self._options = options
         self._given = self._chosen = given
         self._classes = 0
-        # With the mode of each, when they were looked at.
+        # The layers and their modes at the last test.
         self._layers: list[tuple[nn.Module, bool]] | None = None
         self._forms = {name: _form(each) for name, each in self.parameters.items()}
 
@@ -113,7 +113,7 @@ class CheckedEngine(GradientEngine):
         """Choose an engine; return its name and the engine.
 
         Raises:
-            UnsupportedModelError: none can compute the model.
+            UnsupportedModelError: no engine can compute the model.
         """
         layers = [(each, each.training) for each in self.model.modules()]
         if layers != self._layers or self._chosen is None:
@@ -129,11 +129,11 @@ class CheckedEngine(GradientEngine):
     def _watched(
         self, inputs: Tensor, labels: Tensor, mask: Tensor
     ) -> Iterator[GradientEngine | None]:
-        """Give the engine for a micro-batch, or none if it is empty; refuse what is written meanwhile.
+        """Yield the engine for a micro-batch, None if it is empty; refuse tensors written meanwhile.
 
         Raises:
-            BatchError: the micro-batch is none.
-            UnsupportedModelError: what trains has changed, or see `choose`.
+            BatchError: the micro-batch is invalid.
+            UnsupportedModelError: the trainable parameters have changed, or see `choose`.
         """
         self._refuse_changes()
         check_batch(inputs, labels, mask, next(iter(self.parameters.values())).device)
@@ -142,7 +142,7 @@ class CheckedEngine(GradientEngine):
             return
         first = self._layers is None
         _, engine = self.choose(inputs, labels)
-        # On a GPU asking would wait.
+        # On a GPU, this check would wait for the device.
         if first or labels.device.type == "cpu":
             check_labels(labels, mask, self._classes)
         watch = Watch(self.model)
@@ -150,7 +150,7 @@ class CheckedEngine(GradientEngine):
         watch.refuse()
 
     def _refuse_changes(self) -> None:
-        """Refuse a model in which something else trains than when the engine was made.
+        """Refuse a model with other trainable parameters than when the engine was made.
 
         Raises:
             UnsupportedModelError: naming the parameters.
@@ -172,7 +172,7 @@ class CheckedEngine(GradientEngine):
     @full_precision()
     @torch.enable_grad()
     def _check_passes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Look at passes of made-up examples; return those that the network can read."""
+        """Check passes of made-up examples; return examples that the network can read."""
 
         def run(model: nn.Module, examples: Tensor) -> Tensor:
             found: list[Tensor] = []
@@ -180,7 +180,7 @@ class CheckedEngine(GradientEngine):
             def logits(x: Tensor) -> Tensor:
                 try:
                     outputs = model(x)
-                except Exception as error:  # of any kind: a network may ask anything of its inputs
+                except Exception as error:  # of any kind: networks check their inputs in many ways
                     if is_out_of_memory(error) or isinstance(error, DpsweepError):
                         raise
                     raise unreadable(model, x, _one_line(error)) from error
@@ -216,7 +216,7 @@ class CheckedEngine(GradientEngine):
         wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)
         because: dict[str, str] = {}
         for name, kind in self._engines.items():
-            # An engine that fails halfway leaves the model as it was then.
+            # A copy, because an engine that fails halfway may leave the model changed.
             model = copy_of(fresh)
             try:
                 difference = _difference(_among_others(kind(model, self._head), *batch), wanted)
@@ -227,7 +227,7 @@ class CheckedEngine(GradientEngine):
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
-                # Whatever else an engine stumbles over, the next one may know it.
+                # The next engine may support what this one does not.
                 failure = error
                 because[name] = getattr(error, "because", "") or _one_line(error)
                 continue
@@ -260,7 +260,7 @@ class CheckedEngine(GradientEngine):
         inputs: Tensor,
         labels: Tensor,
     ) -> None:
-        """Warn that an engine was taken that is slow."""
+        """Warn that a slow engine was chosen, with its time relative to training without privacy."""
         model = copy_of(self.model)
         engine = kind(model, self._head, **self._options)
         mask = torch.ones_like(labels, dtype=torch.bool)
@@ -284,10 +284,10 @@ class CheckedEngine(GradientEngine):
 
 
 def _with_other_values(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose trainable parameters are random.
+    """Return a copy of a model with random trainable parameters.
 
-    Heads and adapters start at zero, and then nothing behind them has a gradient; and a model that
-    diverged has no gradients to compare.
+    Heads and adapters start at zero, which makes the gradients of the layers before them zero; and a
+    diverged model has no gradients to compare.
     """
     changed = copy_of(model)
     generator = torch.Generator().manual_seed(0)
@@ -320,13 +320,13 @@ def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
 
 
 def _among_others(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
-    """Return the gradient of every example, from a batch with the others."""
+    """Return the gradient of each example, computed in a batch with the others."""
     masks = torch.eye(COUNT, dtype=torch.bool, device=labels.device)
     return [engine.clipped_sum(inputs, labels, mask, NoClipping()) for mask in masks]
 
 
 def _difference(found: list[GradientSum], wanted: list[GradientSum]) -> str | None:
-    """Return the name of a parameter with another gradient, if there is one."""
+    """Return the name of a parameter whose gradients differ, None if all agree."""
     for ours, theirs in zip(found, wanted, strict=True):
         whole = theirs.norms.sum()
         errors = {
@@ -381,7 +381,7 @@ def _refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Time a second run; the first one may set things up."""
+    """Return the time of a second run; the first one may include set-up."""
     run()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Keep per-example gradients of the weights of convolutions as factors."""
+"""Per-example gradients of the weights of convolutions, stored as factors."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ from dpsweep.gradients.per_example import (
     widened,
 )
 
-# With so many pixels a convolution on the CPU is faster than unfolding its input.
+# From this many pixels, a convolution on the CPU is faster than unfolding its input.
 _PIXELS = 128
 
 
@@ -33,16 +33,16 @@ class ChannelSums(NamedTuple):
     total: Tensor
     """of g"""
     along: Tensor
-    """of g times some weights"""
+    """of g times given weights"""
     rounding: Tensor
-    """what the rounding errors of these are relative to: a square of g, or more"""
+    """the scale of their rounding errors: the sum of g^2, or more"""
 
 
 def sums_of_rows(rows: Tensor, weights: Tensor) -> ChannelSums:
-    """Reduce gradients of shape (examples, out, in, height, width) per output channel."""
+    """Return sums per output channel of gradients of shape (examples, out, in, height, width)."""
     rows = rows.flatten(2)
     squares = torch.linalg.vector_norm(rows, dim=2).square()
-    # A product of matrices per channel reads the rows once for both.
+    # One matrix product per channel reads the rows once for both sums.
     probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
     total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
     return ChannelSums(squares, total, along, squares)
@@ -52,8 +52,8 @@ def sums_of_rows(rows: Tensor, weights: Tensor) -> ChannelSums:
 class Convolutions(WeightGradients):
     """Gradients of the weight of ``F.conv2d`` as factors: inputs, and gradients of the outputs.
 
-    The norms are those of `OuterProducts` whose tokens are the output's pixels, with an input
-    patch each, for every group of channels.
+    For each group of channels, the norms are those of `OuterProducts`: the tokens are the output's
+    pixels, each with its input patch.
 
     Attributes:
         name: the weight.
@@ -62,8 +62,8 @@ class Convolutions(WeightGradients):
         outputs: gradients of the loss by the outputs, shape (examples, out, rows, columns).
         stride, padding, dilation: for rows and columns.
         groups: of channels.
-        responses: what the layer gave for the inputs, without a bias, shape of ``outputs``; None
-            where it was not kept in the precision of sums.
+        responses: the layer's outputs without bias, shape of ``outputs``; None if they were not
+            stored in the precision of sums.
     """
 
     inputs: Tensor
@@ -83,7 +83,7 @@ class Convolutions(WeightGradients):
         return above_rounding(ghost.sum((1, 2, 3)), lengths.sum((1, 2)))
 
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
-        """See ``PerExampleGradients``: a convolution's ordinary gradient, of scaled outputs."""
+        """See ``PerExampleGradients``; this is a convolution's usual gradient for scaled outputs."""
         inputs, outputs = only_usable(usable, self.inputs), scaled(self.outputs, factors, usable)
         return {self.name: self._weight_gradient(self.shape, inputs, outputs, self.groups)}
 
@@ -103,10 +103,10 @@ class Convolutions(WeightGradients):
         return (outputs @ patches.mT).view(-1, *self.shape)
 
     def without_level(self) -> Self:
-        """Return gradients of the same standardised weights, from inputs whose mean is zero.
+        """Return gradients of the same standardised weights, from inputs with mean zero.
 
-        Standardised weights sum to zero, so a level that all inputs of an example share, padding
-        included, changes nothing but the size of the numbers that cancel each other.
+        Standardised weights sum to zero. So the mean of an example's inputs, including padding, only
+        adds numbers that cancel each other.
         """
         rows, columns = self.padding
         inputs = F.pad(widened(self.inputs), (columns, columns, rows, rows))
@@ -114,11 +114,11 @@ class Convolutions(WeightGradients):
         return replace(self, inputs=inputs - level, padding=(0, 0))
 
     def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """Reduce each example's gradient per output channel, without keeping it; one group only.
+        """Return sums of each example's gradient per output channel; for one group only.
 
         Args:
             weights: for ``along``, shape (out, in, height, width).
-            scale: by which the layer's weights are larger than these, shape (out,).
+            scale: the ratio of the layer's weights to these, shape (out,).
         """
         if self.products_are_cheaper:
             return self._sums_of_products(weights, scale)
@@ -129,7 +129,7 @@ class Convolutions(WeightGradients):
         return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
     def _sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """See ``channel_sums``: from inner products of patches, and from what the layer gave."""
+        """Compute ``channel_sums`` from inner products of patches and the layer's outputs."""
         products, outputs = (each.squeeze(1) for each in self._products())
         patches = products.diagonal(dim1=1, dim2=2).sum(1).sqrt()
         lengths = torch.linalg.vector_norm(outputs, dim=2) * patches[:, None]
@@ -146,7 +146,7 @@ class Convolutions(WeightGradients):
         return ChannelSums(squares, total, along, lengths.square())
 
     def _products(self) -> tuple[Tensor, Tensor]:
-        """Compute inner products of an example's patches, and its outputs' gradients.
+        """Return inner products of each example's patches, and the gradients of its outputs.
 
         Returns:
             Products of shape (examples, groups, tokens, tokens), gradients (examples, groups, out /
@@ -155,9 +155,9 @@ class Convolutions(WeightGradients):
         if not self._is_shifted:
             patches, outputs = self._tokens()
             return patches.mT @ patches, outputs
-        # For one position of the kernel the patches are the padded image itself, shifted. Rows of
-        # outputs are as long as those of the padded image, with zeros, so that a shift is an
-        # offset; one more row of padding takes the largest offset.
+        # For one position of the kernel, the patches are the shifted padded image. Zeros make rows of
+        # outputs as long as those of the padded image, so a shift is an offset in memory. One more
+        # row of padding makes room for the largest offset.
         height, width = self.shape[2:]
         rows, columns = self.padding
         x = F.pad(widened(self.inputs), (columns, columns, rows, rows + (width > 1)))
@@ -190,7 +190,7 @@ class Convolutions(WeightGradients):
 
     @property
     def _is_shifted(self) -> bool:
-        """Whether the patches of neighbouring pixels are neighbours in the image."""
+        """Whether the patches of neighbouring pixels are shifted by one pixel in the image."""
         return self.groups == 1 and self.stride == (1, 1) and self.dilation == (1, 1)
 
     @property
@@ -199,16 +199,15 @@ class Convolutions(WeightGradients):
 
     @property
     def _suits_groups(self) -> bool:
-        """Whether one convolution whose groups are the examples is the fastest way to rows.
+        """Whether one convolution with a group for each example is the fastest way to compute rows.
 
-        It is where a convolution is fast (on the CPU, two to four times as fast as a batched
-        product of matrices) and an example large enough to be worth one.
+        It is on the CPU for large images, two to four times as fast as a batched matrix product.
         """
         return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
 
     @property
     def products_are_cheaper(self) -> bool:
-        """Whether inner products of patches are less work than rows; one group only."""
+        """Whether inner products of patches are less work than rows; for one group only."""
         out, channels, *kernel = self.shape
         patch, pixels = channels * math.prod(kernel), self._pixels
         rows = pixels * patch * out
@@ -222,12 +221,12 @@ class Convolutions(WeightGradients):
 
     @property
     def reads_responses(self) -> bool:
-        """Whether sums over channels are taken from products, and so from what the layer gave."""
+        """Whether ``channel_sums`` uses products of patches and the layer's outputs."""
         return self.groups == 1 and self.products_are_cheaper and not self.rows_are_smaller
 
     @property
     def rows_are_smaller(self) -> bool:
-        """Whether rows take less memory than the factors, without more work for the norms."""
+        """Whether rows need less memory than the factors, without more work for the norms."""
         factors = self.inputs[0].numel() + self.outputs[0].numel()
         return not self.is_cheaper and self.shape.numel() <= factors
 

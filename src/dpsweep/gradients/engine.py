@@ -1,8 +1,8 @@
-"""Compute the clipped sum: what all engines of per-example gradients have in common.
+"""The common base of all engines: clipping per-example gradients and summing them.
 
-All fast engines clip and sum by `FactoredEngine.clipped_sum`. They differ in how they find the
-gradients of the examples (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, with
-which they are compared, sum by themselves.
+All fast engines clip and sum in `FactoredEngine.clipped_sum`. They differ in how they compute the
+per-example gradients (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, which serve for
+comparison, have their own sums.
 """
 
 from abc import ABC, abstractmethod
@@ -44,10 +44,10 @@ class GradientSum:
 class GradientEngine(ABC):
     """Per-example gradients of the cross entropy of ``model(inputs)``, which returns logits.
 
-    Inputs are a tensor whose first dimension is the example, labels are int64 class indices, mask
-    is bool; each has ``physical_batch`` rows, and rows with a false mask count for nothing. The
-    model runs in the mode (train or eval) that it is in. Nothing waits for the device, except in
-    ``opacus`` and in the first call, which may compare engines.
+    Inputs are a tensor whose first dimension is the example, labels are int64 class indices, and mask
+    is bool. Each has ``physical_batch`` rows; rows with a false mask are ignored. The model runs in
+    its current mode (train or eval). Calls do not wait for the device, except in ``opacus`` and in
+    the first call, which may compare engines.
 
     Attributes:
         parameters: the trainable parameters by name, in the model's order.
@@ -63,7 +63,7 @@ class GradientEngine(ABC):
         autocast: torch.dtype | None = None,
         compile: bool = False,
     ):
-        """Prepare a model; see ``make_engine``. What an engine does not know is refused when it is met.
+        """Prepare a model; see ``make_engine``. Calls raise an error for unsupported parts of the model.
 
         Raises:
             UnsupportedModelError: see `check_model`.
@@ -84,23 +84,23 @@ class GradientEngine(ABC):
             inputs: of the examples, shape (physical_batch, ...).
             labels: class indices, shape (physical_batch,), int64.
             mask: which examples count, shape (physical_batch,), bool.
-            clipping: from the norm of a gradient to its factor.
+            clipping: maps the norm of a gradient to its factor.
         """
 
     @abstractmethod
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the norms over all trainable parameters, and over those of the head.
 
-        Both have shape (physical_batch,), are 0 where masked, and not finite where the gradient
-        is not.
+        Both have shape (physical_batch,) and are 0 for masked examples. They are not finite where
+        the gradient is not finite.
         """
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients themselves, written out: for a look at them, not for training.
+        """Return the per-example gradients themselves; for analysis, not for training.
 
         Returns:
-            Gradients of shape (physical_batch, d), with the parameters one after the other in the
-            model's order, zero where they are not finite; and which of them are not finite.
+            Gradients of shape (physical_batch, d), with the parameters concatenated in the model's
+            order, and zero where not finite. Then which of them are not finite, (physical_batch,).
         """
         found = self.alone(inputs, labels)
         rows = [
@@ -110,7 +110,7 @@ class GradientEngine(ABC):
         return torch.stack(rows), torch.cat([each.nonfinite for each in found])
 
     def alone(self, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
-        """Return the gradient of each example, from a batch of its own."""
+        """Return the gradient of each example, computed in a batch of one."""
         mask = torch.ones_like(labels[:1], dtype=torch.bool)
         return [
             self.clipped_sum(x[None], y[None], mask, NoClipping())
@@ -127,10 +127,10 @@ def example_losses(
     """Return the cross entropy of each example, at least in float32.
 
     Args:
-        model: from inputs to logits.
+        model: maps inputs to logits.
         inputs: of the examples, shape (physical_batch, ...).
         labels: class indices, shape (physical_batch,), int64.
-        autocast: dtype of the model's pass where torch deems it safe.
+        autocast: dtype of the model's pass where torch considers it safe.
     """
     with torch.autocast(inputs.device.type, dtype=autocast, enabled=autocast is not None):
         logits = model(inputs)
@@ -138,10 +138,10 @@ def example_losses(
 
 
 class FactoredEngine(GradientEngine):
-    """Finds the gradients of all examples at once, as they are cheapest to keep; clips and sums them.
+    """An engine that computes all per-example gradients at once, in the cheapest form to store.
 
     Attributes:
-        sums: dtype in which scaled gradients are summed, at least.
+        sums: least precise dtype in which scaled gradients are summed.
     """
 
     sums: ClassVar[torch.dtype] = torch.float32
@@ -150,7 +150,7 @@ class FactoredEngine(GradientEngine):
     def _per_example(
         self, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, list[PerExampleGradients]]:
-        """Return the losses, and the gradients: each parameter once, head and others apart."""
+        """Return the losses and the gradients: each parameter once, head and others separate."""
 
     @full_precision()
     def clipped_sum(
@@ -164,7 +164,7 @@ class FactoredEngine(GradientEngine):
         usable = mask & finite
         factors = torch.where(usable, clipping.factors(norms), 0)
         factors = factors.to(torch.promote_types(factors.dtype, self.sums))
-        while per_example:  # the memory of each is free once it is summed
+        while per_example:  # pop frees the memory of each after its sum
             gradients |= per_example.pop().weighted_sums(factors, usable)
         return GradientSum(
             gradients=gradients,

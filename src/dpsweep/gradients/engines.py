@@ -1,7 +1,7 @@
-"""The fast engines: how they find the gradients of all examples, as they are cheapest to keep.
+"""The fast engines, which compute all per-example gradients at once.
 
 Two use the rules: `ExpandedEngine` for few trainable parameters, and `BookkeepingEngine` for all.
-`LinearEngine` is for a head on features that are computed once, and `VmapEngine` for what has no rule.
+`LinearEngine` is for a head on cached features, and `VmapEngine` for functions without a rule.
 """
 
 from collections import Counter
@@ -32,17 +32,17 @@ from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
 
-# Gradients of up to that many numbers cost less to copy than to handle one by one.
+# Gradients of up to this many numbers are concatenated: copying costs less than separate calls.
 _SMALL = 2**14
-# How many numbers the gradients of a chunk of `VmapEngine` may have: 256 MB on the CPU, elsewhere 2 GB.
+# Most numbers in the gradients of a chunk of `VmapEngine`: 256 MB on the CPU, elsewhere 2 GB.
 _AT_ONCE = 2**26, 2**29
 
 
 class LinearEngine(FactoredEngine):
     """Norms and sums of a softmax layer in closed form, without autograd.
 
-    Everything is float64 (a tenth more than float32 on a CPU; on a GPU it is not measured): an
-    example's gradient and the sum then do not depend on the example's place in a micro-batch.
+    Everything is float64, so gradients and sums do not depend on an example's place in a micro-batch.
+    On a CPU this takes a tenth longer than float32; on a GPU it is not measured.
     """
 
     sums: ClassVar[torch.dtype] = torch.float64
@@ -54,16 +54,16 @@ class LinearEngine(FactoredEngine):
 
         Args:
             model: the layer.
-            head_parameters: everything is the head, whatever is named here.
+            head_parameters: ignored, because the whole layer is the head.
             options: see ``GradientEngine``. Without autocast, logits are float64.
 
         Raises:
-            UnsupportedModelError: the model is something else.
+            UnsupportedModelError: the model is not such a layer.
         """
         trains = {name for name, each in model.named_parameters() if each.requires_grad}
         if not isinstance(model, nn.Linear) or trains != {"weight", "bias"}:
             raise UnsupportedModelError(
-                f"engine 'linear' knows a linear layer whose weight and bias train, found "
+                f"engine 'linear' needs a linear layer whose weight and bias train, found "
                 f"{type(model).__name__} with {', '.join(sorted(trains)) or 'nothing'} that trains"
             )
         super().__init__(model, frozenset(trains), **options)
@@ -93,8 +93,8 @@ class SoftmaxGradients(PerExampleGradients):
 
     With the residual ``r = softmax(W x + b) - onehot(y)`` the gradient of an example is the outer
     product of r and (x, 1). So its norm is ``|r| sqrt(|x|^2 + 1)``, and the sum over examples with
-    factors c is ``(c r)^T (x, 1)``: two products of matrices, and nothing of the size of a gradient
-    for any one example (Goodfellow 2015, "Efficient Per-Example Gradient Computations").
+    factors c is ``(c r)^T (x, 1)``. This needs two matrix products and no per-example gradient in
+    memory (Goodfellow 2015, "Efficient Per-Example Gradient Computations").
 
     Attributes:
         inputs: x, shape (examples, features), float64.
@@ -127,7 +127,7 @@ class SoftmaxGradients(PerExampleGradients):
 
 
 class StatelessEngine(FactoredEngine):
-    """Runs any model with other tensors in the place of its trainable parameters."""
+    """An engine that runs a model with other tensors in place of its trainable parameters."""
 
     def __init__(
         self, model: nn.Module, head_parameters: frozenset[str] = frozenset(), **options: Any
@@ -142,9 +142,9 @@ class StatelessEngine(FactoredEngine):
         self._shared = _shared_parameters(model)
 
     def _losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        """Run the model with other tensors in the place of its trainable parameters."""
-        # torch would look for shared parameters in every step, and would not put those of a layer
-        # with two names back.
+        """Return the losses of the model with ``parameters`` in place of its trainable ones."""
+        # With tie_weights, torch would search for shared parameters in every step, and would not
+        # restore those of a layer that has two names.
         shared = {name: parameters[first] for name, first in self._shared.items()}
         model = partial(
             torch.func.functional_call, self.model, {**parameters, **shared}, tie_weights=False
@@ -152,7 +152,7 @@ class StatelessEngine(FactoredEngine):
         return example_losses(model, inputs, labels, self._autocast)
 
     def _grouped(self, gradients: Mapping[str, Tensor]) -> list[PerExampleGradients]:
-        """Return gradients as rows: many small ones together, head and others apart."""
+        """Return gradients as rows: the small ones in one group for the head and one for the rest."""
         groups: dict[str | bool, dict[str, Tensor]] = {}
         for name, rows in gradients.items():
             small = rows[0].numel() <= _SMALL
@@ -160,11 +160,11 @@ class StatelessEngine(FactoredEngine):
         return [Instantiated(group) for group in groups.values()]
 
     def _check_used(self, gradients: Iterable[PerExampleGradients]) -> None:
-        """Check that there are gradients of every trainable parameter, and each only once.
+        """Check that every trainable parameter has exactly one gradient.
 
         Raises:
-            UnsupportedModelError: naming the parameters whose use is not seen, or that are used in two
-                ways, so that the norm is not known.
+            UnsupportedModelError: naming parameters that have none, because their use was not
+                recorded, or several, so that their norm is not known.
         """
         uses = Counter(name for each in gradients for name in each.names)
         if unused := sorted(self.parameters.keys() - uses.keys()):
@@ -184,10 +184,10 @@ class StatelessEngine(FactoredEngine):
 
 
 def _shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Return the layers' further names of trainable parameters that several layers hold.
+    """Return the other names of trainable parameters that several layers share.
 
-    The value is the name that ``named_parameters`` has. A layer that itself has several names, as
-    where a network uses it at several places, counts once.
+    Each maps to the name in ``named_parameters``. A layer that has several names itself, because a
+    network uses it at several places, counts once.
     """
     first: dict[nn.Parameter, str] = {}
     further = {}
@@ -200,18 +200,18 @@ def _shared_parameters(model: nn.Module) -> dict[str, str]:
 
 
 class ExpandedEngine(StatelessEngine):
-    """For FiLM, LoRA, head: every example gets its own copy of the trainable parameters.
+    """An engine for FiLM, LoRA and heads: every example gets its own copy of the parameters.
 
-    The copies are views, which cost no memory; autograd returns the gradient of each, and these
-    are the per-example gradients. A linear layer on one feature vector an example (the head) never
-    instantiates them: there autograd is asked for the gradients of the layer's outputs, and with
-    the features these give norm and sum in closed form (see `OuterProducts`).
+    The copies are views, which use no memory. Autograd returns the gradient of each copy: these are
+    the per-example gradients. For a linear layer on one feature vector per example (the head) they
+    are never instantiated: autograd returns the gradients of the layer's outputs, which with the
+    features give norm and sum in closed form (see `OuterProducts`).
 
-    There are no hooks, and the forward pass is a function of tensors alone, so it can be compiled
-    (``compile=True``) with its backward pass: physical batches of fixed shape compile once.
+    There are no hooks, and the forward pass is a function of tensors only. So it can be compiled with
+    its backward pass (``compile=True``); physical batches of fixed shape compile once.
 
-    Few parameters can be summed in float64 at no cost that counts: then a sum does not depend on
-    how examples are put into micro-batches.
+    Sums are float64, which costs little for few parameters. So a sum does not depend on how examples
+    are divided into micro-batches.
     """
 
     sums: ClassVar[torch.dtype] = torch.float64
@@ -251,7 +251,7 @@ class ExpandedEngine(StatelessEngine):
     def _run(
         self, copies: dict[str, Tensor], probes: dict[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses, and the features that met a linear weight, by the weight's name."""
+        """Return the losses, and the inputs of linear layers by the name of the weight."""
         uses = ExpandedUses(len(inputs), self._layers, copies, probes)
         tracked = {
             name: TrackedParameter.of(name, each.detach(), uses)
@@ -262,7 +262,7 @@ class ExpandedEngine(StatelessEngine):
 
 
 class ExpandedUses(Uses):
-    """Lets every use of a parameter read the copies of it, one for each example."""
+    """Uses that read copies of a parameter, one for each example."""
 
     engine = "expanded"
 
@@ -273,7 +273,7 @@ class ExpandedUses(Uses):
         copies: dict[str, Tensor],
         probes: dict[str, Tensor],
     ):
-        """Begin a forward pass; copies and probes by parameter."""
+        """Begin a forward pass; copies and probes are by parameter."""
         super().__init__(examples, layers)
         self._copies = copies
         self._probes = probes
@@ -295,27 +295,26 @@ class ExpandedUses(Uses):
             raise self.refusal("is used twice", weight)
         self.features[name] = x.detach()
         y = self.layer(LINEAR, x, weight.value.flatten(1), bias)
-        # The probe is zero, and its gradient is that of the layer's output.
+        # The probe is zero; its gradient is the gradient of the layer's output.
         return y + self._probes[name]
 
 
 class BookkeepingEngine(StatelessEngine):
-    """For all parameters: one backward pass, from which norms and sum are both made (Bu et al. 2023).
+    """An engine for all parameters: one backward pass gives norms and sum (Bu et al. 2023).
 
     The forward pass records the inputs of all linear, convolutional and embedding layers. One
-    backward pass returns the gradients of their outputs (and computes no weight gradients). From
-    these two factors come the norms and then the clipped sum, without a second backward pass and
-    without instantiating per-example gradients. Where these are smaller than the factors (linear
-    layers of narrow networks), the backward pass returns them instead.
+    backward pass returns the gradients of their outputs, and computes no weight gradients. These two
+    factors give the norms and then the clipped sum, without a second backward pass and without
+    instantiating per-example gradients. Where the gradients are smaller than the factors (linear
+    layers of narrow networks), the backward pass returns the gradients instead.
 
-    Weights that the model computes from parameters before it uses them, as in weight-standardised
-    convolutions or tables of relative positions, get their per-example gradients through that
-    computation.
+    Some models compute a weight from parameters before use, as in weight-standardised convolutions or
+    tables of relative positions. Per-example gradients then go back through that computation.
     """
 
     @cached_property
     def _constants(self) -> frozenset[int]:
-        """Ids of what is the same for all examples: buffers, and parameters that do not train."""
+        """Ids of tensors that are the same for all examples: buffers and frozen parameters."""
         tensors = *self.model.buffers(), *self.model.parameters()
         return frozenset(id(each) for each in tensors if not each.requires_grad)
 
@@ -336,10 +335,10 @@ class BookkeepingEngine(StatelessEngine):
 
 
 class VmapEngine(StatelessEngine):
-    """``torch.func.vmap`` of the gradient of one example: every example is a batch of its own.
+    """An engine that applies ``torch.func.vmap`` to the gradient of one example.
 
-    Knows whatever vmap knows, but instantiates every gradient, so that it is slower and needs more
-    memory. Micro-batches are cut into chunks whose gradients are as large as memory is good for.
+    It supports every model that vmap supports, but instantiates every gradient, so it is slower and
+    needs more memory. It divides micro-batches into chunks, which limits that memory.
     """
 
     def clipped_sum(
@@ -381,7 +380,7 @@ class VmapEngine(StatelessEngine):
 
         gradient = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=(None, 0, 0))
         shared = {name: each.detach() for name, each in self.parameters.items()}
-        # The CPU's kernel for attention has no vectorised form, and the plain one no autocast.
+        # The CPU's attention kernel has no vectorised form, and the plain one no autocast.
         plain = inputs.device.type == "cpu" and self._autocast is None
         with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
             gradients, losses = gradient(shared, inputs, labels)

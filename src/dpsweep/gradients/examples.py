@@ -1,4 +1,4 @@
-"""Make up examples to try a network with before its first step, and see whether it mixes them."""
+"""Made-up examples, with which a network is tested before its first step."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,15 @@ COUNT = 3
 
 
 def drawn(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return different examples like those of a batch, and as many others.
+    """Return distinct examples like those of a batch, and as many others.
 
     Args:
-        inputs: of the batch. Numbers are drawn; tokens are in another order, or smaller ones where no
-            order makes the examples different.
+        inputs: of the batch. Numbers are drawn at random. Tokens get another order; if that does not
+            make the examples distinct, they are replaced by smaller tokens.
     """
     if inputs.is_floating_point() or inputs.is_complex():
-        # Not the seed of the parameters: examples that equal them saturate the softmax, and what is left
-        # of their gradients is rounding.
+        # Not the seed of the parameters: examples equal to parameters saturate the softmax, and then
+        # their gradients are only rounding errors.
         generator = torch.Generator().manual_seed(1)
         found = torch.randn((2 * COUNT, *inputs.shape[1:]), generator=generator)
         return _halves(found.to(inputs.device, inputs.dtype))
@@ -31,9 +31,9 @@ def drawn(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_batch(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return examples as `drawn` does, of the batch's own numbers, up to halved.
+    """Return examples as `drawn` does, from the batch's own numbers times factors from 1/2 to 1.
 
-    They stay positive, probabilities, or numbers of categories, where a network takes no others.
+    So positive numbers, probabilities and category indices stay valid for networks that need them.
     """
     generator = torch.Generator().manual_seed(1)
     rows = inputs[torch.arange(2 * COUNT, device=inputs.device) % len(inputs)]
@@ -42,14 +42,14 @@ def from_batch(inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mixes(run: Callable[[Tensor], Tensor], inputs: Tensor, others: Tensor) -> bool:
-    """Whether what a network gives for an example changes with the others of its batch.
+    """Return whether a network's output for an example depends on the others of its batch.
 
-    All batches have one size, so that kernels round alike.
+    All batches have one size, so kernels round in the same way.
 
     Args:
-        run: from inputs to outputs, with the same random numbers in every call.
-        inputs: of different examples.
-        others: of as many others.
+        run: maps inputs to outputs, with the same random numbers in every call.
+        inputs: of distinct examples.
+        others: of as many other examples.
     """
     together = run(inputs)
     error = torch.finfo(together.dtype).eps ** 0.75 * together.abs().nan_to_num(posinf=0).amax()

@@ -1,4 +1,4 @@
-"""Compute one example after the other: the engine that all others are compared with."""
+"""The engine that computes one example after the other; the reference for all others."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ from dpsweep.gradients.refusals import without_influence
 
 
 class LoopEngine(GradientEngine):
-    """One forward and backward pass for each example, by plain autograd: the oracle."""
+    """An engine that runs one forward and backward pass for each example, with plain autograd."""
 
     @full_precision()
     def clipped_sum(
@@ -53,7 +53,7 @@ class LoopEngine(GradientEngine):
     def _per_example(
         self, inputs: Tensor, labels: Tensor
     ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield the loss and the gradients of one example after the other."""
+        """Yield the loss and the gradients of each example."""
         for x, y in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
             with torch.enable_grad():
                 loss = example_losses(self.model, x, y, self._autocast).sum()
@@ -64,7 +64,7 @@ class LoopEngine(GradientEngine):
                 else [None] * len(parameters)
             )
             gradients = {
-                # That of an embedding may be sparse.
+                # The gradient of an embedding may be sparse.
                 name: gradient.to_dense().to(sum_dtype(gradient))
                 for name, gradient in zip(self.parameters, found, strict=True)
                 if gradient is not None
@@ -75,5 +75,5 @@ class LoopEngine(GradientEngine):
 
 
 def _norm(gradients: Iterable[Tensor]) -> Tensor:
-    # The norm of one long vector in float32 is off by up to 1e-3; a sum goes by halves.
+    # torch's norm of a long float32 vector is off by up to 1e-3; its sum adds pairwise.
     return torch.stack([each.square().sum() for each in gradients]).sum().sqrt()

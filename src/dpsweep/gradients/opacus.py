@@ -1,4 +1,4 @@
-"""Use the ghost and fast gradient clipping of Opacus as an engine, with our factors."""
+"""An engine that uses the ghost and fast gradient clipping of Opacus, with our factors."""
 
 import warnings
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.models.architectures import has_statistics
 
-# What Opacus leaves on parameters and layers.
+# Attributes that Opacus adds to parameters and layers.
 _LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")
 _LEFT_ON_LAYERS = ("activations", "max_batch_len")
 
@@ -32,24 +32,24 @@ def _no_warning() -> Iterator[None]:
 
 
 class OpacusEngine(GradientEngine):
-    """Norms from the hooks of Opacus; the sum from a second backward pass of rescaled losses.
+    """An engine with norms from the hooks of Opacus, and sums from a second backward pass.
 
-    Only the norms are Opacus' own: its factor C / (norm + 1e-6) is replaced by ours. Layers that
-    Opacus has no rule for (timm's normalisation layers among them) go through functorch, slowly.
+    Only the norms are computed by Opacus; our factors replace its factor C / (norm + 1e-6). Layers
+    without a rule in Opacus (such as timm's normalisation layers) use functorch, which is slow.
 
-    The second backward pass cannot leave out an example whose numbers are not finite. So this
-    engine, unlike the others, asks the device whether there is one, and if so leaves the
-    micro-batch to the loop.
+    The second backward pass cannot leave out an example with numbers that are not finite. So this
+    engine, unlike the others, waits for the device to check for such examples. If there are any, the
+    loop computes the micro-batch.
 
-    The hooks stay on the model, switched off between calls. One model has one such engine: a new
-    one takes the hooks of an earlier one away.
+    The hooks stay on the model, switched off between calls. A model can have only one such engine: a
+    new one removes the hooks of an earlier one.
     """
 
     def __init__(self, model: nn.Module, head_parameters: frozenset[str]):
         """Prepare a model.
 
         Raises:
-            UnsupportedModelError: if our checks or Opacus refuse the model.
+            UnsupportedModelError: our checks or Opacus refuse the model.
         """
         super().__init__(model, head_parameters)
         _refuse_what_opacus_refuses(model)
@@ -95,7 +95,7 @@ class OpacusEngine(GradientEngine):
         return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses, still in their graph, and the squared norms of each parameter."""
+        """Return the losses with their graph, and the squared norms of each parameter."""
         with torch.enable_grad(), self._capturing():
             try:
                 losses = example_losses(self.model, inputs, labels)
@@ -125,14 +125,14 @@ class OpacusEngine(GradientEngine):
 
     @contextmanager
     def _capturing(self) -> Iterator[None]:
-        """Switch the hooks on; they work only on layers in train mode."""
+        """Switch the hooks on, and the layers to train mode, which the hooks need."""
         self._clear()
         evaluating = [layer for _, layer in trainable_modules(self.model) if not layer.training]
         self._hooks.enable_hooks()
         with ExitStack() as stack:
             stack.callback(self._hooks.disable_hooks)
             for layer in evaluating:
-                # Of this layer alone: dropout inside it keeps its mode.
+                # Only this layer: dropout inside it keeps its mode.
                 layer.training = True
                 stack.callback(setattr, layer, "training", False)
             yield
@@ -149,13 +149,13 @@ class OpacusEngine(GradientEngine):
 
 
 def _refuse_what_opacus_refuses(model: nn.Module) -> None:
-    """Ask Opacus' validation, which knows the layers whose parameters its hooks do not see."""
+    """Refuse models with tied weights or statistics, and layers that Opacus' validation refuses."""
     first: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if first.setdefault(parameter, name) != name and parameter.requires_grad:
             raise UnsupportedModelError(
                 f"trainable weight {name!r} is tied to {first[parameter]!r}, which Opacus does not "
-                "know: choose another engine"
+                "support: choose another engine"
             )
     for name, module in trainable_modules(model):
         if has_statistics(module):
@@ -166,7 +166,7 @@ def _refuse_what_opacus_refuses(model: nn.Module) -> None:
         if type(module) not in ModuleValidator.VALIDATORS:
             continue
         for error in ModuleValidator.validate(module):
-            # That a model must be in train mode is a rule of Opacus' own hooks.
+            # This error demands train mode, which only Opacus' own way to train needs.
             if not isinstance(error, IllegalModuleConfigurationError):
                 raise UnsupportedModelError(
                     f"layer {name!r} ({type(module).__name__}) is refused by Opacus: {error}"

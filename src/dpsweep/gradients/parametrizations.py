@@ -1,4 +1,4 @@
-"""Find per-example gradients of parameters from which the model computes a weight before it uses it."""
+"""Per-example gradients of parameters from which the model computes a weight."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from dpsweep.gradients.per_example import (
     widened,
 )
 
-# Input, four other tensors, training, momentum and epsilon.
+# Its arguments: input, four other tensors, training, momentum and epsilon.
 _BATCH_NORM = signature(F.batch_norm)
 
 
@@ -28,11 +28,11 @@ _BATCH_NORM = signature(F.batch_norm)
 class Derived(PerExampleGradients):
     """Gradients of parameters from which the model computes a weight, such as a standardised one.
 
-    A gradient goes through that computation. The sum goes as one, after it was taken; for their
-    norms all examples have to, a few at a time, so that memory stays small.
+    Gradients of the weight go back through that computation: for the sum, only the summed gradient.
+    For the norms, the gradient of each example does, a few at a time to limit memory.
 
     Attributes:
-        weight: the computed weight, in its graph.
+        weight: the computed weight, with its graph.
         sources: the parameters.
         gradients: of the weight.
         examples: how many.
@@ -61,7 +61,7 @@ class Derived(PerExampleGradients):
         """See ``PerExampleGradients``."""
         (total,) = self.gradients.weighted_sums(factors, usable).values()
         gradients = self._through(total, is_grads_batched=False)
-        # Where nothing is usable, the computation itself may not be finite.
+        # If no example is usable, the computation itself may not be finite.
         return {name: torch.where(usable.any(), each, 0) for name, each in gradients.items()}
 
     def instantiated(self) -> dict[str, Tensor]:
@@ -76,10 +76,10 @@ class Derived(PerExampleGradients):
 def through(
     weight: Tensor, sources: Mapping[str, Tensor], gradient: Tensor, *, is_grads_batched: bool
 ) -> dict[str, Tensor]:
-    """Take gradients of a computed weight back to the parameters that it comes from.
+    """Return the gradients of the parameters from which a weight was computed.
 
     Args:
-        weight: in its graph.
+        weight: the computed weight, with its graph.
         sources: the parameters.
         gradient: of the weight; with ``is_grads_batched`` one for each example.
         is_grads_batched: see ``torch.autograd.grad``.
@@ -95,18 +95,18 @@ def through(
 
 
 class Standardization(NamedTuple):
-    """How weights were standardised per output channel."""
+    """The inputs of a standardisation of weights per output channel."""
 
     raw: Tensor
-    """the weights before, shape (out, ...)"""
+    """the weights before standardisation, shape (out, ...)"""
     gain: Tensor | None
-    """that trains, shape (out,); its root mean square over the inputs is what the weights get"""
+    """norms of the standardised channels, trainable, shape (out,); None: variance 1"""
     epsilon: float
-    """what was added to their variance"""
+    """added to the variance"""
 
     @classmethod
     def by_batch_norm(cls, *args: Any, **kwargs: Any) -> Self | None:
-        """Recognise ``F.batch_norm`` of weights of shape (1, out, inputs); None for anything else."""
+        """Return the standardisation that ``F.batch_norm`` does to weights (1, out, inputs), else None."""
         given = _BATCH_NORM.bind(*args, **kwargs)
         given.apply_defaults()
         weights, *others, training, _, epsilon = given.arguments.values()
@@ -116,17 +116,16 @@ class Standardization(NamedTuple):
 
 @dataclass(frozen=True)
 class Standardized(Derived):
-    """Gradients of a convolution's standardised weights: their norms in closed form.
+    """Gradients of a convolution's standardised weights, with norms in closed form.
 
     With weights w of K inputs, standardised x = (w - mean(w)) r, and y = gain / sqrt(K) x, a
     gradient g by y becomes, for each output channel::
 
         dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
 
-    So the squared norms need three sums a channel and example: of g^2, g and g x. The last one is
-    in what the layer gave for its inputs. The mean of g does not count, and where inputs are nearly
-    uniform it is nearly all of g, so it is taken off before anything is summed. Gradients that
-    are kept as rows were made without it.
+    So the squared norms need three sums for each channel and example: of g^2, g and g x. The outputs of
+    the layer give the last one. The mean of g has no influence, but is nearly all of g where inputs are
+    nearly uniform. So it is subtracted before the sums; rows are stored without it.
     """
 
     origin: Standardization
@@ -139,7 +138,7 @@ class Standardized(Derived):
         centred = raw.flatten(1) - raw.flatten(1).mean(1, keepdim=True)
         variance = centred.square().mean(1)
         rate = (variance + self.origin.epsilon).rsqrt()
-        # y / x for each channel; without a gain, y is x.
+        # slope is y / x for each channel; without a gain, y is x.
         slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
         standardized = (centred * rate[:, None]).view_as(self.weight)
         gradients = self._without_level()
@@ -148,10 +147,10 @@ class Standardized(Derived):
             if isinstance(gradients, Convolutions)
             else sums_of_rows(gradients.rows(), standardized)
         )
-        # Of x itself the sum of squares is a little less than K, by the epsilon.
+        # The sum of squares of x is a little less than K, because of epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)
         exact = squares - total.square() / inputs - overlap * along.square() / inputs
-        # Differences of large numbers: never less than their rounding error.
+        # Differences of large numbers: at least their rounding error.
         weights = (slope * rate).square() * exact.maximum(
             ERROR * torch.finfo(raw.dtype).eps * rounding
         )

@@ -1,11 +1,11 @@
-"""Keep per-example gradients as is cheapest: instantiated, or as the factors of products.
+"""Storage of per-example gradients in the cheapest form: instantiated, or as factors of products.
 
-A rule returns one of these classes for the parameters of a layer (`dpsweep.gradients.rules`).
-It says how long the gradients of a micro-batch's examples are, and sums them with factors. Everything
-is computed in float32 (float64 for float64).
+A rule makes one of these classes for the parameters of a layer (`dpsweep.gradients.rules`). It computes
+the norms of a micro-batch's gradients, and sums the gradients times factors. Everything is computed in
+float32 (float64 for float64).
 
-Examples that are not ``usable`` (masked, or not finite) must not leave a trace in a sum. Their
-factor is zero, but zero times infinity is not: so their numbers are replaced by zeros as well.
+Examples that are not ``usable`` (masked, or not finite) must not change a sum. Their factor is zero,
+but zero times infinity is not zero. So their numbers are replaced by zeros as well.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ ALL = slice(None)
 """All examples."""
 
 ERROR = 32
-"""Of sums in float32 (or float64), in units of its precision: more than they have."""
+"""An upper bound on the rounding error of sums, in units of the precision of float32 (or float64)."""
 
-# How many numbers to take through a computation at once. On the CPU, memory that is as large as
-# a cache is faster than memory that is not; elsewhere few large kernels are.
+# How many numbers to compute at once, on the CPU and elsewhere. The CPU is fastest with memory that
+# fits into its cache, a GPU with few large kernels.
 _AT_ONCE = 2**22, 2**27
 
 
@@ -38,7 +38,7 @@ class PerExampleGradients(ABC):
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each example's gradients together, shape (examples,)."""
+        """Return each example's squared norm over all these parameters, shape (examples,)."""
 
     @abstractmethod
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
@@ -49,14 +49,14 @@ class PerExampleGradients(ABC):
 
     @abstractmethod
     def instantiated(self) -> dict[str, Tensor]:
-        """Return the gradients of each parameter as they are, shape (examples, *shape)."""
+        """Return the instantiated gradients of each parameter, shape (examples, *shape)."""
 
 
 class Instantiated(PerExampleGradients):
-    """Gradients as they are: one row for each example."""
+    """Instantiated gradients: one row for each example."""
 
     def __init__(self, gradients: Mapping[str, Tensor]):
-        """Take gradients of shape (examples, *shape) by parameter."""
+        """Store gradients of shape (examples, *shape) by parameter."""
         self._shapes = {name: rows.shape[1:] for name, rows in gradients.items()}
         flat = [rows.flatten(1).to(sum_dtype(rows)) for rows in gradients.values()]
         self._rows = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
@@ -84,7 +84,7 @@ class Instantiated(PerExampleGradients):
         return rows
 
     def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
-        """Cut tensors of shape (..., parameters) into those of the names."""
+        """Split a tensor of shape (..., parameters) into one for each name."""
         pieces = torch.split(numbers, [shape.numel() for shape in self._shapes.values()], dim=-1)
         return {
             name: piece.view(*piece.shape[:-1], *shape)
@@ -111,7 +111,7 @@ class WeightGradients(PerExampleGradients):
 
     @abstractmethod
     def rows(self, examples: slice = ALL) -> Tensor:
-        """Return gradients as they are, shape (examples, *shape)."""
+        """Return instantiated gradients of some examples, shape (examples, *shape)."""
 
     def instantiated(self) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
@@ -123,8 +123,8 @@ class OuterProducts(WeightGradients):
     """Gradients of a linear weight as factors: ``sum_t outputs[t] inputs[t]^T`` over T tokens.
 
     Norms are "ghost norms" (Goodfellow 2015; Li et al. 2022): inner products of tokens instead of
-    a matrix; with one token just ``|outputs|^2 |inputs|^2``. The sum is a single product of
-    matrices ("book-keeping", Bu et al. 2023).
+    a matrix. With one token they are ``|outputs|^2 |inputs|^2``. The sum is a single matrix product
+    ("book-keeping", Bu et al. 2023).
 
     >>> inputs, outputs = torch.ones(2, 1, 3), torch.tensor([[[3.0, 4.0]], [[0.0, 1.0]]])
     >>> OuterProducts("weight", torch.Size((2, 3)), inputs, outputs).squared_norms()
@@ -132,7 +132,7 @@ class OuterProducts(WeightGradients):
 
     Attributes:
         name: the weight.
-        shape: its shape; with (out, in, 1, 1) it is a convolution that meets single pixels.
+        shape: its shape; (out, in, 1, 1) for a convolution on single pixels.
         inputs: of the layer, shape (examples, tokens, in).
         outputs: gradients of the loss by the layer's outputs, shape (examples, tokens, out).
     """
@@ -164,7 +164,7 @@ class OuterProducts(WeightGradients):
 
 @dataclass(frozen=True)
 class Lookups(WeightGradients):
-    """Gradients of an embedding table: those of the looked-up rows.
+    """Gradients of an embedding table as gradients of the looked-up rows.
 
     Attributes:
         name: the table.
@@ -199,10 +199,10 @@ class Lookups(WeightGradients):
 
 
 def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
-    """Compare factors with rows: one condition for the memory, and for the work of the norms.
+    """Return whether factors need less memory, and less work for norms, than rows.
 
-    ``tokens`` outer products of a vector of ``outputs`` and one of ``inputs`` numbers make up an
-    example's gradient.
+    An example's gradient is a sum of ``tokens`` outer products of a vector of ``outputs`` numbers and
+    one of ``inputs`` numbers.
 
     >>> factors_are_cheaper(tokens=1, inputs=192, outputs=100)
     True
@@ -215,16 +215,16 @@ def factors_are_cheaper(tokens: int, inputs: int, outputs: int) -> bool:
 def slices(
     examples: int, size: int, device: torch.device, numbers: tuple[int, int] | None = None
 ) -> Iterator[slice]:
-    """Yield as many examples at once as memory is good for.
+    """Yield slices of examples, each of about as many numbers as is fast to compute at once.
 
     >>> list(slices(5, 2**21, torch.device("cpu")))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
 
     Args:
-        examples: all of them.
+        examples: how many there are.
         size: how many numbers an example has.
-        device: where they are.
-        numbers: to have at once, on the CPU and elsewhere.
+        device: the device of the numbers.
+        numbers: how many to compute at once, on the CPU and elsewhere.
     """
     on_cpu, elsewhere = numbers or _AT_ONCE
     step = max(1, (on_cpu if device.type == "cpu" else elsewhere) // size)
@@ -233,33 +233,33 @@ def slices(
 
 
 def above_rounding(squared_norms: Tensor, lengths: Tensor) -> Tensor:
-    """Keep ghost norms from being too small where the gradients of tokens cancel each other.
+    """Return squared ghost norms that are not smaller than their rounding error.
 
-    A ghost norm is a sum of inner products that may have both signs, so its rounding error is not
-    relative to itself but to the square of the tokens' lengths, summed. Where it is smaller than
-    that, the example would be scaled up to far more than 1; the error takes the norm's place.
+    A ghost norm is a sum of inner products of both signs. So where the gradients of tokens cancel each
+    other, its rounding error is relative to the squared sum of the tokens' lengths, not to itself. A norm
+    below its error would scale the example to far more than 1, so the error replaces the norm.
     """
     return squared_norms.maximum(ERROR * torch.finfo(lengths.dtype).eps * lengths.square())
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return a tensor in the dtype in which its numbers are summed."""
+    """Return a tensor converted to the dtype of its sums."""
     return tensor.to(sum_dtype(tensor))
 
 
 def only_usable(usable: Tensor, tensor: Tensor) -> Tensor:
     """Return a tensor with zeros for the examples that are not usable."""
-    # On a GPU, asking would take longer than copying.
+    # On a GPU, the check would take longer than the copy.
     if usable.device.type == "cpu" and bool(usable.all()):
         return widened(tensor)
     return widened(tensor).masked_fill(~_column(usable, tensor), 0)
 
 
 def scaled(tensor: Tensor, factors: Tensor, usable: Tensor) -> Tensor:
-    """Return a tensor times a factor for each example, and zeros for those not usable."""
+    """Return a tensor times a factor for each example, with zeros for examples that are not usable."""
     return only_usable(usable, tensor * _column(factors, tensor))
 
 
 def _column(per_example: Tensor, like: Tensor) -> Tensor:
-    """Return a value for each example in a shape that broadcasts with ``like``."""
+    """Return one value per example in a shape that broadcasts with ``like``."""
     return per_example.view(-1, *[1] * (like.dim() - 1))

@@ -1,8 +1,8 @@
-"""Choose the number format of forward and backward passes.
+"""The number format of forward and backward passes.
 
-Only what torch's autocast deems safe (matrix products, convolutions) leaves float32, and nothing is
-TF32. In every precision the sum over a batch and its noise are float64; parameters, per-example norms,
-updates and the evaluation are float32.
+Only operations that torch's autocast considers safe (matrix products, convolutions) leave float32. TF32 is
+never used. In every precision the sum over a batch and its noise are float64; parameters, per-example
+norms, updates and the evaluation are float32.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ def resolve_precision(
 ) -> Precision:
     """Return the precision that a setting of the study means on a device.
 
-    ``auto`` is bfloat16 on GPUs that compute in it and for engines that can, otherwise float32. A
-    trial's key holds what this returns, never ``auto``.
+    ``auto`` is bfloat16 on GPUs and with engines that support it, otherwise float32. A trial's key
+    contains the returned value, never ``auto``.
 
     >>> resolve_precision("auto", "expanded", torch.device("cpu"))
     'float32'
     """
     if setting != "auto":
         return setting
-    # The norms of Opacus are in the precision of the forward pass.
+    # Opacus computes norms in the precision of the forward pass.
     if engine == "opacus" or device.type != "cuda":
         return "float32"
     with torch.cuda.device(device):
@@ -37,23 +37,23 @@ def resolve_precision(
 
 
 def autocast_dtype(precision: Precision) -> torch.dtype | None:
-    """Return what engines take as ``autocast``."""
+    """Return the argument ``autocast`` of engines."""
     return torch.bfloat16 if precision == "bfloat16" else None
 
 
 def sum_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which numbers like those of ``tensor`` are summed."""
+    """Return the dtype in which the numbers of a tensor are summed."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Let GPUs multiply float32 numbers as such, not as TF32 with a mantissa of 10 bits.
+    """Make GPUs multiply float32 numbers exactly, not as TF32 with a mantissa of 10 bits.
 
-    Otherwise norms and sums differ by 1e-3, and so does the sensitivity. TF32 is torch's default
-    for convolutions. Autocast is not touched.
+    TF32, torch's default for convolutions, changes norms and sums, and so the sensitivity, by 1e-3.
+    Autocast is not affected.
     """
-    # torch's stubs lack the latter.
+    # torch's type stubs lack the second one.
     settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = [each.fp32_precision for each in settings]
     try:

@@ -1,4 +1,4 @@
-"""Record in a forward pass where gradients will pass, for the engine ``bookkeeping``."""
+"""Recording of a forward pass for the engine ``bookkeeping``: which gradients it needs later."""
 
 import math
 from collections import ChainMap
@@ -33,20 +33,20 @@ from dpsweep.gradients.tracked_parameters import (
 )
 from dpsweep.models.wide_resnet import standardize
 
-# They leave the order of the numbers as it is.
+# Functions that do not change the order of the numbers.
 _RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, torch.reshape)
-# With a rule of their own although all their arguments are parameters and constants.
+# Functions with a rule, although all their arguments may be parameters and constants.
 _NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 
 RECORDED: dict[Any, Rule] = {}
-"""Rules that only `RecordedUses` can compute; they come before those in `RULES`."""
+"""Rules that only `RecordedUses` can compute; they take precedence over `RULES`."""
 
 
 class RecordedUses(Uses):
-    """Computes layers as usual and taps the graph where their gradients will pass.
+    """Uses that compute layers as usual, and tap the graph for the gradients of their outputs.
 
-    A function of parameters and constants alone gives a derived parameter, which stands for them:
-    its gradients go back through that function.
+    A function of parameters and constants only returns a derived parameter. Its gradients go back
+    through that function to these parameters.
     """
 
     engine = "bookkeeping"
@@ -58,24 +58,24 @@ class RecordedUses(Uses):
         Args:
             examples: how many.
             layers: see ``Uses``.
-            constants: ids of tensors that no example has an influence on.
+            constants: ids of tensors that do not depend on the examples.
         """
         super().__init__(examples, layers)
         self._constants = constants
-        # Where a gradient is read, and what is done with it.
+        # Where a gradient is read, and the function that receives it.
         self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
         self._copies: dict[str, Tensor] = {}
-        # Parameters from which a derived one was computed, and how it was standardised, by its name.
+        # For each derived parameter: its source parameters, and how it was standardised.
         self._sources: dict[str, dict[str, Tensor]] = {}
         self._standardized: dict[str, Standardization] = {}
         self._rows: dict[str, Tensor] = {}
         self._factored: list[PerExampleGradients] = []
 
     def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[PerExampleGradients]]:
-        """Go backward from the summed losses; return gradients as rows, and as factors."""
+        """Run the backward pass from the summed losses; return gradients as rows, and as factors."""
         taps: Any = [tap for tap, _ in self._taps]
         gradients = list(torch.autograd.grad(loss, taps, allow_unused=True))
-        while self._taps:  # memory is free again as soon as a gradient is received
+        while self._taps:  # pop frees the memory of each gradient when it is received
             (_, receive), gradient = self._taps.pop(), gradients.pop()
             if gradient is not None:
                 receive(gradient)
@@ -84,7 +84,7 @@ class RecordedUses(Uses):
     def compute(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See ``Uses``; a function of parameters and constants gives a derived parameter."""
+        """See ``Uses``; a function of parameters and constants returns a derived parameter."""
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         alone = all(self._same_for_all(each) for each in tensors)
         if alone and function not in _NOT_DERIVED:
@@ -103,7 +103,7 @@ class RecordedUses(Uses):
         return self._copies[name]
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
-        """See ``Uses``; gradients of a derived weight go back through its function only so."""
+        """See ``Uses``; always for a derived weight, because its gradients go back through a function."""
         if not trains(weight) or self.is_derived(weight):
             return True
         return factors_are_cheaper(math.prod(x.shape[:-1]) // self.examples, *weight.shape)
@@ -123,7 +123,7 @@ class RecordedUses(Uses):
         return self.tap(F.linear(x, plain(weight), plain(bias)), x, receive)
 
     def tap(self, y: Tensor, inputs: Tensor, receive: Callable[[Tensor, Tensor], None]) -> Tensor:
-        """Arrange that ``receive`` gets the gradient of ``y`` together with ``inputs``."""
+        """Call ``receive`` with the gradient of ``y`` and with ``inputs`` after the backward pass."""
         inputs = inputs.detach()
         version = inputs._version
 
@@ -135,12 +135,12 @@ class RecordedUses(Uses):
                 )
             receive(gradient, inputs)
 
-        # The edge stays that of this output also if the model goes on to modify it in place.
+        # The edge stays valid if the model modifies this output in place later.
         self._taps.append((get_gradient_edge(y), checked))
         return y
 
     def add(self, weight: TrackedParameter, gradients: WeightGradients) -> None:
-        """Add the gradients of a weight as they are cheaper to keep."""
+        """Add the gradients of a weight in the cheaper form."""
         name = weight.parameter_name
         sources, origin = self._sources.get(name), self._standardized.get(name)
         if sources is None:
@@ -159,7 +159,7 @@ class RecordedUses(Uses):
         self._factored.append(Derived(*found) if origin is None else Standardized(*found, origin))
 
     def add_rows(self, parameter: TrackedParameter, rows: Tensor) -> None:
-        """Add per-example gradients of a parameter, or through a derived one to its sources."""
+        """Add per-example gradients of a parameter; those of a derived one are added to its sources."""
         sources = self._sources.get(parameter.parameter_name)
         gradients = {parameter.parameter_name: rows}
         if sources is not None:
@@ -173,11 +173,11 @@ class RecordedUses(Uses):
         return next(iter(self._sources.get(name, [name])))
 
     def is_derived(self, parameter: TrackedParameter) -> bool:
-        """Whether a parameter stands for others from which it was computed."""
+        """Return whether a parameter was computed from others."""
         return parameter.parameter_name in self._sources
 
     def standardization(self, weight: Tensor) -> Standardization | None:
-        """Return how a derived weight was standardised; None if it was not."""
+        """Return how a derived weight was standardised, None if it was not."""
         return self._standardized.get(weight.parameter_name) if trains(weight) else None
 
     def derive(
@@ -187,13 +187,13 @@ class RecordedUses(Uses):
         kwargs: Mapping[str, Any],
         origin: Standardization | None = None,
     ) -> TrackedParameter:
-        """Compute a function of parameters alone; its result stands for them.
+        """Compute a function of parameters and constants; return a derived parameter.
 
         Args:
             function: of torch.
             args: of the function.
             kwargs: of the function.
-            origin: how it standardises; without it, it is seen whether it does.
+            origin: how it standardises; if None, ``F.batch_norm`` and reshapes are recognised.
         """
         parents = list(tracked_in(*args, *kwargs.values()))
         args, kwargs = tree_map_only(TrackedParameter, plain, (args, kwargs))
@@ -215,7 +215,7 @@ class RecordedUses(Uses):
         return TrackedParameter.of(name, value, self)
 
     def _same_for_all(self, tensor: Tensor) -> bool:
-        """Whether no example has an influence on a tensor."""
+        """Return whether a tensor is independent of the examples."""
         if trains(tensor):
             return True
         return id(tensor) in self._constants or (

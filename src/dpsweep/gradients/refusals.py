@@ -1,4 +1,4 @@
-"""Refuse models whose examples have no gradients of their own, whatever the engine."""
+"""Checks that refuse models without well-defined per-example gradients, for every engine."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ from dpsweep.models.architectures import has_statistics
 
 
 class UnsupportedModelError(DpsweepError, ValueError):
-    """A model has a part whose per-example gradients an engine cannot compute exactly.
+    """A model with a part for which an engine cannot compute exact per-example gradients.
 
     Attributes:
-        because: that part alone, for the message of an engine that takes the place of a faster one.
+        because: that part alone, for the warning that a slower engine was chosen.
     """
 
     def __init__(self, message: str, because: str = ""):
@@ -22,7 +22,7 @@ class UnsupportedModelError(DpsweepError, ValueError):
 
 
 def without_influence(names: Iterable[str]) -> UnsupportedModelError:
-    """Refuse parameters that no output depends on, with the line of a study that freezes them."""
+    """Return the error for parameters without influence on the outputs, with the line that freezes them."""
     listed = sorted(names)
     return UnsupportedModelError(
         f"trainable parameters {shorten(map(repr, listed))} have no influence on the loss, so they have no "
@@ -35,7 +35,7 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
     """Return the trainable parameters of a model by name, in the model's order.
 
     Raises:
-        UnsupportedModelError: if nothing trains, a head parameter does not train, a layer has no weights
+        UnsupportedModelError: nothing trains, a head parameter does not train, a layer has no weights
             yet or would use statistics of the batch, or two trainable weights share their memory.
     """
     if not isinstance(model, nn.Module):
@@ -56,7 +56,7 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Refuse a model that normalises with statistics of the batch, in the mode that it is in.
+    """Refuse a model that normalises with statistics of the batch in its current mode.
 
     Raises:
         UnsupportedModelError: naming the layer.
@@ -92,7 +92,7 @@ def _refuse_shared_memory(model: nn.Module) -> None:
     """Refuse two parameters in one memory, as after ``b.data = a.data``."""
     first: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.is_meta:  # no memory at all
+        if parameter.is_meta:  # it has no memory
             continue
         known, other = first.setdefault(parameter.data_ptr(), (name, parameter))
         if other is not parameter and (parameter.requires_grad or other.requires_grad):

@@ -1,19 +1,19 @@
-"""Compute functions of torch so that every example's gradient can be had: the rules.
+"""Rules: functions of torch with per-example gradients.
 
-A rule has the arguments of its function, any of which may be a trainable parameter, and before them
-the uses of the parameters in this forward pass. It computes the function for a batch, and arranges for
-the gradients of its parameters in one of three ways:
+The first argument of a rule is the `Uses` of this forward pass; the others are those of its function,
+any of which may be a trainable parameter. A rule computes the function for a batch, and provides the
+gradients of its parameters in one of three ways:
 
 - ``uses.layer(Layer(forward, input_gradient, weight_rows), x, weight)`` computes a layer as usual;
-  ``weight_rows`` says what the gradient of every example is, given that of the output.
-- ``uses.broadcast(parameter, ...)`` has a copy for each row of a batch, which the batch meets number by
-  number. Autograd returns the gradients of all copies.
-- ``uses.tap(y, x, receive)``, in the engine ``bookkeeping`` alone: after the backward pass ``receive``
-  gets the gradient of ``y``, and the input ``x``. From these come the gradients as factors
-  (`dpsweep.gradients.per_example`), which go to ``uses.add``. This suits large weights. Such a
-  rule is registered with ``taps=True``, and ``bookkeeping`` prefers it to another rule of the function.
+  ``weight_rows`` computes per-example gradients from the gradient of the output.
+- ``uses.broadcast(parameter, ...)`` returns a copy for each row of a batch, for elementwise operations.
+  Autograd returns the gradients of all copies.
+- ``uses.tap(y, x, receive)`` exists in the engine ``bookkeeping`` only. After the backward pass,
+  ``receive`` gets the gradient of ``y`` and the input ``x``. It passes the gradients as factors
+  (`dpsweep.gradients.per_example`) to ``uses.add``. This suits large weights. Register such a rule with
+  ``taps=True``; ``bookkeeping`` prefers it to another rule of the function.
 
-What has no rule is refused by both engines, and ``auto`` takes another one.
+Both engines refuse functions without a rule; ``auto`` then chooses another engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ _Rule = TypeVar("_Rule", bound=Rule)
 
 
 def rule(*functions: Any, taps: bool = False) -> Callable[[_Rule], _Rule]:
-    """Register a rule for functions of torch; one that ``taps`` is for ``bookkeeping`` alone."""
+    """Register a rule for functions of torch; with ``taps`` it is for ``bookkeeping`` only."""
 
     def register(compute: _Rule) -> _Rule:
         (RECORDED if taps else RULES).update(dict.fromkeys(functions, compute))
@@ -66,8 +66,8 @@ def _normalisation(
     Args:
         forward: see ``Layer``.
         input_gradient: see ``Layer``.
-        normalised: from what ``forward`` saved to the normalised input, in new memory.
-        summed: over all numbers of an example that meet the same weight.
+        normalised: maps the tensors that ``forward`` saved to the normalised input, in new memory.
+        summed: sums over all numbers of an example that belong to the same weight.
     """
 
     def weight_rows(g: Tensor, *saved: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Compute ``F.batch_norm`` with fixed statistics: an affine map of every channel."""
+    """Compute ``F.batch_norm`` with fixed statistics, an affine map of each channel."""
     if training or running_mean is None or running_var is None:
         use = "is used by batch_norm() with statistics of the batch"
         raise uses.refusal(use, input, weight, bias)
@@ -212,7 +212,7 @@ def attention(
     *settings: Any,
     **options: Any,
 ) -> Tensor:
-    """Compute ``F.scaled_dot_product_attention`` with a bias that trains."""
+    """Compute ``F.scaled_dot_product_attention`` with a trainable bias."""
     for each in tracked_in(query, key, value):
         raise uses.refusal("is a query, key or value that all examples share", each)
     x = uses.batch(query, attn_mask)
@@ -222,7 +222,7 @@ def attention(
 
 @rule(Tensor.expand)
 def expand(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
-    """Compute ``parameter.expand(rows, ...)``, as models do with a class token."""
+    """Compute ``parameter.expand(rows, ...)``, which models use for class tokens."""
     shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
     rows = shape[0]
     if len(shape) != parameter.dim() or rows < 1 or rows % uses.examples:
@@ -242,7 +242,7 @@ def repeat(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
 def _number_by_number(
     function: Callable[..., Tensor], uses: Uses, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Compute a batch with parameters, after broadcasting: biases, scales, positions."""
+    """Compute an elementwise function of a batch and parameters: biases, scales, positions."""
     values = (*args, *kwargs.values())
     batches = [
         each for each in values if isinstance(each, Tensor) and not trains(each) and each.dim()
@@ -276,7 +276,7 @@ for _function in (
 def head_conv2d(
     uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
 ) -> Tensor:
-    """Compute ``F.conv2d`` for the head of a residual network: 1x1, after global pooling."""
+    """Compute ``F.conv2d`` for the head of a residual network: a 1x1 kernel after global pooling."""
     x = uses.one_row_each(input, weight, bias)
     if not trains(weight) or x.shape[1:] != weight.shape[1:]:
         raise uses.refusal(
@@ -303,7 +303,7 @@ def conv2d(
     settings = _pair(stride), _pair(padding), _pair(dilation), groups
     standardized = uses.standardization(weight) is not None
     y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
-    # On a GPU, asking whether they can be used would cost more than computing them again.
+    # On a GPU, checking whether they can be used would cost more than computing them again.
     exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
     of_use = Convolutions("", plain(weight).shape, x, y, *settings).reads_responses
     responses = y.detach() if standardized and exact and of_use else None
@@ -334,7 +334,7 @@ def embedding(
     sparse: bool = False,
 ) -> Tensor:
     """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples."""
-    assert trains(weight)  # noqa: S101 (the only one that can)
+    assert trains(weight)  # noqa: S101 (no other argument can be a parameter)
     if uses.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
         raise uses.refusal("is used by embedding() with special options", weight)
     if input.dim() < 2 or input.shape[0] not in (1, uses.examples):
@@ -379,7 +379,7 @@ LINEAR = Layer(
     weight_rows=lambda g, x, weight: _tokens(g).mT @ _tokens(x.to(g.dtype)),
     bias_rows=lambda g, x, weight: _tokens(g).sum(1),
 )
-"""``F.linear``; for small weights."""
+"""``F.linear`` for small weights."""
 
 
 def _dtype(weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
@@ -395,7 +395,7 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
 def _explicit_padding(
     x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
 ) -> tuple[Tensor, int]:
-    """Pad ``x`` as the padding "same" of a convolution asks; nothing is left to pad."""
+    """Return ``x`` padded as by the padding "same" or "valid", and the remaining padding, 0."""
     if padding == "same":
         rows, columns = (
             extent * (size - 1) for extent, size in zip(dilation, weight.shape[2:], strict=True)

@@ -1,9 +1,9 @@
-"""Refuse networks in which a pass stores something of its examples.
+"""Checks that refuse networks in which a pass stores data of its examples.
 
-Noise protects the sum of the gradients. Whatever else a pass writes gets none: running means, counters,
-rows of an embedding that are scaled to a largest norm, weights that the first batch determines, the
-last batch in an attribute. `check_passes` looks for it before the first step, on a copy, and `Watch`
-afterwards in every call.
+Only the sum of the gradients gets noise. Other data that a pass writes do not: running means, counters,
+rows of an embedding that are scaled to a largest norm, weights that the first batch determines, or the
+last batch in an attribute. `check_passes` looks for such data before the first step, on a copy. `Watch`
+looks for them in every later call.
 """
 
 import copy
@@ -26,23 +26,23 @@ from dpsweep.config.messages import brief, shorten
 from dpsweep.gradients.refusals import UnsupportedModelError
 
 Run = Callable[[nn.Module, Tensor], Tensor]
-"""A pass through a network as it is used: forward, and backward where it trains; returns the outputs."""
+"""A pass through a network: forward, and backward if it trains; returns the outputs."""
 
 Values = dict[str, Any]
 """Tensors and plain values by name."""
 
 _Place = tuple[nn.Module, str]
 
-# Attributes that every module has: what trains, buffers and layers are looked at by themselves.
+# Attributes of every module: parameters, buffers and layers are compared separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _PLAIN = bool | int | float | complex | str | bytes | None
-# Rounding, in units of a tensor's precision and largest number.
+# Largest rounding error, in units of a tensor's precision times its largest number.
 _ROUNDING = 16
 
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """Hide warnings of passes that only look: those that count will give them again."""
+    """Hide warnings of test passes: the real passes will repeat them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -50,23 +50,23 @@ def no_warnings() -> Iterator[None]:
 
 @no_warnings()
 def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> Tensor:
-    """Refuse a network that keeps something from one pass to the next; it stays as it is.
+    """Refuse a network that keeps data from one pass to the next; the network does not change.
 
-    Three passes go through a copy: the inputs, others, and the inputs again. Afterwards parameters,
-    buffers and the rest of ``state_dict()`` must be what they were, and other attributes what the first
-    pass has left, whatever its inputs: a cache of constants may be filled.
+    Three passes go through a copy: with the inputs, with others, and with the inputs again. Parameters,
+    buffers and the rest of ``state_dict()`` must not change. Other attributes must stay as after the
+    first pass, and must not depend on its inputs: the first pass may fill a cache of constants.
 
     Args:
         model: in the mode in which it is used.
         run: the pass.
-        inputs: of a few examples, like those that the network will see.
+        inputs: of a few examples, like those of training.
         others: of other examples.
 
     Returns:
         The outputs of the first pass.
 
     Raises:
-        UnsupportedModelError: naming what a pass writes, or saying that it changes its inputs.
+        UnsupportedModelError: a pass writes something, which is named, or changes its inputs.
     """
     watch, kept = Watch(model), _kept(model)
     copied = copy_of(model)
@@ -95,10 +95,10 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
     changed = _different(kept, left)
     if changed:
         rounded = all(_differ_by_rounding(kept.get(name), left.get(name)) for name in changed)
-        # Merging adapters into a weight, and taking them out again, rounds it.
+        # Merging adapters into a weight and removing them again rounds the weight.
         if not rounded or _different(left, _kept(_after(model, run, others, others, others))):
             written += changed
-    # A hook may know the network itself, whose copy is looked at.
+    # A hook of the copy may write to the original network.
     if touched := watch.written():
         written += touched
         watch.restore(copied)
@@ -115,19 +115,19 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
 
 
 class Watch:
-    """Notices what is written into the parameters and buffers of a network from now on.
+    """A detector of writes to the parameters and buffers of a network after its creation.
 
-    It asks only for the versions that torch counts: nothing waits for the device.
+    It compares only the versions that torch counts, so it does not wait for the device.
     """
 
     def __init__(self, model: nn.Module):
-        """Look at a network as it is now."""
+        """Record the present state of a network."""
         self._model = model
         self._tensors = _tensors(model)
         self._marks = _marks(self._tensors)
 
     def written(self) -> list[str]:
-        """Return the names of what was written, replaced or added."""
+        """Return the names of tensors that were written, replaced or added."""
         tensors = _tensors(self._model)
         marks = _marks(tensors)
         if marks == self._marks:
@@ -140,12 +140,12 @@ class Watch:
         ]
 
     def _rounded(self, place: _Place, tensor: Tensor) -> bool:
-        """Whether a tensor was replaced by its like, as by adapters that are merged and taken out again."""
+        """Return whether a tensor was replaced by an equal one, as merging and unmerging adapters does."""
         before = self._tensors.get(place, tensor)
         return before is not tensor and _differ_by_rounding(before, tensor)
 
     def restore(self, copied: nn.Module) -> None:
-        """Give what was written the values of a copy that was made before."""
+        """Restore written tensors from a copy that was made before."""
         layers = {module: name for name, module in self._model.named_modules()}
         now = _marks(self._tensors)
         with torch.no_grad():
@@ -154,22 +154,22 @@ class Watch:
                     tensor.copy_(getattr(copied.get_submodule(layers[module]), key))
 
     def refuse(self) -> None:
-        """Refuse the network if something was written.
+        """Refuse the network if a tensor was written.
 
         Raises:
-            UnsupportedModelError: naming it.
+            UnsupportedModelError: naming the tensors.
         """
         if written := self.written():
             raise _refusal(self._model, written)
 
 
 def copy_of(model: nn.Module) -> nn.Module:
-    """Return a copy of a network, of which the original knows nothing.
+    """Return an independent copy of a network.
 
     Raises:
-        UnsupportedModelError: there can be none.
+        UnsupportedModelError: the network cannot be copied.
     """
-    # Python's copy refuses tensors that are computed from others, such as old weight norms keep.
+    # Python's copy refuses tensors computed from others, which layers with old weight norms store.
     with torch._C.DisableTorchFunctionSubclass():
         computed = {
             id(each): each.detach().as_subclass(Tensor).clone()
@@ -188,7 +188,7 @@ def copy_of(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def same_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
-    """Draw from ``seed`` whatever is random inside; the global random states stay what they were."""
+    """Seed all random numbers inside with ``seed``; the global random states do not change."""
     python, legacy = random.getstate(), np.random.get_state()
     gpu = device.type == "cuda" and torch.cuda.is_available()
     try:
@@ -206,9 +206,9 @@ def same_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
 
 
 class _RefuseLargestNorms(TorchFunctionMode):
-    """Refuses look-ups that scale the rows they read, also while no row is long enough.
+    """A mode in which look-ups with ``max_norm`` are refused, even if no row is long enough to be scaled.
 
-    On the CPU; elsewhere what a look-up has rewritten is found when passes are compared.
+    For the CPU. On other devices, the comparison of passes finds rewritten rows.
     """
 
     def __init__(self, model: nn.Module):
@@ -238,7 +238,7 @@ class _RefuseLargestNorms(TorchFunctionMode):
 
 
 def _after(model: nn.Module, run: Run, *batches: Tensor) -> nn.Module:
-    """Return a copy of a network that has seen some batches."""
+    """Return a copy of a network after passes of some batches."""
     copied = copy_of(model)
     for each in batches:
         with same_draws(each.device):
@@ -268,7 +268,7 @@ def _kept(model: nn.Module) -> Values:
 
 
 def _attributes(model: nn.Module) -> Values:
-    """Other attributes, as they are now: not as they will be."""
+    """Return copies of the other attributes, which later writes do not change."""
     return {
         name: value.detach().clone() if isinstance(value, Tensor) else value
         for name, value in _walk(model).items()
@@ -276,7 +276,7 @@ def _attributes(model: nn.Module) -> Values:
 
 
 def _walk(model: nn.Module) -> Values:
-    """Tensors and plain values among the attributes of layers and their classes, also inside of others."""
+    """Return tensors and plain values in attributes of layers and their classes, also nested ones."""
     seen = {id(module) for module in model.modules()}
     found: Values = {}
     for name, module in model.named_modules():
@@ -290,7 +290,7 @@ def _walk(model: nn.Module) -> Values:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", seen: set[int] | None = None) -> Values:
-    """Return what containers and objects hold, by names such as ``layer.bank[3]``."""
+    """Return the contents of containers and objects by names such as ``layer.bank[3]``."""
     found: Values = {}
     seen = set() if seen is None else seen
     waiting: list[tuple[str, Any]] = [(f"{prefix}{key}", each) for key, each in values.items()]
@@ -317,12 +317,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "", seen: set[int] | None = N
 
 
 def _key(key: object) -> str:
-    """A key without an address, which would differ between two copies."""
+    """Return a key as text, without an address, which would differ between two copies."""
     return repr(key) if isinstance(key, _PLAIN | tuple) else type(key).__name__
 
 
 def _different(first: Values, second: Values) -> list[str]:
-    """Return the names of what two have not in common."""
+    """Return the names of values that are missing in one, or differ."""
     return [
         name
         for name in dict.fromkeys((*first, *second))
@@ -331,7 +331,7 @@ def _different(first: Values, second: Values) -> list[str]:
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two values are the same bits, so that NaN is NaN."""
+    """Return whether two values are equal bit by bit, so that NaN equals NaN."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return type(first) is type(second) and (first == second or repr(first) == repr(second))
     if (first.shape, first.dtype, first.device) != (second.shape, second.dtype, second.device):
@@ -350,7 +350,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _differ_by_rounding(first: Any, second: Any) -> bool:
-    """Whether two tensors have the same numbers but for rounding."""
+    """Return whether two tensors have the same numbers except for rounding."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return False
     if first.shape != second.shape or first.dtype != second.dtype or not first.is_floating_point():
@@ -371,7 +371,7 @@ def _tensors(model: nn.Module) -> dict[_Place, Tensor]:
 
 
 def _marks(tensors: Mapping[_Place, Tensor]) -> dict[_Place, tuple[int, int]]:
-    """Identify a state of tensors: it changes when one is written or replaced. Keep them to compare."""
+    """Return marks that change when a tensor is written or replaced; valid while the tensors exist."""
     return {
         place: (id(each), 0 if each.is_inference() else each._version)
         for place, each in tensors.items()

@@ -1,9 +1,9 @@
-"""Track how a model uses its parameters, so that engines see into any model without hooks.
+"""Tracking of how a model uses its parameters, for engines that need no hooks.
 
-During a forward pass every trainable parameter is replaced by a `TrackedParameter`. Whatever torch
-function the model hands it to, `Uses` looks up the rule of that function
-(`dpsweep.gradients.rules`), or refuses it. So a layer is supported because of what it
-computes, not because of its class, and no use of a parameter can go unnoticed.
+During a forward pass a `TrackedParameter` replaces every trainable parameter. If the model calls a
+torch function with it, `Uses` applies the rule of that function (`dpsweep.gradients.rules`), or refuses
+it. So support depends on the functions that a layer calls, not on its class, and every use of a
+parameter is found.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +16,12 @@ from torch import Tensor
 from dpsweep.gradients.refusals import UnsupportedModelError
 
 Rule = Callable[..., Any]
-"""Takes `Uses` and the arguments of a function of torch, and computes that function."""
+"""A function of `Uses` and the arguments of a function of torch; it computes the latter."""
 
 RULES: dict[Any, Rule] = {}
 """The registry of rules, by function of torch (`dpsweep.gradients.rules`)."""
 
-# What may be asked of a parameter without using its values.
+# Functions of a parameter that do not use its values.
 _QUESTIONS: frozenset[Any] = frozenset(
     getattr(Tensor, attribute).__get__
     for attribute in ("device", "dtype", "is_cuda", "ndim", "requires_grad", "shape")
@@ -36,7 +36,7 @@ _QUESTIONS: frozenset[Any] = frozenset(
 
 
 class TrackedParameter(Tensor):
-    """Stands for a trainable parameter in a forward pass."""
+    """A tensor that replaces a trainable parameter in a forward pass."""
 
     parameter_name: str
     value: Tensor
@@ -44,7 +44,7 @@ class TrackedParameter(Tensor):
 
     @staticmethod
     def of(name: str, value: Tensor, uses: "Uses") -> "TrackedParameter":
-        """Track ``value``, which is what the uses compute with."""
+        """Return a tracked parameter; the uses compute with ``value``."""
         tracked = value.detach().as_subclass(TrackedParameter)
         tracked.parameter_name, tracked.value, tracked.uses = name, value, uses
         return tracked
@@ -57,7 +57,7 @@ class TrackedParameter(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Let the parameter's uses compute what torch is asked to compute."""
+        """Compute a function of torch with the parameter's uses."""
         kwargs = kwargs or {}
         if func in _QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -67,7 +67,7 @@ class TrackedParameter(Tensor):
 
 
 def tracked_in(*values: Any) -> Iterator[TrackedParameter]:
-    """Find the tracked parameters among the arguments of a torch function."""
+    """Yield the tracked parameters among the arguments of a torch function."""
     for value in values:
         if isinstance(value, TrackedParameter):
             yield value
@@ -76,7 +76,7 @@ def tracked_in(*values: Any) -> Iterator[TrackedParameter]:
 
 
 def trains(value: Any) -> TypeGuard[TrackedParameter]:
-    """Whether an argument of a torch function is a parameter that trains."""
+    """Return whether an argument of a torch function is a trainable parameter."""
     return isinstance(value, TrackedParameter)
 
 
@@ -84,29 +84,30 @@ _Value = TypeVar("_Value", Tensor, Tensor | None)
 
 
 def plain(value: _Value) -> _Value:
-    """Return the tensor behind a tracked parameter; other values as they are."""
+    """Return the value of a tracked parameter, and other values unchanged."""
     return value.value if isinstance(value, TrackedParameter) else value
 
 
 class Layer(NamedTuple):
-    """How a layer computes, and the gradients of all examples: what ``Uses.layer`` takes.
+    """The forward pass and the per-example gradients of a layer, for ``Uses.layer``.
 
-    All but ``forward`` take the gradient of the output, and what ``forward`` saved.
+    The arguments of all but ``forward`` are the gradient of the output, and the tensors that ``forward``
+    saved.
     """
 
     forward: Callable[..., tuple[Tensor, tuple[Tensor | None, ...]]]
-    """from input, weight and bias to the output, and to the tensors that are saved"""
+    """maps input, weight and bias to the output and to the saved tensors"""
     input_gradient: Callable[..., Tensor]
     weight_rows: Callable[..., Tensor]
-    """the gradients of the weight, shape (examples, *shape)"""
+    """per-example gradients of the weight, shape (examples, *shape)"""
     bias_rows: Callable[..., Tensor] | None = None
-    """those of the bias"""
+    """per-example gradients of the bias"""
     contiguous: bool = False
-    """whether they need a contiguous gradient of the output"""
+    """whether these functions need a contiguous gradient of the output"""
 
 
 class _PerExample(torch.autograd.Function):
-    """A layer whose backward pass gives the copies of its parameters their gradients."""
+    """A layer with a backward pass that returns the gradients of copies of its parameters."""
 
     @staticmethod
     def forward(
@@ -123,7 +124,7 @@ class _PerExample(torch.autograd.Function):
         g = gradients[0].contiguous() if layer.contiguous else gradients[0]
         saved = g, *ctx.saved_tensors
         _, needs_x, _, _, needs_weight, needs_bias = ctx.needs_input_grad
-        # That of the input first, while the gradient of the output is still in the cache.
+        # The input's gradient first, while the gradient of the output is still in the cache.
         dx = layer.input_gradient(*saved) if needs_x else None
         dweight = layer.weight_rows(*saved) if needs_weight else None
         dbias = layer.bias_rows(*saved) if layer.bias_rows and needs_bias else None
@@ -133,9 +134,8 @@ class _PerExample(torch.autograd.Function):
 class Uses(ABC):
     """The uses of the trainable parameters in one forward pass.
 
-    Rules compute with batches: tensors whose first dimension is the example. It may also have
-    several rows for each example, one example after the other, as where a model cuts its images
-    into windows.
+    Rules compute with batches: tensors whose first dimension is the example. A batch may also have
+    several rows for each example, one example after the other, if a model splits images into windows.
 
     Attributes:
         engine: for messages.
@@ -158,20 +158,19 @@ class Uses(ABC):
 
     @abstractmethod
     def copies(self, parameter: Tensor | None) -> Tensor | None:
-        """Return the copies of a tracked parameter: shape (examples, *shape), one an example.
+        """Return one copy of a tracked parameter for each example, shape (examples, *shape).
 
-        None stands for a parameter that is absent or does not train.
+        Return None for a parameter that is absent or does not train.
         """
 
     def layer(
         self, layer: Layer, x: Tensor, weight: Tensor | None, bias: Tensor | None = None
     ) -> Tensor:
-        """Compute a layer so that the backward pass finds the gradients of all examples.
+        """Compute a layer so that the backward pass returns per-example gradients.
 
         Autograd returns them as the gradients of copies of the parameters. The forward pass does not
-        read the copies: it uses the parameters themselves. That costs less
-        than letting every example multiply by its own copy, because forward and input gradient
-        stay what they are.
+        read the copies but the parameters. This costs less than multiplying each example by its own
+        copy, because forward pass and input gradient stay the usual ones.
 
         Args:
             layer: how it computes.
@@ -185,11 +184,11 @@ class Uses(ABC):
 
     @abstractmethod
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether ``outer_products`` suits a linear layer on the batch ``x``, or else copies."""
+        """Return whether a linear layer on the batch ``x`` uses ``outer_products`` instead of copies."""
 
     @abstractmethod
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute ``F.linear``; keep the gradients of its weight as factors."""
+        """Compute ``F.linear``; store the gradients of its weight as factors."""
 
     def compute(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -197,7 +196,7 @@ class Uses(ABC):
         """Compute a function of torch by its rule.
 
         Raises:
-            UnsupportedModelError: if there is no rule for it.
+            UnsupportedModelError: there is no rule for it.
         """
         if function not in self.rules:
             name = getattr(function, "__name__", function)
@@ -205,11 +204,11 @@ class Uses(ABC):
         return self.rules[function](self, *args, **kwargs)
 
     def origin(self, parameter: TrackedParameter) -> str:
-        """Return the name that the model has for a parameter, or for one that it was computed from."""
+        """Return the name of a parameter in the model, or of one from which it was computed."""
         return parameter.parameter_name
 
     def refusal(self, use: str, *among: Any) -> UnsupportedModelError:
-        """Return the error for an impossible use of the first parameter among some arguments."""
+        """Return the error for an unsupported use of the first parameter among some arguments."""
         name = self.origin(next(tracked_in(*among)))
         layer = f" of a {self._layers[name]}" if name in self._layers else ""
         found = f"trainable parameter {name!r}{layer} {use}"
@@ -220,7 +219,7 @@ class Uses(ABC):
         )
 
     def batch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        """Return ``x``, a tensor that meets parameters, if its rows can be those of examples."""
+        """Return ``x``, a tensor used together with parameters, if its rows can belong to examples."""
         if trains(x):
             raise self.refusal("meets another parameter", x)
         if x.dim() == 0 or x.shape[0] == 0 or x.shape[0] % self.examples:
@@ -229,25 +228,25 @@ class Uses(ABC):
         return x
 
     def one_row_each(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        """Return ``x`` like ``batch``, if it has one row for each example."""
+        """Return ``x`` like ``batch``, if it has exactly one row for each example."""
         if self.batch(x, *parameters).shape[0] != self.examples:
             use = f"meets several rows for each example, an input of shape {tuple(x.shape)},"
             raise self.refusal(use, *parameters)
         return x
 
     def by_example(self, x: Tensor) -> Tensor:
-        """Return a batch in the shape (examples, ...): rows of an example become a dimension."""
+        """Return a batch of shape (examples, ...); several rows of an example become a dimension."""
         if x.shape[0] == self.examples:
             return x
         return x.reshape(self.examples, -1, *x.shape[1:])
 
     def broadcast(self, parameter: Tensor, dimensions: int, rows: int) -> Tensor:
-        """Return the copies of a parameter in a shape that meets a batch number by number.
+        """Return the copies of a parameter in a shape for elementwise operations with a batch.
 
         Args:
             parameter: a tracked one.
-            dimensions: of the batch.
-            rows: of the batch; each gets the copy of its example.
+            dimensions: how many the batch has.
+            rows: how many the batch has; each gets the copy of its example.
         """
         shape = parameter.shape[1:] if parameter.dim() == dimensions else parameter.shape
         if parameter.dim() > dimensions or (parameter.dim() == dimensions and len(parameter) != 1):

@@ -1,13 +1,13 @@
-"""Networks: backbones on disk, and which of their parameters a method trains.
+"""Networks: backbones on disk, and the parameters that a method trains.
 
-- `dpsweep.models.architecture`: which network it is, before there is one;
+- `dpsweep.models.architecture`: the description of a network;
 - `dpsweep.models.backbone`: the files of a prepared backbone;
-- `dpsweep.models.prepare`: one configured backbone to such files (`dpsweep.models.weights` takes
-  published weights, `dpsweep.models.demo_pretraining` trains those of the demo);
+- `dpsweep.models.prepare`: makes these files for a backbone of the study (`dpsweep.models.weights` reads
+  published weights, `dpsweep.models.demo_pretraining` trains the weights of the demo);
 - `dpsweep.models.architectures`: empty networks, by name;
-- `dpsweep.models.build`: a backbone and a method to a model that is ready to train;
-- `dpsweep.models.preprocess`: stored images to what the network takes.
+- `dpsweep.models.build`: makes a model that is ready to train from a backbone and a method;
+- `dpsweep.models.preprocess`: converts stored images to inputs of the network.
 
-The package itself imports none of them: torch takes seconds, and `dpsweep.models.backbone` is
-useful without it.
+The package imports none of them, because importing torch takes seconds and `dpsweep.models.backbone`
+is useful without torch.
 """

@@ -1,4 +1,4 @@
-"""Describe the network of a backbone without building it."""
+"""The description of a backbone's network."""
 
 from typing import Self
 
@@ -8,11 +8,11 @@ from dpsweep.base.errors import DpsweepError
 
 
 class BackboneError(DpsweepError):
-    """A backbone that cannot be prepared, read or built; the message says what to do."""
+    """A backbone that cannot be prepared, read or built; the message contains a remedy."""
 
 
 class Architecture(BaseModel):
-    """An empty network: who builds it, under which name, with which keyword arguments."""
+    """An empty network: the library that builds it, its name there, and its keyword arguments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,5 +21,5 @@ class Architecture(BaseModel):
     arguments: dict[str, bool | int | float | str]
 
     def with_defaults(self, **defaults: bool | int | float | str) -> Self:
-        """Return this architecture with arguments that it has not yet."""
+        """Return this architecture with defaults for missing arguments."""
         return self.model_copy(update={"arguments": defaults | self.arguments})

@@ -1,4 +1,4 @@
-"""Empty networks by name, what is refused in them, and where their classification head is."""
+"""Empty networks by name, checks of them, and their classification heads."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ OWN: dict[str, Callable[..., nn.Module]] = {
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw what is initialised inside from ``seed`` alone, and leave the global state as it was.
+    """Seed all initialisation inside with ``seed``, and restore the global random state afterwards.
 
     Networks are initialised on the CPU, so the same seed gives the same network on every device.
     """
@@ -41,7 +41,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def described_architecture(backbone: Backbone) -> Architecture:
-    """Return the architecture of a backbone as far as it is known before its tokenizer is prepared.
+    """Return the architecture of a backbone before its tokenizer is prepared, as far as it is known.
 
     Raises:
         HubError: see `named_architecture`.
@@ -54,15 +54,15 @@ def described_architecture(backbone: Backbone) -> Architecture:
 
 
 def named_architecture(backbone: Backbone) -> Architecture:
-    """Return the architecture that the section of a backbone names.
+    """Return the architecture in the section of a backbone.
 
-    A network of timm that is named by a repository or a folder (``hf-hub:...``, ``local-dir:...``) gets
-    the name and arguments of the ``config.json`` there. timm itself would ask the hub whenever it builds
-    the network, and load the weights that lie there in the place of those of the study.
+    A network of timm may be given by a repository or folder (``hf-hub:...``, ``local-dir:...``); the
+    ``config.json`` there has its name and arguments. timm itself would contact the hub every time it
+    builds the network, and load the weights there instead of those of the study.
 
     Raises:
-        HubError: the hub has no such file, or cannot be reached.
-        BackboneError: the file is not the description of a network of timm.
+        HubError: the hub does not have this file, or cannot be reached.
+        BackboneError: the file does not describe a network of timm.
     """
     name, arguments = backbone.architecture, dict(backbone.arguments)
     if backbone.described_at is not None:
@@ -92,7 +92,7 @@ def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
 
 
 def import_library(name: str) -> None:
-    """Import what builds the networks of a library; it takes seconds (torchvision, torch.distributed)."""
+    """Import a library of networks; this takes seconds (torchvision, torch.distributed)."""
     match name:
         case "timm":
             import timm.models  # noqa: F401, PLC0415
@@ -104,10 +104,10 @@ def import_library(name: str) -> None:
 
 
 def _refuse_what_timm_reads(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse names and arguments with which timm reads files or the hub, or builds no classifier.
+    """Refuse names and arguments with which timm reads files or the hub, or builds another model.
 
     Raises:
-        ValueError: the message says what is allowed.
+        ValueError: the message contains what is allowed.
     """
     import timm  # noqa: PLC0415
     from timm.models import build_model_with_cfg  # noqa: PLC0415
@@ -124,7 +124,7 @@ def _refuse_what_timm_reads(name: str, arguments: Mapping[str, Any]) -> None:
 def create(architecture: Architecture, classes: int) -> nn.Module:
     """Return a network with its library's standard initialisation (see `seeded`).
 
-    No name and no argument makes a library read a file or ask the hub.
+    Libraries never read files or contact the hub, whatever the name and the arguments.
 
     Raises:
         BackboneError: an unknown name or argument.
@@ -149,7 +149,7 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
             )
     except BackboneError:
         raise
-    except Exception as error:  # libraries refuse their arguments with all kinds
+    except Exception as error:  # of any kind: libraries check their arguments in many ways
         raise BackboneError(
             f"{architecture.library} cannot build {architecture.name!r} with "
             f"{architecture.arguments}: {brief(error)}"
@@ -159,15 +159,15 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a network's classification head is, as names among ``model.named_modules()``."""
+    """A network's classification head, as names in ``model.named_modules()``."""
 
     modules: tuple[str, ...]
-    """Everything that is new for a dataset."""
+    """All modules that are new for a dataset."""
     outputs: tuple[str, ...]
-    """The layers that give the logits; several where a network averages its heads."""
+    """The layers that compute the logits; several if a network averages its heads."""
 
     def holds(self, name: str) -> bool:
-        """Tell whether a parameter or buffer of this name belongs to the head."""
+        """Return whether a parameter or buffer of this name belongs to the head."""
         return name.startswith(tuple(f"{module}." for module in self.modules))
 
 
@@ -175,19 +175,19 @@ def find_head(model: nn.Module) -> Head:
     """Return the classification head of a model.
 
     Raises:
-        BackboneError: there is none that the library of the model tells.
+        BackboneError: the library of the model does not define one.
     """
     if isinstance(model, SequenceClassifier):
-        # One after the other: only the last one gives the logits.
+        # Its layers are applied one after the other: only the last one computes the logits.
         modules = tuple(model.head_modules)
         outputs = [layer for name in modules for layer in _layers(model, name)][-1:]
     elif hasattr(model, "get_classifier"):
-        # Of timm's networks and ours; one with several heads averages them.
+        # Networks of timm and ours; a network with several heads averages them.
         classifier: nn.Module | tuple[nn.Module, ...] = cast(Any, model).get_classifier()
         parts = classifier if isinstance(classifier, tuple) else (classifier,)
         names = {module: name for name, module in model.named_modules() if name}
         modules = tuple(names[part] for part in parts if part in names)
-        # Beside each other: each one gives logits.
+        # Parallel heads: each one computes logits.
         heads = [
             head
             for name in modules
@@ -202,13 +202,13 @@ def find_head(model: nn.Module) -> Head:
         modules, outputs = (), []
     if not outputs:
         raise BackboneError(
-            f"{type(model).__name__} has no classification head that its library tells"
+            f"{type(model).__name__} has no classification head that its library defines"
         )
     return Head(modules, tuple(outputs))
 
 
 def _layers(model: nn.Module, name: str) -> list[str]:
-    """Return the names of the layers with weights in a part of a model, in its order."""
+    """Return the names of the layers with weights in a module of a model, in its order."""
     return [
         f"{name}.{inside}".rstrip(".")
         for inside, module in model.get_submodule(name).named_modules()
@@ -217,7 +217,7 @@ def _layers(model: nn.Module, name: str) -> list[str]:
 
 
 def state_without_head(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's state as backbones are stored: float32, on the CPU, no head."""
+    """Return a model's state in the form of stored backbones: float32, on the CPU, without head."""
     head = find_head(model)
     return {
         key: value.detach().to("cpu", torch.float32 if value.is_floating_point() else value.dtype)
@@ -227,7 +227,7 @@ def state_without_head(model: nn.Module) -> dict[str, Tensor]:
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Tell whether a layer normalises with statistics of other examples, as batch normalisation does."""
+    """Return whether a layer normalises with statistics of other examples, as batch normalisation does."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or (
         isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats
     )

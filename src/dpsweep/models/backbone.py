@@ -1,9 +1,9 @@
-"""Prepared backbones: what a network is, and its weights without the classification head.
+"""Prepared backbones: the description of a network, and its weights without the classification head.
 
 A prepared backbone is a folder::
 
-    metadata.json      what it is; written last, so a folder that has it is complete
-    model.safetensors  float32 state without the head; empty where the weights are random
+    metadata.json      the description; written last, so a folder that has it is complete
+    model.safetensors  float32 state without the head; empty if the weights are random
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,20 +40,20 @@ class BackboneMetadata(BaseModel):
     """Kind of its input: image, text or embedding."""
     architecture: Architecture
     mean: tuple[float, ...]
-    """Per channel, of images scaled to [0, 1]; empty for a network that reads no images."""
+    """Per channel, of images scaled to [0, 1]; empty for a network that does not read images."""
     std: tuple[float, ...]
     tokenizer: TokenizerIdentity | None = None
     """Of a network that reads text."""
     pretraining: dict[str, Any]
-    """Where the weights are from; ``{"kind": "random"}`` if there are none."""
+    """The origin of the weights; ``{"kind": "random"}`` if there are none."""
     parameters: int
     """Without the head."""
     checksum: str
-    """SHA-256 of what determines the network: architecture, mean, std, tokenizer, weights."""
+    """SHA-256 of architecture, mean, std, tokenizer and weights, which determine the network."""
 
     @property
     def pretrained(self) -> bool:
-        """Tell whether there are weights; otherwise parameters are drawn from the trial's seed."""
+        """Whether there are weights; otherwise the trial's seed determines the parameters."""
         return bool(self.pretraining["kind"] != "random")
 
 
@@ -66,7 +66,7 @@ class PreparedBackbone:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Read the metadata and compare the weights with the checksum.
+        """Read the metadata and check the checksum of the weights.
 
         Raises:
             BackboneError: the folder is missing, incomplete or damaged.
@@ -79,11 +79,11 @@ class PreparedBackbone:
         return cls(folder, metadata)
 
     def check_reads(self, data: PreparedDataset) -> None:
-        """Check that the network reads such data.
+        """Check that the network can read a dataset.
 
         Raises:
-            BackboneError: images for a network that reads text, texts in the tokens of another
-                tokenizer or longer than the network can read, or features of another network.
+            BackboneError: images for a network that reads text, texts of another tokenizer, texts
+                longer than the network can read, or features of another network.
         """
         reads, found = self.metadata, data.metadata
         if found.features is not None:
@@ -102,7 +102,7 @@ class PreparedBackbone:
                 (data.folder / METADATA, self.folder / METADATA),
             )
         if reads.architecture.library == "transformers":
-            # It takes torch.
+            # It imports torch.
             from dpsweep.models.sequence_classifier import require_length  # noqa: PLC0415
 
             require_length(reads.architecture, found.shape[0])
@@ -113,7 +113,7 @@ class PreparedBackbone:
         return checksum(self.folder / _WEIGHTS)
 
     def state(self) -> dict[str, "Tensor"]:
-        """Return the stored float32 state, without the head; empty where weights are random."""
+        """Return the stored float32 state, without the head; empty if the weights are random."""
         from safetensors.torch import load_file  # noqa: PLC0415
 
         return load_file(self.folder / _WEIGHTS)
@@ -127,13 +127,13 @@ def write_backbone(
     Files are replaced atomically, ``metadata.json`` last.
 
     Args:
-        folder: where they go.
-        state: without the head; empty where the weights are random.
+        folder: of the backbone.
+        state: without the head; empty if the weights are random.
         metadata: the fields of `BackboneMetadata`, without the checksum.
     """
     from safetensors.torch import save_file  # noqa: PLC0415
 
-    # A rewrite that is interrupted must not leave old metadata beside new weights.
+    # An interrupted rewrite must not leave old metadata with new weights.
     (folder / METADATA).unlink(missing_ok=True)
     with atomic_path(folder / _WEIGHTS) as partial:
         save_file({key: value.contiguous() for key, value in state.items()}, partial)
@@ -150,7 +150,7 @@ def backbone_checksum(
     tokenizer: TokenizerIdentity | None,
     weights: str,
 ) -> str:
-    """Return the checksum of what determines a network.
+    """Return the checksum of everything that determines a network.
 
     Args:
         architecture: the empty network.

@@ -1,4 +1,4 @@
-"""From a prepared backbone and a method to a model that is ready to train."""
+"""Models that are ready to train, from a prepared backbone and a method."""
 
 import logging
 from fnmatch import fnmatchcase
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 
 def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Module:
-    """Return a float32 model on the CPU whose ``requires_grad`` flags are those of the method.
+    """Return a float32 model on the CPU with the ``requires_grad`` flags of the method.
 
-    The head's last layer starts at zero, so that training starts from uniform predictions (paper, section on
-    experiments); only `Scratch` keeps the network's own initialisation of the head.
+    The head's last layer starts at zero, so training starts from uniform predictions (paper, section on
+    experiments). Only `Scratch` keeps the network's own initialisation of the head.
 
     Args:
         folder: a prepared backbone.
-        method: what trains.
+        method: which parameters train.
         classes: outputs of the head.
-        seed: for whatever is random: the backbone without weights, LoRA's first factor. The global
-            random state is neither read nor changed.
+        seed: for a backbone without weights, and for LoRA's first factor. The global random state is
+            neither read nor changed.
 
     Raises:
         BackboneError: the backbone is missing or damaged, has batch normalisation without public
-            statistics, or the method finds nothing to train in it.
+            statistics, or the method does not fit it.
     """
     backbone = PreparedBackbone.open(folder)
     if isinstance(method, Scratch) and backbone.metadata.pretrained:
@@ -59,10 +59,10 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
 
 
 def make_trainable(model: nn.Module, method: Method) -> None:
-    """Let the head start at zero, and train what a method says; see `build_model`.
+    """Set the head to zero and the ``requires_grad`` flags of a method; see `build_model`.
 
     Raises:
-        BackboneError: the method finds nothing to train in it.
+        BackboneError: the method does not fit the model.
     """
     if not isinstance(method, Scratch):
         for output in find_head(model).outputs:
@@ -76,17 +76,17 @@ def _zero(module: nn.Module) -> None:
 
 
 def build_head(features: int, classes: int) -> nn.Linear:
-    """Return a head on cached features: a linear layer that starts at zero, all of which trains."""
+    """Return a head on cached features: a trainable linear layer that starts at zero."""
     head = nn.Linear(features, classes)
     _zero(head)
     return head
 
 
 def linear_head(model: nn.Module) -> str:
-    """Return the name of a network's head where it is one linear layer, as that of `build_head` is.
+    """Return the name of a network's head, which must be one linear layer like that of `build_head`.
 
     Raises:
-        BackboneError: the head is something else.
+        BackboneError: the head is not one linear layer.
     """
     head = find_head(model)
     layer = model.get_submodule(head.outputs[0])
@@ -99,10 +99,10 @@ def linear_head(model: nn.Module) -> str:
 
 
 def apply_method(model: nn.Module, method: Method) -> None:
-    """Set the ``requires_grad`` flags of a model as a method says; LoRA adds its adapters.
+    """Set the ``requires_grad`` flags of a method in a model; LoRA also adds its adapters.
 
     Raises:
-        BackboneError: the method finds nothing to train in it.
+        BackboneError: the method does not fit the model.
     """
     trainable = select(model, method) | head_parameter_names(model)
     for name, parameter in model.named_parameters():
@@ -110,7 +110,7 @@ def apply_method(model: nn.Module, method: Method) -> None:
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that train, by name, in the order of their names."""
+    """Return the trainable parameters by name, sorted by name."""
     return dict(
         sorted((name, value) for name, value in model.named_parameters() if value.requires_grad)
     )
@@ -118,7 +118,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def head_parameter_names(model: nn.Module) -> frozenset[str]:
     """Return the names of the classification head's parameters."""
-    if isinstance(model, nn.Linear):  # a head by itself
+    if isinstance(model, nn.Linear):  # only a head
         return frozenset(name for name, _ in model.named_parameters())
     head = find_head(model)
     return frozenset(name for name, _ in model.named_parameters() if head.holds(name))
@@ -140,10 +140,10 @@ def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
 
 
 def select(model: nn.Module, method: Method) -> set[str]:
-    """Return the names of what trains beside the head; LoRA adds its adapters to the model.
+    """Return the names of trainable parameters outside the head; LoRA adds its adapters to the model.
 
     Raises:
-        BackboneError: the method finds nothing to train in it, or freezes what it does not train.
+        BackboneError: the method does not fit the model, or freezes parameters that do not train.
     """
     match method:
         case HeadOnly():
@@ -173,7 +173,7 @@ def select(model: nn.Module, method: Method) -> set[str]:
 
 
 def _is_pointwise(module: nn.Module) -> bool:
-    """Tell whether a layer is a convolution that is linear in the channels of each pixel."""
+    """Return whether a layer is a 1x1 convolution, which is linear in the channels of each pixel."""
     return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
 
 

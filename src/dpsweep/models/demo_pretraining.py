@@ -1,4 +1,4 @@
-"""Non-private pretraining of the demo's small networks on its public datasets, inside the pipeline."""
+"""Non-private pretraining of the demo's small networks on its public datasets."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded, state_without_head
 
 _WARM_UP = 0.1
-"""Share of the steps in which the learning rate rises."""
+"""Share of the steps in which the learning rate increases."""
 _LABEL_SMOOTHING = 0.1
 _TEST_BATCH = 1024
 
@@ -28,7 +28,7 @@ class Pretrained:
     accuracy: float
     """On the public test set, after the last epoch; a fraction."""
     examples: int
-    """Training examples that were used (``train_share``)."""
+    """The number of training examples used (``train_share``)."""
 
 
 def pretrain(
@@ -37,15 +37,15 @@ def pretrain(
     recipe: Pretraining,
     dataset: PreparedDataset,
 ) -> Pretrained:
-    """Train a network of this architecture on a public dataset, on the CPU, without privacy.
+    """Train a network on a public dataset, on the CPU, without privacy.
 
-    AdamW with a linear warm-up and a cosine decay to zero, cross-entropy with label smoothing.
+    Use AdamW with a linear warm-up and a cosine decay to zero, and cross-entropy with label smoothing.
     The same arguments give the same weights on the same machine and number of threads.
 
     Args:
         architecture: of the network; its head has the classes of the dataset.
-        preprocess: from stored images to inputs of the network.
-        recipe: epochs, learning rate, seed and the like.
+        preprocess: maps stored images to inputs of the network.
+        recipe: epochs, learning rate, seed and other settings.
         dataset: images and labels, both splits.
 
     Raises:
@@ -57,7 +57,7 @@ def pretrain(
     inputs = preprocess(torch.from_numpy(np.array(dataset.train_inputs)))[chosen]
     labels = labels[chosen]
 
-    # Dropout, where a network has it, draws from the same stream as the first weights.
+    # Dropout, if any, uses the same random stream as the initial weights.
     with seeded(recipe.seed):
         model = create(architecture, len(dataset.metadata.classes))
         batches = math.ceil(len(labels) / recipe.batch_size)
@@ -96,7 +96,7 @@ def _rate(step: int, steps: int) -> float:
 
 
 def _stratified_share(labels: Tensor, share: float, random: np.random.Generator) -> Tensor:
-    """Return indices of about ``share`` of each class, at least one example of it."""
+    """Return indices of about ``share`` of each class, with at least one example of each."""
     chosen = []
     for label in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels.numpy() == label)

@@ -1,4 +1,4 @@
-"""A linear head on embeddings that another network gave, and nothing before it but a normalisation."""
+"""A linear head on embeddings of another network, with an optional normalisation before it."""
 
 from typing import Literal, cast
 
@@ -11,13 +11,13 @@ Transformation = Literal["layer-norm", "unit-norm", "group-norm"]
 
 
 class Identity(nn.Module):
-    """A linear head on vectors as they are, or on each of them normalised by itself.
+    """A linear head on vectors, which may be normalised one by one.
 
     Args:
         num_classes: outputs of the head.
         dimension: of the vectors.
         transformation: layer-norm: to mean 0 and variance 1 over the numbers of a vector; unit-norm: to
-            length 1; group-norm: as layer-norm, over each of ``groups`` parts.
+            length 1; group-norm: like layer-norm, over each of ``groups`` parts.
         groups: of neighbouring numbers, for group-norm.
 
     Raises:
@@ -63,7 +63,7 @@ class Identity(nn.Module):
         self.head = nn.Linear(dimension, num_classes)
 
     def get_classifier(self) -> nn.Module:
-        """Return the head, as timm's networks do."""
+        """Return the head, like networks of timm."""
         return self.head
 
     def forward(self, input: Tensor) -> Tensor:
@@ -71,5 +71,5 @@ class Identity(nn.Module):
         return cast(Tensor, self.head(self.normalised(input)))
 
     def normalised(self, vectors: Tensor) -> Tensor:
-        """Return what the head reads, shape (B, dimension)."""
+        """Return the inputs of the head, shape (B, dimension)."""
         return transform(vectors, self._transformation)

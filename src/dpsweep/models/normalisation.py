@@ -1,8 +1,8 @@
-"""Which layers of a network normalise: those whose scale and bias FiLM trains.
+"""The normalisation layers of a network, whose scales and biases FiLM trains.
 
-Many networks write their own layers (``LlamaRMSNorm``, ``T5LayerNorm``), and no list of names would be
-complete. So a layer is asked itself: its parameters are vectors of the width that it normalises, and what it
-returns depends on its inputs, but not on their scale.
+Many networks define their own layers (``LlamaRMSNorm``, ``T5LayerNorm``), so a list of names cannot be
+complete. So each layer is tested. It normalises if its parameters are vectors of the width of its inputs,
+and if its outputs depend on its inputs, but not on their scale.
 """
 
 import copy
@@ -20,10 +20,10 @@ from dpsweep.models.sequence_classifier import SequenceClassifier
 
 _TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
-# One number would be normalised to its sign, and tell nothing.
+# A single number would be normalised to its sign, which loses its value.
 _NARROWEST = 2
 
-# Large inputs hide the small number that keeps a layer from dividing by zero.
+# With large inputs, the small epsilon that prevents divisions by zero has no effect.
 _SCALES = (4.0, 16.0)
 
 
@@ -31,7 +31,7 @@ def normalisation_parameters(model: nn.Module) -> set[str]:
     """Return the names of the scales and biases of all layers that normalise.
 
     Raises:
-        BackboneError: there are none; it names the network and its layers, and says why they do not count.
+        BackboneError: there are none; the message names the layers and why they do not count.
     """
     names = {
         f"{layer}.{name}"
@@ -49,7 +49,7 @@ def normalisation_parameters(model: nn.Module) -> set[str]:
 
 
 def why_not(module: nn.Module) -> str:
-    """Say why the parameters of a layer are not the scale and bias of a normalisation; '' if they are."""
+    """Return why a layer's parameters are not the scale and bias of a normalisation; '' if they are."""
     if not _has_parameters(module):
         return "has no parameters"
     if isinstance(module, _TORCHS):
@@ -67,9 +67,9 @@ def why_not(module: nn.Module) -> str:
 
 @torch.no_grad()
 def _probe(module: nn.Module, names: list[str], width: int) -> str:
-    """Say what a layer does that normalisation does not, with features in the last or the second dimension.
+    """Return why a layer's outputs are not normalised over the last or the second dimension, or ''.
 
-    It may be on ``meta``: it is tried on the CPU, with other parameters.
+    A layer on ``meta`` is tested on the CPU, with other parameters.
     """
     random = torch.Generator().manual_seed(0)
     reason = "does not take one tensor of features"
@@ -98,12 +98,12 @@ def _outputs(
     try:
         layer = copy.deepcopy(module).eval()
         return [functional_call(layer, parameters, inputs) for inputs in tried]
-    except Exception:  # of any kind: it takes something else
+    except Exception:  # of any kind: the layer has other inputs
         return None
 
 
 def notes_on_film(model: nn.Module) -> list[str]:
-    """Say what may not be meant: layers of other classes than torch's that FiLM trains or leaves out."""
+    """Return notes on layers of classes other than torch's that FiLM trains or leaves out."""
     head = find_head(model)
     trained: defaultdict[str, int] = defaultdict(int)
     left_out: defaultdict[str, list[str]] = defaultdict(list)
@@ -114,7 +114,7 @@ def notes_on_film(model: nn.Module) -> list[str]:
             continue
         if not (why := why_not(module)):
             trained[kind] += 1
-        elif _is_called_so(module):
+        elif _is_named_norm(module):
             left_out[kind].append(name)
             reasons[kind] = why
     notes = []
@@ -127,20 +127,20 @@ def notes_on_film(model: nn.Module) -> list[str]:
         listed = "; ".join(f"{kind} ({shorten(names)})" for kind, names in left_out.items())
         notes.append(
             f"FiLM leaves out {listed}: it trains layer, group, batch and RMS normalisation, and "
-            f"{_said(reasons)}"
+            f"{_listed(reasons)}"
         )
     return notes
 
 
 def _all_reasons(model: nn.Module) -> str:
-    """Say why classes that are called normalisation do not count; without any, of what the network is."""
+    """Return why classes named as normalisation do not count; without such, the classes of all layers."""
     reasons = {
         type(each).__name__: why_not(each)
         for each in model.modules()
-        if _is_called_so(each) and (_has_parameters(each) or not [*each.children()])
+        if _is_named_norm(each) and (_has_parameters(each) or not [*each.children()])
     }
     if reasons:
-        return _said(reasons)
+        return _listed(reasons)
     kinds = {type(each).__name__ for each in model.modules() if _has_parameters(each)}
     return f"its layers are of class {shorten(sorted(kinds))}"
 
@@ -149,9 +149,9 @@ def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters(recurse=False))
 
 
-def _is_called_so(module: nn.Module) -> bool:
+def _is_named_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _said(reasons: dict[str, str]) -> str:
+def _listed(reasons: dict[str, str]) -> str:
     return ", ".join(f"{kind} {reason}" for kind, reason in reasons.items())

@@ -1,8 +1,8 @@
-"""Send inputs through a network without numbers: shapes, and the whole numbers that look something up.
+"""Passes through a network on torch's device ``meta``, in which integers keep their values.
 
-A network on torch's device ``meta`` has shapes only, which costs next to nothing at any size. But then
-nobody sees that a text has more positions than the network has embeddings for. So tokens, masks and
-positions keep their values here, and only what is computed with the network's parameters has none.
+A network on ``meta`` has shapes only, so a pass is cheap at any size. But ``meta`` alone does not detect
+that a text has more positions than the network has embeddings. So tokens, masks and positions keep their
+values here; only results computed with the network's parameters have none.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ _aten: Any = torch.ops.aten
 
 
 class Outline(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, a network on ``meta`` takes inputs of the CPU, and looks up only what it has.
+    """A mode in which a network on ``meta`` takes inputs on the CPU, and checks its look-ups.
 
-    The network must be made inside as well, so that its buffers of whole numbers have values.
+    Make the network in this mode too, so that its integer buffers have values.
 
     Raises:
-        IndexError: in a look-up, of a row that the table does not have.
+        IndexError: a look-up of a row that the table does not have.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class Outline(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operation on the CPU if no tensor of it is on ``meta``, and else on ``meta``."""
+        """Run an operation on the CPU if none of its tensors is on ``meta``, otherwise on ``meta``."""
         kwargs = kwargs or {}
         leaves, form = tree_flatten((args, kwargs))
         tensors = [each for each in leaves if isinstance(each, Tensor)]
         if not any(each.is_meta for each in tensors):
-            if _of_whole_numbers(func, tensors, kwargs.get("dtype")):
+            if _of_integers(func, tensors, kwargs.get("dtype")):
                 leaves = [torch.device("cpu") if each == _META else each for each in leaves]
             args, kwargs = tree_unflatten(leaves, form)
             return func(*args, **kwargs)
@@ -58,12 +58,12 @@ class Outline(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def asks_for_values(error: Exception) -> bool:
-    """Tell whether a network on ``meta`` stopped because it asks for a number."""
+    """Return whether a network on ``meta`` failed because it reads a value."""
     return isinstance(error, RuntimeError) and "meta" in str(error).lower()
 
 
-def _of_whole_numbers(func: Any, tensors: list[Tensor], dtype: torch.dtype | None) -> bool:
-    """Tell whether an operation makes or moves whole numbers, such as positions of tokens."""
+def _of_integers(func: Any, tensors: list[Tensor], dtype: torch.dtype | None) -> bool:
+    """Return whether an operation makes or moves integers, such as positions of tokens."""
     if tensors:
         return not any(each.is_floating_point() for each in tensors)
     counts = dtype is None and func.overloadpacket is _aten.arange
@@ -76,7 +76,7 @@ def _check_rows(size: int, rows: Tensor, first: int = 0) -> None:
 
 
 def _places(indices: list[Tensor | None]) -> list[Tensor | None]:
-    """Write masks as the places that they select, whose number ``meta`` would not know."""
+    """Replace masks by the indices that they select, whose number ``meta`` cannot compute."""
     found: list[Tensor | None] = []
     for each in indices:
         if each is None or each.is_meta or each.dtype is not torch.bool:

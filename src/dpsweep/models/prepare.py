@@ -1,4 +1,4 @@
-"""From a backbone of the study to its prepared files."""
+"""Preparation of a backbone of the study: its files on disk."""
 
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     Args:
         name: its name in the study.
         backbone: its section of the study.
-        paths: where its files go, and where the public dataset of its pretraining lies.
+        paths: of its files, and of the public dataset of its pretraining.
 
     Raises:
-        BackboneError: the network cannot be built, or its weights cannot be had or do not fit.
+        BackboneError: the network cannot be built, or its weights cannot be read or do not fit.
         DatasetError: the public dataset is not prepared.
     """
     architecture = named_architecture(backbone)
@@ -38,7 +38,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         reader = Tokenizer.open(paths.tokenizer(name))
         tokenizer = reader.identity
         architecture = _for_text(architecture, backbone, tokenizer)
-    # Builds the network once with a nominal head: a wrong name or argument ends here.
+    # Build the network once with a nominal head, to find wrong names and arguments early.
     with seeded(0):
         model = create(architecture, classes=2)
     empty = state_without_head(model)
@@ -69,7 +69,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
 def _weights(
     backbone: Backbone, architecture: Architecture, paths: Paths
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of the network without its head, and where it is from."""
+    """Return the state of the network without its head, and its origin."""
     match backbone.weights:
         case Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
@@ -89,16 +89,16 @@ def _weights(
             file = fetch_file(weights.id, "model.safetensors", weights.revision, instead)
             state = load_weights(architecture, file, weights.leave_out)
             return state, {"id": weights.id, "revision": commit(file)}
-    return {}, {}  # drawn from the seed of each trial
+    return {}, {}  # the seed of each trial determines the weights
 
 
 def _for_text(
     architecture: Architecture, backbone: Backbone, tokenizer: TokenizerIdentity
 ) -> Architecture:
-    """Complete the arguments of a network that reads text.
+    """Return an architecture that reads text with complete arguments.
 
-    Published weights come with a ``config.json``, which says more than shapes do. A network without
-    weights of its own gets an embedding for each token.
+    Published weights come with a ``config.json``, which contains more than shapes. A network without
+    published weights gets an embedding for each token.
     """
     match backbone.weights:
         case HubWeights(id=repository, revision=revision):

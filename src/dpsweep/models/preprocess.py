@@ -1,4 +1,4 @@
-"""From what is stored to what a network takes."""
+"""Conversion of stored inputs to inputs of a network."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from dpsweep.data.resize import Resize
 
-# Of Pillow's arithmetic on images of 8 bits.
+# The precision of Pillow's arithmetic on 8-bit images.
 _WEIGHT_BITS = 22
 
 
 class Normalise(nn.Module):
-    """Normalise stored images; it runs where its buffers are (``.to(device)``).
+    """A module that normalises stored images on the device of its buffers (``.to(device)``).
 
     Args:
         mean: per channel, of images scaled to [0, 1].
@@ -37,10 +37,10 @@ class Normalise(nn.Module):
         return self.normalised(self.planes(images))
 
     def planes(self, images: Tensor) -> Tensor:
-        """Map uint8 (B, H, W, C) to float32 (B, C, H, W), the same numbers.
+        """Map uint8 (B, H, W, C) to float32 (B, C, H, W) with the same values.
 
         Raises:
-            ValueError: images of another type, or with other channels.
+            ValueError: images of another type or number of channels.
         """
         channels = len(self.scale)
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[-1] != channels:
@@ -56,10 +56,10 @@ class Normalise(nn.Module):
 
 
 class ResizeAndNormalise(Normalise):
-    """Resize stored images as Pillow does, then normalise them.
+    """A module that resizes stored images as Pillow does, then normalises them.
 
-    Pillow resizes rows, rounds, and resizes columns; both are products with a matrix of weights. The
-    last rounding is left out, so a pixel differs by less than one of 255 levels.
+    Pillow resizes rows, rounds, resizes columns, and rounds again. Both steps are products with a matrix
+    of weights. The last rounding is omitted, so a pixel differs by less than one of 255 levels.
 
     Args:
         mean: per channel, of images scaled to [0, 1].
@@ -92,26 +92,26 @@ class ResizeAndNormalise(Normalise):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map uint8 (B, H, W, C) to float32 (B, C, size, size)."""
-        # In float64 these products are exact, so that they are rounded as Pillow's integers are.
+        # In float64 these products are exact, so they round as Pillow's integers do.
         exact = self.planes(images).double() @ self.horizontal
         rows = exact.add_(0.5).floor_().clamp_(0, 255).float()
-        # The weights of a pixel sum to 1: what is normalised may as well be the smaller of both.
+        # The weights of a pixel sum to 1, so normalising commutes with resizing: do it on fewer pixels.
         return (self.vertical @ self.normalised(rows)).clamp_(self.black, self.white)
 
 
 def _resampling(stored: int, length: int, resize: Resize) -> Tensor:
-    """Return the weight of every stored pixel in every pixel of a line, float64 (length, stored)."""
-    # Pillow's own, which are multiples of 2^-22: what it makes of lines in which one pixel is 2^22.
+    """Return the weight of each stored pixel in each resized pixel of a line, float64 (length, stored)."""
+    # Pillow's weights are multiples of 2^-22: it resizes lines in which one pixel is 2^22.
     lines = Image.fromarray(np.eye(stored, dtype=np.int32) << _WEIGHT_BITS)
     weights = lines.resize((length, stored), Image.Resampling[resize.interpolation.upper()])
     return torch.from_numpy(np.asarray(weights).T / 2.0**_WEIGHT_BITS)
 
 
 class Widen(nn.Module):
-    """Widen stored tokens and embeddings to the types in which torch computes.
+    """A module that converts stored tokens and embeddings to the dtypes in which torch computes.
 
-    The length of texts stays: it is the same for all batches, which compiled kernels need, and in a
-    batch that fills a device some text is as long as allowed anyhow.
+    It does not shorten padded texts. Compiled kernels need batches of one length, and most large batches
+    contain a text of the maximum length.
     """
 
     def forward(self, stored: Tensor) -> Tensor:
@@ -136,9 +136,9 @@ def make_preprocess(
     """Return the module that prepares stored inputs for a network.
 
     Args:
-        mean: of the network's inputs, per channel; empty for one that reads no images.
+        mean: of the network's inputs, per channel; empty for a network that does not read images.
         std: likewise.
-        resize: of stored images that are smaller than the network's input.
+        resize: for stored images that are smaller than the network's input.
         shape: of a stored input; only needed with ``resize``.
     """
     if not mean:

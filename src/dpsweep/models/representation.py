@@ -1,4 +1,4 @@
-"""Represent each example by one vector: the outputs of one layer of a frozen network."""
+"""Representations: the outputs of one layer of a frozen network, one vector per example."""
 
 import contextlib
 from typing import Any
@@ -21,11 +21,11 @@ class Representation(nn.Module):
     """A network up to one of its layers, and the pooling of that layer's outputs.
 
     Args:
-        network: as `create` makes it; it runs in the mode that it is in.
-        features: which layer, pooling and transformation.
+        network: made by `create`; it runs in its current mode.
+        features: the layer, pooling and transformation.
 
     Raises:
-        BackboneError: the network has no such layer.
+        BackboneError: the network does not have this layer.
     """
 
     def __init__(self, network: nn.Module, features: Features) -> None:
@@ -44,13 +44,13 @@ class Representation(nn.Module):
             self._body().register_forward_hook(self._after)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map a batch of what the network reads to float32 (B, features).
+        """Map a batch of the network's inputs to float32 (B, features).
 
         The network runs up to the layer only.
 
         Raises:
-            BackboneError: the layer gives something else than a vector for each example, and no
-                pooling says how to make one of it.
+            BackboneError: the outputs of the layer are not one vector for each example, and no pooling
+                is set that makes them so.
         """
         with contextlib.suppress(_ReachedError):
             self.network(inputs)
@@ -73,12 +73,12 @@ class Representation(nn.Module):
         raise _ReachedError
 
     def _body(self) -> nn.Module:
-        """Return the part of the network whose outputs its own head would pool."""
+        """Return the module of the network whose outputs its own head pools."""
         network: Any = self.network
         if isinstance(network, SequenceClassifier):
             body: nn.Module = network.network.base_model  # type: ignore[assignment]
             return body
-        # timm's transformers end in a normalisation of every token.
+        # The last layer before the head of timm's transformers normalises each token.
         if isinstance(getattr(network, "norm", None), nn.Module):
             last: nn.Module = network.norm
             return last
@@ -96,7 +96,7 @@ class Representation(nn.Module):
             return outputs.mean(dim=(1, 2) if last else (2, 3))
         if outputs.dim() == _TOKENS:
             if pooling is None and not self._reads_text:
-                # What timm calls the pooling of a transformer.
+                # timm's attribute for the pooling of a transformer.
                 own = getattr(self.network, "global_pool", None)
                 pooling = {"token": "token", "avg": "mean"}.get(str(own))  # type: ignore[assignment]
             if pooling == "token":
@@ -111,14 +111,14 @@ class Representation(nn.Module):
 
     def _mean(self, outputs: Tensor, inputs: Tensor) -> Tensor:
         if not self._reads_text:
-            # A class token is no part of the image.
+            # The class token is not part of the image.
             return outputs[:, getattr(self.network, "num_prefix_tokens", 0) :].mean(dim=1)
         mask = (inputs != PADDING).unsqueeze(-1).to(outputs.dtype)
         return (outputs * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
 class _ReachedError(Exception):
-    """Ends a forward pass where its result is not needed any more."""
+    """The end of a forward pass, raised where the rest of the pass is not needed."""
 
 
 def _module(network: nn.Module, name: str) -> nn.Module:

@@ -1,9 +1,9 @@
-"""The scattering transform: a fixed network of wavelets, in front of a linear head.
+"""The scattering transform, a fixed network of wavelets, with a linear head.
 
 Bruna and Mallat (2013), "Invariant Scattering Convolution Networks", with the Morlet wavelets and the order
 of channels of Kymatio (Andreux et al. 2020). Tramèr and Boneh (2021), "Differentially Private Learning Needs
-Better Features (or Much More Data)", train a linear layer on it privately. It has no weights, so nothing of
-it was learned from any data.
+Better Features (or Much More Data)", train a linear layer on it privately. It has no weights that were
+learned from data.
 """
 
 import math
@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from dpsweep.config import GroupNorm
 from dpsweep.models.transformation import transform
 
-# Of the mother wavelet: the width of its envelope in pixels, its frequency in radians per pixel.
+# The mother wavelet: width of its envelope in pixels, frequency in radians per pixel.
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4
-# How many periods of the image to each side a filter is summed over.
+# A filter is summed over this many periods of the image on each side.
 _PERIODS = 2
 
 Filter = npt.NDArray[np.complex128]
 
 
 class Scattering(nn.Module):
-    """The scattering transform of order 2, and a linear head on all of its coefficients.
+    """The scattering transform of order 2, and a linear head on all its coefficients.
 
     Its 1 + scales * angles + angles^2 * scales * (scales - 1) / 2 channels for each channel of an image have
     ``image_size / 2^scales`` pixels to a side.
@@ -39,8 +39,8 @@ class Scattering(nn.Module):
         scales: of wavelets; the largest averages over ``2^scales`` pixels.
         angles: of wavelets of a scale.
         in_chans: channels of an image.
-        groups: of neighbouring channels, which the head reads with mean 0 and variance 1 in each example
-            (Tramèr and Boneh take 27 for 81 channels); 0 normalises nothing.
+        groups: of neighbouring channels, normalised to mean 0 and variance 1 in each example before the
+            head (Tramèr and Boneh use 27 for 81 channels); 0 for no normalisation.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -71,7 +71,7 @@ class Scattering(nn.Module):
                 f"{2 * step}"
             )
         self._scales = scales
-        size = image_size + 2 * step  # a margin of one pixel of the output to each side
+        size = image_size + 2 * step  # a margin of one output pixel on each side
         for scale in range(scales):
             self.register_buffer(
                 f"wavelets_{scale}",
@@ -92,7 +92,7 @@ class Scattering(nn.Module):
         self.head = nn.Linear(channels * (image_size // step) ** 2, num_classes)
 
     def get_classifier(self) -> nn.Module:
-        """Return the head, as timm's networks do."""
+        """Return the head, like networks of timm."""
         return self.head
 
     def forward(self, input: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ class Scattering(nn.Module):
             images: (B, in_chans, H, W).
 
         Returns:
-            (B, in_chans * channels, H / 2^scales, W / 2^scales): the mean, then order 1 by scale and angle,
-            then order 2 by scale and angle of the first wavelet and of the second.
+            (B, in_chans * channels, H / 2^scales, W / 2^scales): the mean; then order 1 by scale and angle;
+            then order 2 by scale and angle of the first and of the second wavelet.
         """
         margin = 2**self._scales
         padded = F.pad(images, (margin,) * 4, mode="reflect")
@@ -131,9 +131,9 @@ class Scattering(nn.Module):
         """Return the spectrum of the modulus of wavelets, at the resolution of their scale.
 
         Args:
-            spectrum: of what they are applied to.
+            spectrum: of their inputs.
             scale: of the wavelets.
-            resolution: how often ``spectrum`` has been subsampled by 2.
+            resolution: how many times ``spectrum`` has been subsampled by 2.
         """
         filters = _cropped(getattr(self, f"wavelets_{scale}"), 2**resolution)
         waves = _subsampled(spectrum * filters, 2 ** (scale - resolution))
@@ -141,7 +141,7 @@ class Scattering(nn.Module):
         return modulus
 
     def _averaged(self, spectrum: Tensor, resolution: int) -> Tensor:
-        """Average locally what has been subsampled ``resolution`` times by 2; leave out the margin."""
+        """Return local averages, without margin, of a spectrum subsampled ``resolution`` times by 2."""
         average = _cropped(cast(Tensor, self.average), 2**resolution)
         smooth = _subsampled(spectrum * average, 2 ** (self._scales - resolution))
         averages: Tensor = torch.fft.ifft2(smooth).real
@@ -149,7 +149,7 @@ class Scattering(nn.Module):
 
 
 def _subsampled(spectrum: Tensor, factor: int) -> Tensor:
-    """Return the spectrum of every ``factor``-th pixel: the mean over aliases."""
+    """Return the spectrum of every ``factor``-th pixel, which is the mean over aliases."""
     size = spectrum.shape[-1] // factor
     aliases = spectrum.reshape(*spectrum.shape[:-2], factor, size, factor, size)
     return aliases.mean(dim=(-4, -2))
@@ -162,7 +162,7 @@ def _cropped(spectrum: Tensor, factor: int) -> Tensor:
     return spectrum[..., kept, :][..., kept]
 
 
-# Filters are computed without torch, which imports its compiler for that on the device "meta".
+# Filters are computed without torch, which would import its compiler on the device "meta".
 def _gabor(size: int, width: float, angle: float, frequency: float, slant: float) -> Filter:
     """Return a Gaussian envelope times a plane wave, periodic in ``size``; (size, size), sum about 1.
 
@@ -171,7 +171,7 @@ def _gabor(size: int, width: float, angle: float, frequency: float, slant: float
         width: of the envelope along the wave, pixels.
         angle: of the wave, radians.
         frequency: of the wave, radians per pixel.
-        slant: the width along the wave over that across it.
+        slant: ratio of the widths along and across the wave.
     """
     line = np.arange(size) + np.arange(-_PERIODS, _PERIODS + 1)[:, None] * size
     down, right = line[:, :, None, None], line[None, None, :, :]
@@ -184,7 +184,7 @@ def _gabor(size: int, width: float, angle: float, frequency: float, slant: float
 
 
 def _wavelet(size: int, scale: int, turn: int, angles: int) -> Filter:
-    """Return a Morlet wavelet (size, size): a Gabor filter less so much envelope that its mean is 0."""
+    """Return a Morlet wavelet (size, size): a Gabor filter minus a multiple of its envelope, with mean 0."""
     angle = (int(angles / 2 - 1) - turn) * math.pi / angles
     shape = (_WIDTH * 2**scale, angle)
     wave = _gabor(size, *shape, _FREQUENCY / 2**scale, 4 / angles)

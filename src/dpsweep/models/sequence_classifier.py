@@ -1,4 +1,4 @@
-"""Text classifiers of Hugging Face's transformers, as functions of one tensor of tokens."""
+"""Text classifiers of Hugging Face's transformers with one tensor of tokens as input."""
 
 from bisect import bisect_left
 from functools import cache
@@ -34,7 +34,7 @@ class SequenceClassifier(nn.Module):
             raise BackboneError(f"{type(network).__name__} has no padding token; {instead}")
         self.padding = padding
         self.end = _token(config, "eos_token_id") if config.is_encoder_decoder else None
-        """Ends each text, once: where the decoder stands there, a network with a decoder classifies."""
+        """The end token of networks with a decoder, which classify at its only occurrence in a text."""
         if config.is_encoder_decoder and _token(config, "decoder_start_token_id") is None:
             config.decoder_start_token_id = padding
 
@@ -44,17 +44,17 @@ class SequenceClassifier(nn.Module):
 
         Args:
             name: the kind of model ("distilbert", "bert", ...).
-            arguments: of its configuration; the others keep the library's defaults.
+            arguments: of its configuration; others keep the library's defaults.
             classes: number of logits.
 
         Raises:
             ValueError: an unknown kind of model.
-            TypeError: an argument that the configuration does not know.
+            TypeError: an argument that the configuration does not have.
         """
         # transformers takes seconds to import.
         from transformers import AutoConfig, AutoModelForSequenceClassification  # noqa: PLC0415
 
-        # A configuration takes any argument without a word.
+        # A configuration accepts unknown arguments silently.
         default = AutoConfig.for_model(name)
         known = default.to_dict().keys() | default.attribute_map.keys()
         if unknown := sorted(arguments.keys() - known):
@@ -69,12 +69,12 @@ class SequenceClassifier(nn.Module):
 
     @property
     def name(self) -> str:
-        """Name the class of the network."""
+        """The name of the network's class."""
         return type(self.network).__name__
 
     @property
     def vocab_size(self) -> int:
-        """Count the tokens that the network knows."""
+        """The number of tokens in the network's vocabulary."""
         try:
             return len(self.network.get_input_embeddings().weight)  # type: ignore[operator]
         except (NotImplementedError, AttributeError):
@@ -97,10 +97,10 @@ class SequenceClassifier(nn.Module):
 
     @property
     def head_modules(self) -> list[str]:
-        """Names of the layers that transformers adds to the pretrained network, in its order.
+        """The names of the layers that transformers adds to the pretrained network, in its order.
 
-        For DistilBERT these are ``pre_classifier`` and ``classifier``; the pretrained weights have
-        neither, so both train with every method, as they do in peft.
+        For DistilBERT these are ``pre_classifier`` and ``classifier``. The pretrained weights contain
+        neither, so both train with every method, as in peft.
         """
         body = self.network.base_model_prefix
         return [
@@ -116,7 +116,7 @@ class SequenceClassifier(nn.Module):
         """
         attention = tokens != PADDING
         if self.end is not None:
-            # These networks refuse a batch whose texts have different numbers of ends.
+            # These networks refuse batches of texts with different numbers of end tokens.
             ends = tokens == self.end
             attention = attention & ~(ends & (ends.flip(1).cumsum(1).flip(1) > 1))
         numbers = torch.where(attention, tokens, self.padding)
@@ -129,15 +129,15 @@ class SequenceClassifier(nn.Module):
 def require_length(architecture: Architecture, length: int) -> None:
     """Refuse texts that are longer than a network can read.
 
-    The network itself is asked, without its numbers: what its configuration calls ``max_position_embeddings``
-    counts positions before the first token in some networks, and means no limit in others.
+    This runs the network on ``meta``, because its ``max_position_embeddings`` is not reliable: some networks
+    count positions before the first token, and for others it is not a limit.
 
     Args:
         architecture: of library transformers.
         length: of the longest text, in tokens.
 
     Raises:
-        BackboneError: naming the longest that it can read.
+        BackboneError: the texts are too long; the message contains the longest readable length.
     """
     with torch.device("meta"), Outline():
         model = SequenceClassifier.create(
@@ -147,7 +147,7 @@ def require_length(architecture: Architecture, length: int) -> None:
         return
     lengths = range(1, length)
     readable = bisect_left(lengths, True, key=lambda each: not _can_read(model, each))
-    if readable:  # else it fails for another reason, which the first pass will tell
+    if readable:  # if 0, it fails for another reason, which the first pass will show
         raise BackboneError(
             f"the texts have {length} tokens, {model.name} reads at most "
             f"{readable}: set the dataset's max_length to that or less"
@@ -155,7 +155,7 @@ def require_length(architecture: Architecture, length: int) -> None:
 
 
 def _can_read(model: SequenceClassifier, length: int) -> bool:
-    """Tell whether a network on ``meta`` has positions for a text."""
+    """Return whether a network on ``meta`` has positions for a text."""
     try:
         with torch.no_grad(), Outline():
             model(model.made_up(1, length))
@@ -165,7 +165,7 @@ def _can_read(model: SequenceClassifier, length: int) -> bool:
 
 
 def _token(config: Any, key: str) -> int | None:
-    """Return the number of a special token, the first of several; a part of the configuration may have it."""
+    """Return the first id of a special token in a configuration or its part for text, None if absent."""
     for each in (config, config.get_text_config()):
         value = getattr(each, key, None)
         if value is not None:
@@ -177,8 +177,8 @@ def _token(config: Any, key: str) -> int | None:
 def _always_masked() -> str:
     """Register torch's attention with a mask in every batch, and return its name.
 
-    By default transformers leaves the mask away where no text of a batch has padding. Then the last
-    digits of one example's gradient would depend on the other examples.
+    By default transformers omits the mask if no text of a batch has padding. Then the last digits of
+    an example's gradient would depend on the other examples.
     """
     from transformers import AttentionInterface, AttentionMaskInterface  # noqa: PLC0415
     from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Transformations of vectors, each of one example by itself: so they cost no privacy."""
+"""Transformations of feature vectors, one example at a time, so that they cost no privacy."""
 
 from torch import Tensor
 from torch.nn import functional
@@ -8,17 +8,17 @@ from dpsweep.models.architecture import BackboneError
 
 
 def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tensor:
-    """Apply a transformation of a study to float32 (N, features), each example by itself.
+    """Apply a transformation of a study to float32 (N, features), one example at a time.
 
     Raises:
-        BackboneError: the features cannot be divided into so many groups of several.
+        BackboneError: the features cannot be divided into that many groups of two or more.
     """
     match transformation:
         case None:
             return features
         case GroupNorm(groups=groups):
             width = features.shape[1]
-            # A number that is normalised alone becomes 0.
+            # A number in a group of its own would become 0.
             if width % groups or width == groups:
                 raise BackboneError(
                     f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "

@@ -1,6 +1,6 @@
-"""Published weights: safetensors files, local or from the Hugging Face hub.
+"""Published weights in safetensors files, local or from the Hugging Face hub.
 
-Only safetensors are read: a pickled checkpoint can run code when it is opened.
+Other formats are not read, because a pickled checkpoint can run code when it is opened.
 """
 
 import logging
@@ -21,7 +21,7 @@ from dpsweep.models.sequence_classifier import SequenceClassifier
 
 log = logging.getLogger(__name__)
 
-# What a config.json says about how the file was made.
+# Keys of a config.json that do not describe the architecture.
 _NOT_ARCHITECTURE = {
     *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type"),
     *("num_labels", "torch_dtype", "transformers_version"),
@@ -33,13 +33,13 @@ def load_weights(
 ) -> dict[str, Tensor]:
     """Return the float32 state of a network with the weights of a safetensors file, without head.
 
-    For timm, its own conversions apply (names of older checkpoints, another image size). Every
-    tensor must find its place and every parameter its tensor; the head alone may be anything.
+    For timm, its own conversions apply (names of older checkpoints, another image size). Each tensor
+    must match a parameter and each parameter a tensor; only the head may differ.
 
     Args:
         architecture: the network.
         path: of the file.
-        leave_out: names of modules of the file that the network does not have.
+        leave_out: names of modules in the file that the network does not have.
 
     Raises:
         BackboneError: the file is missing, not safetensors, or does not fit the architecture.
@@ -74,7 +74,7 @@ def load_weights(
     if isinstance(model, SequenceClassifier):
         _load_sequence_classifier(model, tensors, path)
         return _finite(model, path)
-    # The file's head, if any, has other classes. Ours takes its place, so that loading is strict.
+    # The file's head, if any, has other classes. Our head replaces it, so loading can be strict.
     tensors = {key: value for key, value in tensors.items() if not head.holds(key)}
     tensors |= {key: value for key, value in model.state_dict().items() if head.holds(key)}
     try:
@@ -98,12 +98,12 @@ def load_weights(
 def _load_sequence_classifier(
     model: SequenceClassifier, tensors: dict[str, Tensor], path: Path
 ) -> None:
-    """Load with the rules of transformers: names of older checkpoints, heads of other tasks."""
+    """Load with the conversions of transformers: names of older checkpoints, heads of other tasks."""
     from transformers.utils import logging  # noqa: PLC0415
 
     network: Any = model.network
     verbosity = logging.get_verbosity()
-    # Its report on what is missing or left over is long; what matters of it is raised below.
+    # Its report on missing and unexpected tensors is long; errors below contain the relevant part.
     logging.set_verbosity_error()
     try:
         loaded, report = type(network).from_pretrained(
@@ -138,10 +138,10 @@ def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
 def configured(architecture: Architecture, path: Path) -> Architecture:
     """Return an architecture with the arguments of a ``config.json`` of transformers.
 
-    Its own arguments come first. Only plain values are taken; nothing in the file is run.
+    Its own arguments take precedence. Only plain values are used; no code of the file is run.
 
     Raises:
-        BackboneError: the file is not readable, or is of another kind of model.
+        BackboneError: the file is not readable, or describes another kind of model.
     """
     from transformers import AutoConfig  # noqa: PLC0415
 
@@ -168,7 +168,7 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
     )
     if left_out:
         log.warning(
-            "%s: left out %s, which are no plain arguments of a %s; check that the network is the "
+            "%s: ignored keys %s: not arguments of %s with plain values; check that the network is the "
             "one that you mean", path, shorten(left_out), kind,
         )  # fmt: skip
     return architecture.with_defaults(**arguments)

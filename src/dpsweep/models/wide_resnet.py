@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 _GROUPS = 16
-# Keeps weights that are all but constant from being blown up. The reference takes the maximum of
-# this and the sum of squares; adding it, as fused normalisations do, scales weights by 1 - 5e-5.
+# It limits the scaling of nearly constant weights. The reference uses the maximum of this and the sum of
+# squares; fused normalisations add it, which scales weights by 1 - 5e-5.
 SMALLEST_SQUARES = 1e-4
 
 
 def standardize(weight: Tensor, gain: Tensor) -> Tensor:
     """Standardise the weights of each output channel: mean 0 and sum of squares gain^2.
 
-    Qiao et al. (2019), scaled by the fan-in as in Brock et al. (2021). Per-example gradients know
-    this function by itself (`dpsweep.gradients`), because they have to go back through it.
+    Qiao et al. (2019), scaled by the fan-in as in Brock et al. (2021). `dpsweep.gradients` has a rule for
+    this function, because per-example gradients go back through it.
 
     Args:
         weight: shape (out_channels, ...).
@@ -44,7 +44,7 @@ def standardize(weight: Tensor, gain: Tensor) -> Tensor:
 
 
 class StandardizedConv2d(nn.Conv2d):
-    """A convolution whose weights are standardised per output channel, with gain and bias."""
+    """A convolution with weights standardised per output channel, gain and bias."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1):
         super().__init__(
@@ -61,7 +61,7 @@ class StandardizedConv2d(nn.Conv2d):
 
 
 class _Block(nn.Module):
-    """Two (activation, normalisation, convolution) layers beside a skip connection."""
+    """Two (activation, normalisation, convolution) layers and a skip connection."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, *, first: bool):
         super().__init__()
@@ -69,7 +69,7 @@ class _Block(nn.Module):
         self.conv1 = StandardizedConv2d(in_channels, out_channels, 3, stride)
         self.norm2 = nn.GroupNorm(_GROUPS, out_channels)
         self.conv2 = StandardizedConv2d(out_channels, out_channels, 3)
-        # The first block of a stage changes the shape, so its skip connection does as well.
+        # The first block of a stage changes the shape, so its skip connection does too.
         self.skip: nn.Module = nn.Identity()
         if first:
             self.skip = nn.Sequential(
@@ -115,7 +115,7 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def get_classifier(self) -> nn.Module:
-        """Return the head, as timm's networks do."""
+        """Return the head, like networks of timm."""
         return self.head
 
     def forward(self, input: Tensor) -> Tensor:
