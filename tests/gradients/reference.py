@@ -1,4 +1,4 @@
-"""The private gradient as its definition says: one example after the other, by autograd in float64.
+"""The reference: per-example gradients by definition, one after the other with autograd in float64.
 
 It shares no code with the engines.
 """
@@ -19,7 +19,7 @@ GAMMA = 0.3
 
 
 def one_by_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of each example, and its gradients by parameter, shape (examples, *shape)."""
+    """Return the loss of each example, and its gradients by parameter, shape (examples, *shape)."""
     wide = next(case.model.parameters()).dtype == torch.float64
     model = case.model if wide else copy.deepcopy(case.model).double()
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -40,7 +40,7 @@ def lengths(rows: dict[str, Tensor], like: Tensor) -> Tensor:
 
 
 def factors(norms: Tensor, bound: float) -> dict[Clipping, Tensor]:
-    """The factors of every rule."""
+    """Return the factors of every clipping rule."""
     return {
         FlatClipping(bound): torch.minimum(torch.full_like(norms, 1 / bound), 1 / norms),
         AutomaticClipping(GAMMA): 1 / (norms + GAMMA),
@@ -49,7 +49,7 @@ def factors(norms: Tensor, bound: float) -> dict[Clipping, Tensor]:
 
 
 def build(case: Case, engine: str, **options: Any) -> GradientEngine:
-    """Make an engine by itself; `auto` alone looks at the network, and compares engines with the loop."""
+    """Make an engine; only `auto` checks the network and compares engines with the loop."""
     if engine == "auto":
         return make_engine(engine, case.model, case.head, **options)
     return (_ENGINES | {"opacus": OpacusEngine})[engine](case.model, case.head, **options)
@@ -58,10 +58,10 @@ def build(case: Case, engine: str, **options: Any) -> GradientEngine:
 def check(
     case: Case, engine: str = "auto", tolerance: float = 1e-10, **options: Any
 ) -> GradientEngine:
-    """See that an engine gives the losses, norms, sums and gradients of single examples; return it.
+    """Check losses, norms, sums and gradients of an engine against the reference; return the engine.
 
     Args:
-        case: the network and a batch of which some examples are masked.
+        case: the network and a batch with some masked examples.
         engine: its name.
         tolerance: relative to the largest number of a parameter's gradient.
         options: of the engine.
@@ -72,7 +72,7 @@ def check(
     made = build(case, engine, **options)
     mask, norms = case.mask, lengths(rows, losses)
     head = lengths({name: rows[name] for name in case.head}, losses)
-    # Some examples are longer than this bound, and others not.
+    # Some gradients are longer than this bound, and others not.
     bound = float(norms[mask].median())
     largest = max(float(each.abs().max()) for each in rows.values())
 
@@ -91,7 +91,7 @@ def check(
         sums = {
             name: torch.einsum("b,b...->...", factor * mask, each) for name, each in rows.items()
         }
-        # The loss does not depend on the bias of attention keys: their gradients are rounding.
+        # The loss does not depend on the bias of attention keys: its gradients are rounding errors.
         share = 1e-4 if tolerance < 1e-8 else 1e-2
         least = share * max(float(each.abs().max()) for each in sums.values())
         for name, wanted in sums.items():

@@ -1,4 +1,4 @@
-"""Micro-batches that are none get one sentence; what can be computed is."""
+"""Invalid micro-batches are refused with one sentence; valid ones are computed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def batch(**changes: Any) -> dict[str, Any]:
     return {"inputs": inputs, "labels": labels, "mask": mask} | changes
 
 
-# What is no micro-batch, and what is said of it.
+# Invalid parts of a micro-batch, and the messages.
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "labels": [
         (torch.tensor([0, 1, -100, 2, 3]), "found one that is no class.*allowed: 0 to 4"),
@@ -60,9 +60,9 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     [(name, *each) for name, several in WRONG.items() for each in several],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_what_is_no_micro_batch_is_refused(name: str, value: Any, said: str, engine: str) -> None:
+def test_invalid_micro_batches_are_refused(name: str, value: Any, said: str, engine: str) -> None:
     made = make_engine(engine, net())
-    # At a later call, a network that cannot read is one that breaks.
+    # At a later call, inputs that the network cannot read are an error of the network.
     again = "weights" not in said and "multiplied" not in said
     for _ in range(1 + again):
         with pytest.raises(UnsupportedModelError, match=f"^{name}: {said}"):
@@ -70,8 +70,8 @@ def test_what_is_no_micro_batch_is_refused(name: str, value: Any, said: str, eng
         made.clipped_sum(**batch(), clipping=NoClipping())
 
 
-def test_labels_of_a_head_alone() -> None:
-    """A crash of torch, were they not looked at; what is masked counts for nothing, whatever its label is."""
+def test_invalid_labels_of_a_linear_layer_are_refused() -> None:
+    """Without the check torch would crash. Labels of masked examples are ignored."""
     made = make_engine("auto", nn.Linear(WIDTH, CLASSES))
     labels, mask = torch.tensor([0, -100]), torch.ones(2, dtype=torch.bool)
     with pytest.raises(UnsupportedModelError, match=r"labels: .*allowed: 0 to 4"):
@@ -80,14 +80,14 @@ def test_labels_of_a_head_alone() -> None:
     assert norms[0] > 0 and norms[1] == 0
 
 
-def test_no_gradients_in_inference_mode() -> None:
+def test_inference_mode_is_refused() -> None:
     made = make_engine("auto", net())
     with torch.inference_mode(), pytest.raises(UnsupportedModelError, match="inference_mode"):
         made.clipped_sum(**batch(), clipping=NoClipping())
 
 
 class Reads(nn.Module):
-    """Reads numbers of a certain kind only."""
+    """A network that reads only certain numbers."""
 
     def __init__(self, read: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -112,14 +112,12 @@ NUMBERS = batch()["inputs"].double().sigmoid()
     ],
     ids=["logarithms", "probabilities", "categories", "integers of one dimension"],
 )
-def test_networks_that_read_no_normal_numbers(
-    read: Callable[[Tensor], Tensor], inputs: Tensor
-) -> None:
+def test_networks_with_restricted_inputs(read: Callable[[Tensor], Tensor], inputs: Tensor) -> None:
     check(Case(Reads(read).double(), HEAD, **batch(inputs=inputs)))
 
 
 @pytest.mark.parametrize("engine", ["auto", "loop", "opacus"])
-def test_an_empty_micro_batch_counts_for_nothing(engine: str) -> None:
+def test_empty_micro_batch_contributes_nothing(engine: str) -> None:
     made = make_engine(engine, net())
     empty = {name: each[:0] for name, each in batch().items()}
     for _ in range(2):
@@ -130,7 +128,7 @@ def test_an_empty_micro_batch_counts_for_nothing(engine: str) -> None:
         made.clipped_sum(**batch(), clipping=NoClipping())
 
 
-def test_inputs_with_gradients_of_their_own() -> None:
+def test_inputs_may_require_gradients() -> None:
     model, given = net(), batch()
     wanted = make_engine("auto", model).clipped_sum(**given, clipping=NoClipping())
     given["inputs"].requires_grad_()

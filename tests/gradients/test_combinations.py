@@ -1,7 +1,7 @@
-"""Everything that the paper's study combines has the gradients of single examples.
+"""All backbones and methods of the paper's study have the reference gradients.
 
-The combinations are read from `config.yaml`, so that a new one is tested or fails here. Networks are the
-study's own with fewer and smaller layers, where they have arguments for it.
+The combinations are those of `config.yaml`, so a new one is tested or fails here. Networks are those of the
+study with fewer and smaller layers, if they have arguments for it.
 """
 
 from pathlib import Path
@@ -28,20 +28,20 @@ SMALLER: dict[str, dict[str, Any]] = {
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "vocab_size": 30}
     | {"max_position_embeddings": LENGTH},
 }
-# The dataset of a sweep is no part: images of all datasets reach the network in one form.
+# Without the dataset, because images of all datasets have the same form in the network.
 COMBINATIONS = sorted({(sweep.backbone, sweep.method) for sweep in STUDY.sweeps.values()})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("backbone", "method"), COMBINATIONS)
-def test_gradients_are_those_of_single_examples(backbone: str, method: str) -> None:
+def test_gradients_equal_the_reference(backbone: str, method: str) -> None:
     architecture = named_architecture(STUDY.backbones[backbone])
     smaller = architecture.arguments | SMALLER[backbone]
     with seeded(0):
         model = create(architecture.model_copy(update={"arguments": smaller}), CLASSES)
         apply_method(model, STUDY.methods[method])
         set_statistics(model)
-        for parameter in model.parameters():  # no zeros that would hide an error
+        for parameter in model.parameters():  # zeros would hide errors
             parameter.data += 0.02 * torch.randn_like(parameter)
         text = isinstance(model, SequenceClassifier)
         inputs = model.made_up(4, LENGTH) if text else torch.randn(4, 3, SIZE, SIZE).double()

@@ -1,4 +1,4 @@
-"""Per-example gradients of a convolution, in each of the ways in which they are computed."""
+"""Per-example gradients of convolutions, for each way to compute them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from dpsweep.gradients import per_example
 from dpsweep.gradients.parametrizations import Derived
 from dpsweep.models.wide_resnet import StandardizedConv2d
 
-# Input and output channels, and the size of images.
+# Input channels, output channels, and the size of images.
 SIZES = {"few pixels": (4, 6, 7, 7), "many pixels": (4, 6, 15, 15), "many channels": (16, 48, 3, 4)}
 # Kernel, stride, padding, dilation and groups.
 SETTINGS: list[tuple[Any, ...]] = [
@@ -29,7 +29,7 @@ def check_convolution(
     *,
     silent: bool = False,
 ) -> None:
-    """Compare a convolution under a head with gradients of single examples; a gain may be zero."""
+    """Compare a convolution with a head with the reference; if ``silent``, a gain is zero."""
     random = torch.Generator().manual_seed(0)
     model = nn.Sequential(
         convolution, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(3)
@@ -48,7 +48,7 @@ def check_convolution(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_gradients_are_those_of_single_examples(size: str, setting: tuple[Any, ...]) -> None:
+def test_gradients_equal_the_reference(size: str, setting: tuple[Any, ...]) -> None:
     channels, out, *image = SIZES[size]
     check_convolution(nn.Conv2d(channels, out, *setting), [channels, *image])
 
@@ -59,7 +59,7 @@ def test_gradients_are_those_of_single_examples(size: str, setting: tuple[Any, .
 def test_gradients_of_standardised_weights(
     kind: str, size: str, stride: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their norms have a closed form, but for groups of channels."""
+    """Their norms have a closed form, except for groups of channels."""
     monkeypatch.setattr(per_example, "_AT_ONCE", (chunk, chunk))
     channels, out, *image = SIZES[size]
     groups = 1 + (kind == "BiT in groups")

@@ -1,4 +1,4 @@
-"""`auto` takes the fastest engine that gives the gradients of the loop with a network, and says so."""
+"""`auto` chooses the fastest engine that gives the gradients of the loop, and warns if it is slow."""
 
 import logging
 import re
@@ -21,8 +21,8 @@ def chosen(model: nn.Module, head: frozenset[str], *batch: torch.Tensor) -> str:
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf"), 1e30])
-def test_the_choice_does_not_depend_on_values(value: float) -> None:
-    """A diverged trial that is continued takes the engine that it had."""
+def test_choice_does_not_depend_on_parameter_values(value: float) -> None:
+    """A diverged trial uses the same engine when it is continued."""
     case = make("vit-all")
     for parameter in case.model.parameters():
         nn.init.constant_(parameter, value)
@@ -30,7 +30,7 @@ def test_the_choice_does_not_depend_on_values(value: float) -> None:
 
 
 @pytest.mark.parametrize(("features", "label"), [(13, 0), (1024, 0), (1024, 19)])
-def test_a_linear_layer_takes_its_own_whatever_the_label_of_the_first_example_is(
+def test_linear_layers_use_the_linear_engine_for_every_first_label(
     features: int, label: int
 ) -> None:
     batch = torch.zeros(2, features), torch.full((2,), label)
@@ -49,10 +49,10 @@ def test_a_linear_layer_takes_its_own_whatever_the_label_of_the_first_example_is
         ("two names, factors", "'layer.one.weight'"),
     ],
 )
-def test_one_line_names_the_layer_and_how_slow_the_engine_is(
+def test_slow_engines_warn_once_with_layer_and_cost(
     name: str, found: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not advise to ask for auto, which was asked for."""
+    """The warning does not recommend `auto`, which is in use already."""
     _, for_few, for_many = LAYERS[name]
     monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", 0 if for_many else 2**20)
     case = on_layer(name)
@@ -67,21 +67,21 @@ def test_one_line_names_the_layer_and_how_slow_the_engine_is(
     assert len(said) < 300 and "\n" not in said
 
 
-def test_no_warning_where_the_fast_engines_serve(caplog: pytest.LogCaptureFixture) -> None:
+def test_fast_engines_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
     case = make("vit-all")
     with caplog.at_level(logging.WARNING):
         make_engine("auto", case.model, case.head).norms(*case.batch)
     assert not caplog.records
 
 
-def test_an_engine_that_is_asked_for_by_name_says_that_it_cannot() -> None:
-    """What torch says of a vectorised pass names neither an engine nor a network."""
+def test_named_engine_that_cannot_compute_the_model_is_an_error() -> None:
+    """The message of torch for a vectorised pass names neither the engine nor the network."""
     case = on_layer("LSTM")
     with pytest.raises(UnsupportedModelError, match=r"^engine 'vmap' cannot compute Net \(.+\)"):
         make_engine("vmap", case.model, case.head).norms(*case.batch)
 
 
-def test_an_engine_without_memory_is_not_one_that_does_not_know_the_model(
+def test_out_of_memory_does_not_change_the_choice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_memory(*_: object) -> None:
@@ -97,10 +97,10 @@ def test_an_engine_without_memory_is_not_one_that_does_not_know_the_model(
     assert made.choose(case.inputs, case.labels)[0] == "expanded"
 
 
-def test_an_engine_that_is_wrong_behind_a_head_of_zeros_is_not_chosen(
+def test_wrong_engine_is_not_chosen_for_a_zero_head(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Training starts with such a head, which gives the layers behind it no gradient to compare."""
+    """Training starts with such a head, which makes the gradients of all layers before it zero."""
     grouped = ExpandedEngine._grouped
 
     def wrong(engine: ExpandedEngine, rows: dict[str, torch.Tensor]) -> list[PerExampleGradients]:

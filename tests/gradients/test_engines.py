@@ -1,4 +1,4 @@
-"""The private gradient of every engine is that of single examples, whatever the layer and the clipping."""
+"""Every engine gives the reference gradients, for all layers and clipping rules."""
 
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ NETWORKS = {
     ("engine", "name"), [(engine, name) for engine, names in NETWORKS.items() for name in names]
 )
 def test_networks(engine: str, name: str) -> None:
-    """In float64 with its precision; a linear layer's norms are float32 in any case."""
+    """In float64 with its precision; the norms of the linear engine are always float32."""
     check(make(name), engine, 1e-5 if engine == "linear" else 1e-10)
 
 
@@ -57,7 +57,7 @@ def test_networks_in_float32(engine: str, name: str) -> None:
     ],
 )
 def test_layers(name: str, limit: int, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the fastest engine that knows them, for few parameters and for many."""
+    """Each layer uses the fastest engine that supports it, for few and for many parameters."""
     monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", limit)
     case = on_layer(name)
     made = check(case)
@@ -73,7 +73,7 @@ def test_chunks_of_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def every_rule() -> nn.Module:
-    """What few parameters are used for: copies, a head that has none, and numbers that they meet."""
+    """Return a network with all rules for few parameters: layers, factors of the head, elementwise ones."""
 
     def function(self: Any, images: Tensor) -> Tensor:
         x = F.relu_(self.group_norm(self.stem(images))).flatten(2).mT
@@ -99,15 +99,15 @@ def every_rule() -> nn.Module:
     ["rules", "vit-lora", "bit-film"],
 )
 def test_expanded_engine_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forward pass can be captured as a whole, which is what compiling it needs."""
+    """The whole forward pass is one graph, as compiling requires."""
     case = make("vit-film" if name == "rules" else name)
     if name == "rules":
         case = replace(case, model=every_rule().double(), head=HEAD)
     torch.compiler.reset()
-    # Without generating code, which takes half a minute.
+    # Do not generate code, which takes half a minute.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     made = check(case, "expanded", compile=True)
-    # On a CPU, batches have as many rows as they have examples.
+    # On a CPU, batches are not padded to a fixed size.
     fewer = [each[:3] for each in case.batch]
     found = made.clipped_sum(*fewer, NoClipping()).gradients
     for key, each in one_by_one(case)[1].items():
@@ -129,7 +129,7 @@ def test_autocast_keeps_norms_and_sums_in_float32(engine: str, name: str) -> Non
     exact, made = (build(case, engine, autocast=each) for each in (None, torch.bfloat16))
     full, half = (each.clipped_sum(*case.batch, FlatClipping(1.0)) for each in (exact, made))
     assert half.norms.dtype == half.losses.dtype == torch.float32
-    # A rounding is off by at most 1/256. Group normalisation over a handful of numbers enlarges it.
+    # Rounding errors are at most 1/256. Group normalisation over few numbers enlarges them.
     bound = 0.2 if name == "wide_resnet-all" else 4 / 256
     sums = [torch.cat([each.flatten() for each in one.gradients.values()]) for one in (half, full)]
     assert 0 < (sums[0] - sums[1]).norm() < bound * sums[1].norm()
@@ -139,13 +139,13 @@ def test_autocast_keeps_norms_and_sums_in_float32(engine: str, name: str) -> Non
         wide = torch.float64 if name in ("vit-film", "vit-lora") else torch.float32
         assert {gradient.dtype for gradient in alone.gradients.values()} == {wide}
         flat = torch.cat([gradient.float().flatten() for gradient in alone.gradients.values()])
-        # A norm taken from numbers in bfloat16 would miss by 1e-3.
+        # A norm of numbers in bfloat16 would be off by 1e-3.
         torch.testing.assert_close(flat.norm(), torch.tensor(1.0), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("bound", [None, 0.5, 5.0])
-def test_a_linear_layer_keeps_its_bias_under_autocast(bound: float | None) -> None:
-    """It is as large as the weights, and without it an example has another gradient."""
+def test_linear_engine_keeps_the_bias_under_autocast(bound: float | None) -> None:
+    """The bias is as large as the weights; without it the gradients would be different."""
     case = make("linear-head", torch.float32, examples=40)
     assert isinstance(case.model, nn.Linear)
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_a_linear_layer_keeps_its_bias_under_autocast(bound: float | None) -> No
     engine = engines.LinearEngine(case.model, autocast=torch.bfloat16)
     found = engine.clipped_sum(*case.batch, clipping)
     wanted = make_engine("loop", case.model, case.head).clipped_sum(*case.batch, clipping)
-    # bfloat16 has 8 bits: logits differ by a share of 2^-8 of their largest term.
+    # bfloat16 has 8 bits: errors of logits are 2^-8 times their largest term.
     torch.testing.assert_close(found.losses, wanted.losses, rtol=0.05, atol=0.05)
     torch.testing.assert_close(found.norms, wanted.norms, rtol=0.05, atol=0.05)
     for name, gradient in wanted.gradients.items():

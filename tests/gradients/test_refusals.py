@@ -1,4 +1,4 @@
-"""What has no private gradient is refused by name, and left as it was: networks, their state, and outputs."""
+"""Networks without private gradients are refused by name and not changed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ WITH_RULES = ("expanded", "bookkeeping")
 
 
 class Refused(NamedTuple):
-    """A network, what its refusal says, and by which engines."""
+    """A network, the message of its refusal, and the engines that refuse it."""
 
     build: Callable[[], nn.Module]
     said: str
@@ -36,24 +36,24 @@ def on(
     return lambda: Net(layer(), width).train(train)
 
 
-# -- networks whose examples have no gradient of their own ------------------------------------------
+# -- networks without per-example gradients ---------------------------------------------------------
 
 
 def linear_of(function: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
-    """Build a linear layer of what some function makes of a batch."""
+    """Return a builder of a linear layer on a function of the batch."""
     return on(
         lambda: Layer(lambda self, x: self.linear(function(x)), linear=nn.Linear(WIDTH, WIDTH))
     )
 
 
 def quantised(x: Tensor) -> Tensor:
-    """Round to 255 levels up to the largest number of the batch; gradients pass."""
+    """Round to 255 levels up to the largest number of the batch; the gradient is the identity."""
     step = x.abs().max() / 127
     return x + ((x / step).round() * step - x).detach()
 
 
 def tied(*, parameter: bool = False, frozen: bool = False) -> nn.Module:
-    """Two layers that share a parameter, or the memory of two."""
+    """Return a network with two layers that share a parameter, or only its memory."""
     first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     if parameter:
         second.weight = first.weight
@@ -67,7 +67,7 @@ SEEN = [0.0]
 
 
 def elsewhere(x: Tensor) -> Tensor:
-    """Keep something where nobody looks."""
+    """Store a number outside the network."""
     SEEN[0] += 0.1
     return x * (1 + SEEN[0])
 
@@ -118,7 +118,7 @@ MIXING = {
             "a scale for the whole batch": quantised,
         }.items()
     },
-    # Nothing in the shapes tells that an engine would mix examples; the comparison does.
+    # Shapes do not show that an engine would mix examples; the comparison does.
     **{
         f"rows in another order, {width}": Refused(
             on(partial(TokensFirst, width, width), width),
@@ -172,7 +172,7 @@ UNKNOWN = {
         f"{layer.func.__name__} by Opacus": Refused(on(layer, train=False), said, ("opacus",))
         for layer, said in (
             (partial(nn.LSTM, WIDTH, WIDTH), r"'layer'.*refused by Opacus"),
-            # Its hooks would put them in train mode.
+            # The hooks would switch them to train mode.
             (partial(nn.BatchNorm1d, TOKENS), r"'layer'.*hooks of Opacus"),
             (partial(BatchNormAct2d, TOKENS), r"'layer'.*hooks of Opacus"),
         )
@@ -183,13 +183,13 @@ UNKNOWN = {
 }
 
 
-# -- networks that keep something of the examples ---------------------------------------------------
+# -- networks that store data of the examples -------------------------------------------------------
 
 Keep = Callable[[Any, Tensor], object]
 
 
 class Keeping(Layer):
-    """Does something with its inputs, and gives them on."""
+    """A layer that calls a function with its inputs, and returns the inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.function(self, x)
@@ -197,13 +197,13 @@ class Keeping(Layer):
 
 
 class Sharing(Keeping):
-    """Has an attribute that all layers of its kind share."""
+    """A layer with an attribute of its class."""
 
     seen: ClassVar[list[Tensor]] = []
 
 
 class Counting(nn.Module):
-    """Has its counter in the state, and nowhere else where one would look."""
+    """A layer with a counter in its extra state and in a closure only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ def write(self: Any, x: Tensor) -> None:
 
 
 def initialise(self: Any, x: Tensor) -> None:
-    """Note the mean of the first batch, for all later ones (ActNorm)."""
+    """Store the mean of the first batch (ActNorm)."""
     if not self.done:
         kept = self.kept[0] if isinstance(self.kept, list) else self.kept
         kept.data.copy_(x.mean((0, 1)))
@@ -239,7 +239,7 @@ def initialise(self: Any, x: Tensor) -> None:
 
 
 def kept_in(keep: Keep, said: str, *engines: str, **state: Callable[[], Any]) -> Refused:
-    """Refuse a layer that keeps something in its state; each part is a function that makes it."""
+    """Return the case of a layer that stores data in its state, whose parts are made by functions."""
 
     def build() -> nn.Module:
         return Net(Keeping(keep, **{name: make() for name, make in state.items()}), WIDTH)
@@ -248,7 +248,7 @@ def kept_in(keep: Keep, said: str, *engines: str, **state: Callable[[], Any]) ->
 
 
 def changing(first: Callable[[], Any], new: Callable[[Any, Tensor], Any], said: str) -> Refused:
-    """Refuse a layer that changes an attribute with every batch."""
+    """Return the case of a layer that changes an attribute with every batch."""
     return kept_in(lambda self, x: setattr(self, "kept", new(self.kept, x)), said, kept=first)
 
 
@@ -262,7 +262,7 @@ def hooked(kind: str) -> nn.Module:
     seen: Tensor = layer.seen  # type: ignore[assignment]
     if kind == "backward":
         layer.register_full_backward_hook(lambda module, *_: module.seen.add_(1) and None)
-    else:  # knows the layer itself, also on a copy of it
+    else:  # it writes to the original layer, even from a copy
         layer.register_forward_hook(lambda *found: seen.add_(found[2].detach().sum()) and None)
     return layer
 
@@ -357,7 +357,7 @@ KEEPING = {
 }
 
 
-# -- outputs that are no logits, and dropout --------------------------------------------------------
+# -- outputs that are not logits, and dropout -------------------------------------------------------
 
 
 def outputs(change: Callable[[Tensor], Any], classes: int = CLASSES) -> nn.Module:
@@ -411,9 +411,9 @@ def state(model: nn.Module) -> dict[str, Tensor]:
     ("case", "engine"),
     [(name, engine) for name, each in REFUSED.items() for engine in each.engines],
 )
-def test_refused_by_name(case: str, engine: str) -> None:
+def test_models_are_refused_by_name(case: str, engine: str) -> None:
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # of other weights, spectral norms may have converged already
+        torch.manual_seed(0)  # with other weights, spectral norms may have converged already
         model = REFUSED[case].build()
     before, given = state(model), batch(model)
     inputs = given[0].clone()
@@ -431,7 +431,7 @@ def test_refused_by_name(case: str, engine: str) -> None:
         ("loop", HEAD | {"head.scale"}, {}, r"found head\.scale; allowed: names of"),
     ],
 )
-def test_engines_that_cannot_be_made(
+def test_invalid_engine_options_are_refused(
     engine: str, head: frozenset[str], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
@@ -446,18 +446,18 @@ class Spoiled(nn.Linear):
         return output
 
 
-def test_input_modified_in_place() -> None:
-    """Under autocast, training without privacy does not notice: it keeps a copy of the input."""
+def test_input_modified_in_place_is_refused() -> None:
+    """Under autocast, training without privacy does not fail, because it keeps a copy of the input."""
     model = Net(Spoiled(40, 40), 40)
     with pytest.raises(UnsupportedModelError, match="modified in place"):
         BookkeepingEngine(model, HEAD).clipped_sum(*batch(model), NoClipping())
 
 
-# -- texts that say little ---------------------------------------------------------------------
+# -- inputs with few tokens --------------------------------------------------------------------
 
 
 def few_tokens(*, mixes: bool) -> nn.Module:
-    """Mixes examples, or keeps the last batch."""
+    """Return a network that mixes examples, or stores the last batch."""
 
     def function(self: Any, tokens: Tensor) -> Tensor:
         rows = self.table(tokens).flatten(1)[:, -WIDTH:]
@@ -478,8 +478,8 @@ def few_tokens(*, mixes: bool) -> nn.Module:
     ids=str,
 )
 @pytest.mark.parametrize("mixes", [True, False])
-def test_texts_that_are_the_same_in_another_order(tokens: list[Any], mixes: bool) -> None:
-    """Nothing would tell that they are mixed, or that what is kept of them is no cache of constants."""
+def test_few_tokens_show_mixing_and_state(tokens: list[Any], mixes: bool) -> None:
+    """A permutation may equal the text itself, and then shows neither mixing nor stored examples."""
     inputs = torch.tensor(tokens)
     labels = torch.zeros(len(inputs), dtype=torch.int64)
     said = "Layer mixes the examples" if mixes else "'last'"

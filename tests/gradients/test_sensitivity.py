@@ -1,4 +1,4 @@
-"""No example, however strange, contributes more than 1 to a sum."""
+"""No example contributes more than 1 to a sum, whatever its inputs."""
 
 import math
 
@@ -51,7 +51,7 @@ def test_contribution_is_at_most_one(engine: str, name: str) -> None:
 @pytest.mark.parametrize("scale", [math.nan, 1e38])
 @each_engine
 def test_nonfinite_examples_are_zeroed_and_counted(engine: str, name: str, scale: float) -> None:
-    """Their sum is that of the others, although all are computed together."""
+    """The sum equals that of the other examples, although all are computed together."""
     case = make(name, torch.float32)
     made = build(case, engine)
     inputs = with_example(case, case.inputs[1] * scale)
@@ -103,11 +103,11 @@ def test_zero_gradient_stays_zero(engine: str) -> None:
 
 @of_any_model
 def test_factor_is_the_exact_minimum(engine: str) -> None:
-    """At C = 1e-5 a gradient of norm 1.05 C has length 1, one of norm 0.95 C has 0.95."""
+    """At C = 1e-5 a gradient of norm 1.05 C contributes 1, one of norm 0.95 C contributes 0.95."""
     model = nn.Linear(1, 2, bias=False).double()
     nn.init.zeros_(model.weight)
     made = make_engine(engine, model, frozenset({"weight"}))
-    # With zero weights the gradient is (p - y) x = (-+1/2, +-1/2) x, of norm |x| / sqrt(2).
+    # With zero weights the gradient is (p - y) x = (-+1/2, +-1/2) x, with norm |x| / sqrt(2).
     for ratio in (0.5, 0.95, 1.0, 1.05, 3.0):
         inputs = torch.tensor([[math.sqrt(2) * ratio * 1e-5]], dtype=torch.float64)
         result = made.clipped_sum(
@@ -118,10 +118,10 @@ def test_factor_is_the_exact_minimum(engine: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["expanded", "linear"])
-def test_a_sum_of_few_parameters_does_not_depend_on_the_micro_batches(name: str) -> None:
-    """Adding an example moves all later ones to other places; only its own gradient may show."""
+def test_sum_does_not_depend_on_micro_batches(name: str) -> None:
+    """An added example moves all later ones to other places; the sum changes only by its gradient."""
     generator = torch.Generator().manual_seed(0)
-    examples, width = 3000, 30
+    examples, width = 1000, 30
     head = nn.Linear(width, 4)
     nn.init.normal_(head.weight, std=0.1, generator=generator)
     nn.init.zeros_(head.bias)
@@ -141,27 +141,27 @@ def test_a_sum_of_few_parameters_does_not_depend_on_the_micro_batches(name: str)
         return torch.stack([flat(part).double() for part in parts]).sum(0)
 
     whole = torch.arange(examples)
-    for left_out in (0, 1234):
+    for left_out in (0, 434):
         difference = total(whole) - total(whole[whole != left_out])
         assert float(difference.norm()) == pytest.approx(1, abs=2e-6)
         alone = total(whole[whole == left_out])
-        # Gradients of other micro-batches are the same to the bit, or nearly so.
+        # Gradients in other micro-batches are the same except for rounding.
         torch.testing.assert_close(difference, alone, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("engine", ["loop", "expanded", "bookkeeping", "vmap"])
 def test_norms_of_many_parameters(engine: str) -> None:
-    """torch's norm of one long vector is too small by 2e-4 at this size, and the factor too large."""
+    """torch's norm of a long vector is 2e-4 too small at this size, so its factor is too large."""
     model = nn.Sequential(nn.Linear(2000, 2000, bias=False), nn.Linear(2000, 2, bias=False))
     made = make_engine(engine, model, frozenset({"1.weight"}))
-    inputs = torch.randn(3, 2000, generator=torch.Generator().manual_seed(0))
-    alone, labels = torch.tensor([False, True, False]), torch.tensor([0, 1, 0])
+    inputs = torch.randn(2, 2000, generator=torch.Generator().manual_seed(0))
+    alone, labels = torch.tensor([False, True]), torch.tensor([0, 1])
     result = made.clipped_sum(inputs, labels, alone, FlatClipping(1e-5))
     assert float(flat(result).double().norm()) == pytest.approx(1, abs=2e-6)
 
 
 class PrecisionSpy(NoClipping):
-    """Notes with which precision a GPU would multiply, whenever it is asked for factors."""
+    """A rule that records the precision of a GPU's multiplications at every call."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -178,7 +178,7 @@ class PrecisionSpy(NoClipping):
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 @of_any_model
 def test_sums_are_not_in_reduced_precision(engine: str, autocast: torch.dtype | None) -> None:
-    """Nor are forward passes, which a hook sees."""
+    """Forward passes are not in reduced precision either, as a hook records."""
     if engine == "opacus" and autocast is not None:
         pytest.skip("refuses autocast")
     case = make("vit-film", torch.float32)
@@ -195,8 +195,8 @@ def test_sums_are_not_in_reduced_precision(engine: str, autocast: torch.dtype | 
 
 @pytest.mark.parametrize("difference", [0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1.0])
 @pytest.mark.parametrize("kind", ["linear", "convolution", "embedding"])
-def test_tokens_that_cancel(kind: str, difference: float) -> None:
-    """Norms from factors do not drown in rounding when a gradient is a small difference."""
+def test_norms_of_tokens_that_cancel(kind: str, difference: float) -> None:
+    """Norms from factors are not too small when a gradient is a small difference of large terms."""
     generator = torch.Generator().manual_seed(0)
     g = torch.randn(20, 4, 96, generator=generator)
     a = torch.randn(20, 4, 96, generator=generator)
@@ -226,7 +226,7 @@ def test_tokens_that_cancel(kind: str, difference: float) -> None:
 
 
 class _UnderFrozenHead(nn.Module):
-    """A standardised convolution whose weights and gains alone train."""
+    """A network in which only the weights and gains of a standardised convolution train."""
 
     def __init__(self, padding: int, stride: int) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class _UnderFrozenHead(nn.Module):
 def test_standardised_convolutions_on_nearly_uniform_images(
     padding: int, stride: int, size: int, amplitude: float
 ) -> None:
-    """What the images share is nearly all of a gradient, and standardisation removes it."""
+    """Standardisation removes the mean of the images, which is nearly all of a gradient."""
     generator = torch.Generator().manual_seed(0)
     with seeded(0):
         model = _UnderFrozenHead(padding, stride)
@@ -262,10 +262,10 @@ def test_standardised_convolutions_on_nearly_uniform_images(
 
 
 @pytest.mark.parametrize("amplitude", [1e-2, 1.0, 1e2])
-def test_gradients_along_standardised_weights_have_no_norm_below_their_rounding(
+def test_norms_along_standardised_weights_are_at_least_their_rounding_error(
     amplitude: float,
 ) -> None:
-    """Images that are the standardised kernels themselves: nearly all of a gradient is removed."""
+    """If images equal the standardised kernels, standardisation removes nearly all of a gradient."""
     with seeded(0):
         model = nn.Sequential(
             StdConv2d(3, 16, 3, padding=0), nn.ReLU(), nn.Flatten(), nn.Linear(16, 10)
@@ -285,10 +285,8 @@ def test_gradients_along_standardised_weights_have_no_norm_below_their_rounding(
 
 @pytest.mark.parametrize("tokens", [8, 197])
 @pytest.mark.parametrize("width", [4, 32])
-def test_ghost_norms_of_tokens_that_all_but_cancel_are_never_too_small(
-    tokens: int, width: int
-) -> None:
-    """At every size of what is left, around that of rounding above all."""
+def test_ghost_norms_of_nearly_cancelling_tokens_are_not_too_small(tokens: int, width: int) -> None:
+    """For remainders of every size, in particular near the rounding error."""
     generator = torch.Generator().manual_seed(1)
     shape = (200, tokens, width)
     inputs = torch.randn(200, 1, width, generator=generator).expand(shape)

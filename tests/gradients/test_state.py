@@ -1,4 +1,4 @@
-"""Networks that keep nothing of the examples are computed; one that begins to, or changes, is refused."""
+"""Stateless networks are supported; a network that starts to store data, or changes, is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,14 +36,14 @@ class Attention(nn.Module):
 
 
 def fill_cache(self: Keeping, x: Tensor) -> None:
-    """Keep what is the same whatever the examples are."""
+    """Store a constant that does not depend on the examples."""
     self.cache.setdefault(x.shape[1], torch.arange(x.shape[1]))
 
 
 def adapted() -> nn.Module:
-    """Adapters that peft merges into the weights of attention, and takes out again.
+    """Return a model with adapters that peft merges into the weights of attention, and removes again.
 
-    An engine that fails halfway must leave nothing of that to the next one.
+    An engine that fails halfway must not leave merged weights for the next engine.
     """
     model = Net(Attention(), WIDTH)
     configuration = LoraConfig(r=2, target_modules=["attention"], init_lora_weights=False)
@@ -78,18 +78,18 @@ HARMLESS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", HARMLESS)
-def test_what_keeps_nothing_gives_the_gradients_of_single_examples(case: str) -> None:
+def test_stateless_models_have_the_reference_gradients(case: str) -> None:
     model = HARMLESS[case]().double()
     inputs, labels, mask = batch(model)
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     check(Case(model, HEAD, inputs, labels, mask))
 
 
-# -- what changes later ------------------------------------------------------------------------
+# -- later changes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["auto", "vmap"])
-def test_what_begins_to_write_later_updates_nothing(engine: str) -> None:
+def test_model_that_starts_to_write_later_is_not_updated(engine: str) -> None:
     begun: list[bool] = []
     model = statistics(lambda self, x: begun and write(self, x))
     private = PrivateOptimizer(
@@ -103,7 +103,7 @@ def test_what_begins_to_write_later_updates_nothing(engine: str) -> None:
     private.step([batch(model)])
     before = model.head.weight.clone()
     begun.append(True)
-    # Functions of torch's own refuse to write, in words of their own.
+    # Some functions of torch refuse the write first, with their own message.
     with pytest.raises(
         (UnsupportedModelError, RuntimeError), match=r"layer\.mean|in-place|inplace"
     ):
@@ -138,7 +138,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_trained_must_stay_the_same(change: str) -> None:
+def test_changed_models_are_refused(change: str) -> None:
     written = statistics(lambda self, x: self.training and write(self, x)).layer
     layers = nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.BatchNorm1d(TOKENS), written
     model = Net(nn.Sequential(*layers).requires_grad_(False), WIDTH).eval()
@@ -170,7 +170,7 @@ class Centred(nn.Module):
     ],
     ids=["writes", "mixes"],
 )
-def test_features_of_an_example_depend_on_no_other(layer: nn.Module, problem: str) -> None:
+def test_features_that_depend_on_other_examples_are_refused(layer: nn.Module, problem: str) -> None:
     images, others = torch.randn(2, 3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     model, other = (WideResNet(CLASSES, depth=10, width=1).eval() for _ in range(2))
     check_representation(Representation(other, Features()), images, others)

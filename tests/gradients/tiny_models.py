@@ -1,4 +1,4 @@
-"""Small networks of every kind, with random weights and inputs, and layers that are used in strange ways."""
+"""Small networks of every kind with random weights and inputs, and unusual layers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ FEATURES = 9
 
 @dataclass(frozen=True)
 class Case:
-    """A model with the parameters that train, and a batch for it."""
+    """A model, the names of its head parameters, and a batch."""
 
     model: nn.Module
     head: frozenset[str]
@@ -39,7 +39,7 @@ class Case:
 
 
 class ConvolutionalNet(nn.Module):
-    """Convolutions in all their settings, with group normalisation."""
+    """A network of convolutions in all settings, with group normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,14 +94,14 @@ def resnet() -> nn.Module:
 
 
 def set_statistics(model: nn.Module) -> None:
-    """Give batch normalisation statistics as public pretraining leaves them."""
+    """Give batch normalisation statistics like those of public pretraining."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.running_mean = 0.3 * torch.randn_like(module.running_mean)
             module.running_var = 0.5 + torch.rand_like(module.running_var)
 
 
-# A network, what trains of it (all where nothing is named), and which layers get adapters.
+# A network, parts of the names of its trainable parameters (none: all), and the layers with adapters.
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], list[str]]] = {
     "linear-head": (partial(nn.Linear, FEATURES, CLASSES), (), []),
     "vit-film": (vit, ("norm", "head"), []),
@@ -118,7 +118,7 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], list[str]]]
     "distilbert-all": (distilbert, (), []),
 }
 CASES = tuple(_NETWORKS)
-# One case for each way in which an engine handles gradients.
+# One case for each way in which an engine stores gradients.
 ENGINES_ON_IMAGES = [
     ("loop", "vit-film"),
     ("linear", "linear-head"),
@@ -136,7 +136,7 @@ EACH_ENGINE = [*ENGINES_ON_IMAGES, ("bookkeeping", "distilbert-all")]
 
 
 def build(name: str) -> nn.Module:
-    """Build one of the networks, of which some parameters train."""
+    """Build one of the networks and set its trainable parameters."""
     network, parts, adapted = _NETWORKS[name]
     model = network()
     if adapted:
@@ -152,12 +152,12 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
         torch.manual_seed(0)
         model = build(name).to(dtype).eval()
         for parameter in model.parameters():
-            # No zeros (LoRA, heads) and ones (normalisation) that would hide an error.
+            # Zeros (LoRA, heads) and ones (normalisation) would hide errors.
             parameter.data += 0.2 * torch.randn_like(parameter)
         set_statistics(model)
         if name.startswith("distilbert"):
             inputs = torch.randint(VOCABULARY, (examples, TOKENS))
-            # Tokens occur twice in an example.
+            # Some tokens occur twice in an example.
             inputs[:, 1] = inputs[:, 0]
             # The first text has the full length, the others end earlier.
             lengths = torch.tensor([TOKENS, 5, 2, 6, 4, 3]).repeat(examples // 6 + 1)[:examples]
@@ -166,21 +166,21 @@ def make(name: str, dtype: torch.dtype = torch.float64, examples: int = 6) -> Ca
             shape = [FEATURES] if name == "linear-head" else [3, 16, 16]
             inputs = torch.randn(examples, *shape, dtype=dtype)
         labels = torch.randint(CLASSES, (examples,))
-    # Other networks have no parameters of that name at their top.
+    # Only heads have parameters whose full names start with these.
     places = ("head", "fc", "network.pre_classifier", "network.classifier", "weight", "bias")
     trained = [key for key, value in model.named_parameters() if value.requires_grad]
     head = frozenset(key for key in trained if key.startswith(places))
     return Case(model, head, inputs, labels, torch.arange(examples) < examples - 1)
 
 
-# -- a layer on tokens, and a head on their mean ---------------------------------------------------
+# -- a layer on tokens with a head on their mean ---------------------------------------------------
 
 WIDTH, FEW_TOKENS = 40, 4
 HEAD = frozenset({"head.weight", "head.bias"})
 
 
 class Net(nn.Module):
-    """A layer on tokens of some width, and a head on their mean."""
+    """A layer on tokens, and a head on their mean."""
 
     def __init__(self, layer: nn.Module, width: int):
         super().__init__()
@@ -193,10 +193,10 @@ class Net(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer that a function computes of itself and its inputs.
+    """A layer with a given forward function.
 
     Args:
-        function: how.
+        function: maps the layer and its inputs to its outputs.
         persistent: whether buffers are part of the layer's state.
         state: parameters, layers, tensors that become buffers, and other attributes.
     """
@@ -221,7 +221,7 @@ def random(*shape: int) -> nn.Parameter:
 
 
 def scales() -> nn.Module:
-    """All ways to write a scale and a bias."""
+    """Return a layer with all ways to write a scale and a bias."""
 
     def function(self: Any, x: Tensor) -> Tensor:
         x = x * self.plain + self.shift
@@ -238,7 +238,7 @@ def scales() -> nn.Module:
 
 
 def positions() -> nn.Module:
-    """A class token, positions and a register, broadcast in different ways."""
+    """Return a layer with a class token, positions and a register, broadcast in different ways."""
 
     def function(self: Any, x: Tensor) -> Tensor:
         tokens = [self.token.expand(len(x), -1, -1), self.register.repeat(len(x), 1, 1), x]
@@ -253,7 +253,7 @@ def positions() -> nn.Module:
 
 
 def windows() -> nn.Module:
-    """Attention in two windows, with a table of relative positions and biases in parts."""
+    """Return attention in two windows, with a table of relative positions and a concatenated bias."""
 
     def function(self: Any, x: Tensor) -> Tensor:
         windows = self.norm(x.reshape(-1, 2, WIDTH))
@@ -279,14 +279,14 @@ def windows() -> nn.Module:
 
 
 def networked() -> nn.Module:
-    """A bias that a small network makes of constants (Swin V2)."""
+    """Return a layer with a bias that a small network computes from constants (Swin V2)."""
     net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, WIDTH))
     places = torch.randn(1, FEW_TOKENS, 2)
     return Layer(lambda self, x: (x + self.net(self.places)).tanh(), net=net, places=places)
 
 
 def twice(width: int, *, layer: bool) -> nn.Module:
-    """On a part of every token, one layer at two places, or one weight in two layers."""
+    """Return one layer used twice, or two layers with one weight, on a part of every token."""
 
     def function(self: Any, x: Tensor) -> Tensor:
         part, rest = x.tensor_split([width], dim=2)
@@ -299,14 +299,14 @@ def twice(width: int, *, layer: bool) -> nn.Module:
 
 
 class Flattened(nn.Linear):
-    """Takes the tokens of all examples for rows."""
+    """A linear layer with the tokens of all examples as rows."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.flatten(0, 1)).view_as(input)
 
 
 class TokensFirst(nn.Linear):
-    """Computes the first token of all examples, then the second one, and so on."""
+    """A linear layer on the first token of all examples, then the second one, and so on."""
 
     def forward(self, input: Tensor) -> Tensor:
         tokens = input.transpose(0, 1)
@@ -319,7 +319,7 @@ class Recurrent(nn.LSTM):
 
 
 class Asking(nn.Linear):
-    """Looks at values, which no vectorised function can."""
+    """A layer that reads values, which vectorised functions cannot do."""
 
     def forward(self, input: Tensor) -> Tensor:
         assert not input.isnan().any()
@@ -338,7 +338,7 @@ class Scaled(torch.autograd.Function):
         return gradient * scale, (gradient * x).sum((0, 1))
 
 
-# Each with the engine that `auto` takes for few parameters, and for many where that is another one.
+# Each with the engine that `auto` chooses for few parameters, and for many if that differs.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "scales": (scales, "bookkeeping", ""),
     "LayerScale": (partial(LayerScale, WIDTH), "expanded", "bookkeeping"),
@@ -353,7 +353,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "rows of tokens": (partial(Flattened, WIDTH, WIDTH), "expanded", "bookkeeping"),
     "two names": (partial(twice, 4, layer=False), "expanded", "bookkeeping"),
     "a layer at two places": (partial(twice, 4, layer=True), "expanded", "bookkeeping"),
-    # The norm of a sum is not known from the factors of its terms.
+    # The factors of two terms do not give the norm of their sum.
     "two names, factors": (partial(twice, WIDTH, layer=False), "expanded", "vmap"),
     "a layer at two places, factors": (partial(twice, WIDTH, layer=True), "expanded", "vmap"),
     "tokens first": (partial(TokensFirst, WIDTH, WIDTH), "vmap", ""),
@@ -365,7 +365,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     ),
     "LSTM": (partial(Recurrent, WIDTH, WIDTH, batch_first=True), "loop", ""),
     "looks at values": (partial(Asking, WIDTH, WIDTH), "loop", ""),
-    # It has a backward pass of its own, which only autograd sees.
+    # It has its own backward pass, which only autograd uses.
     "function of autograd": (
         lambda: Layer(lambda self, x: Scaled.apply(x, self.scale), scale=random(WIDTH)),
         *("loop", ""),

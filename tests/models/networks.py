@@ -1,4 +1,4 @@
-"""Small networks, backbones of them on disk, and how many numbers they hold."""
+"""Small networks, prepared backbones of them, and their parameter counts."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ def make_backbone(
     pretrained: bool = False,
     **facts: Any,
 ) -> Path:
-    """Write a backbone of timm, or of the library among ``facts``."""
+    """Write a backbone of timm, or of ``library`` in ``facts``."""
     library = facts.pop("library", "timm")
     architecture = Architecture(library=library, name=name, arguments=arguments or {})
     state = {}
@@ -60,7 +60,7 @@ def make_backbone(
 
 class ParameterCounts(NamedTuple):
     total: int
-    trainable: int  # the head's among them
+    trainable: int  # including the head
     head: int
 
 

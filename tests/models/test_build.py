@@ -1,4 +1,4 @@
-"""From a backbone and a method to a model: what trains in it, where it starts, and what is refused."""
+"""Models from a backbone and a method: trainable parameters, initial values, and refusals."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,9 @@ BESIDE_THE_HEAD = [
 
 
 @pytest.mark.parametrize(("method", "names"), BESIDE_THE_HEAD)
-def test_what_trains_beside_the_head(pretrained: Path, method: Method, names: set[str]) -> None:
+def test_trainable_parameters_outside_the_head(
+    pretrained: Path, method: Method, names: set[str]
+) -> None:
     model = build_model(pretrained, method, 10, seed=1)
     assert set(trainable_parameters(model)) == names | {"head.weight", "head.bias"}
     if method is LORA:
@@ -98,7 +100,7 @@ def test_what_trains_beside_the_head(pretrained: Path, method: Method, names: se
 
 
 @pytest.mark.parametrize("method", [ALL, SCRATCH])
-def test_everything_trains_in_the_order_of_names(random: Path, method: Method) -> None:
+def test_all_parameters_train_sorted_by_name(random: Path, method: Method) -> None:
     model = build_model(random, method, 10, seed=1)
     assert list(trainable_parameters(model)) == sorted(name for name, _ in model.named_parameters())
 
@@ -128,7 +130,7 @@ def test_lora_adapts_pointwise_convolutions_as_peft_does() -> None:
     assert len(names) == 2 * sum(name.endswith("mlp.fc1") for name, _ in model.named_modules())
 
 
-def test_lora_leaves_the_head_alone_where_a_name_matches_both() -> None:
+def test_lora_does_not_adapt_layers_of_the_head() -> None:
     model = network("roberta", BERT)
     apply_method(model, lora("dense"))
     names = trainable_parameters(model)
@@ -137,7 +139,7 @@ def test_lora_leaves_the_head_alone_where_a_name_matches_both() -> None:
     assert not any("classifier" in name and "lora" in name for name in names)
 
 
-def test_lora_leaves_a_head_that_is_a_convolution_alone() -> None:
+def test_lora_does_not_adapt_a_convolutional_head() -> None:
     model = network("resnetv2_50x1_bit", {}, "timm", device="meta")
     assert head_parameter_names(model) == {"head.fc.weight", "head.fc.bias"}
     with pytest.raises(BackboneError, match=r"head\.fc \(not linear\).*0\.conv1"):
@@ -158,7 +160,7 @@ def test_training_starts_from_stored_weights_and_a_zero_head(
         torch.testing.assert_close(found[name], stored, rtol=0, atol=0)
 
 
-def test_lora_starts_at_the_backbone_and_adds_b_times_a(pretrained: Path) -> None:
+def test_lora_starts_as_the_backbone_and_adds_b_times_a(pretrained: Path) -> None:
     model = build_model(pretrained, LORA, 10, seed=1).eval()
     plain = build_model(pretrained, HEAD, 10, seed=1).eval()
     layer, plain_layer = model.blocks[0].attn.qkv, plain.blocks[0].attn.qkv  # type: ignore[index,union-attr]
@@ -173,7 +175,7 @@ def test_lora_starts_at_the_backbone_and_adds_b_times_a(pretrained: Path) -> Non
 
 
 @pytest.mark.parametrize("method", [FILM, SCRATCH, LORA])
-def test_a_random_backbone_is_a_function_of_the_seed_alone(random: Path, method: Method) -> None:
+def test_seed_alone_determines_a_random_backbone(random: Path, method: Method) -> None:
     model = build_model(random, method, 10, seed=1)
     started = model(images()).abs().sum(dim=1) > 0
     assert torch.all(started == (method is SCRATCH)), "from scratch the head is initialised"
@@ -227,7 +229,7 @@ def test_two_heads_start_at_zero_and_both_train(method: Method, tmp_path: Path) 
         ("transformers", "perceiver", PERCEIVER, "PerceiverForS.* has no padding token; allowed: another"),
     ],
 )  # fmt: skip
-def test_networks_that_are_refused(
+def test_invalid_networks_are_refused(
     tmp_path: Path, library: str, name: str, arguments: dict[str, Any], message: str
 ) -> None:
     folder = make_backbone(tmp_path, name, arguments, library=library)
@@ -247,12 +249,12 @@ def test_networks_that_are_refused(
         (lora("qkv", "head"), "'head' matches only the classification head "),
     ],
 )
-def test_methods_that_are_refused(pretrained: Path, method: Method, message: str) -> None:
+def test_invalid_methods_are_refused(pretrained: Path, method: Method, message: str) -> None:
     with pytest.raises(BackboneError, match=message):
         build_model(pretrained, method, 10, seed=1)
 
 
-def test_a_backbone_that_is_missing_or_changed_is_to_be_prepared(tmp_path: Path) -> None:
+def test_missing_or_changed_backbones_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "toy"
     with pytest.raises(BackboneError, match=r"metadata\.json is missing") as raised:
         build_model(folder, FILM, 10, seed=1)
@@ -282,7 +284,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 # -- checksums, notes ----------------------------------------------------------------------------
 
 
-def test_checksum_is_of_what_determines_the_network(tmp_path: Path) -> None:
+def test_checksum_depends_only_on_the_network(tmp_path: Path) -> None:
     known: dict[str, Any] = {
         **{"name": "toy", "title": "Toy", "mean": (0.5,), "std": (0.5,), "parameters": 1},
         "architecture": Architecture(library="timm", name="a", arguments={"depth": 2}),
@@ -309,7 +311,9 @@ def test_checksum_is_of_what_determines_the_network(tmp_path: Path) -> None:
     assert len(same | {checksum(**changes) for changes in different}) == 6
 
 
-def test_what_film_leaves_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_layers_that_film_leaves_out_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     unknown = make_backbone(tmp_path / "unknown", "convnextv2_atto")
     known = make_backbone(tmp_path / "known", arguments=VIT)
     build_model(unknown, HEAD, 2, seed=1)

@@ -36,8 +36,8 @@ def same(first: Pretrained, second: Pretrained) -> bool:
     return all(torch.equal(value, second.state[name]) for name, value in first.state.items())
 
 
-def test_it_learns_and_its_accuracy_is_of_the_test_set(letters: PreparedDataset) -> None:
-    # Where a quarter of the test labels is wrong, a good network is right on the others.
+def test_accuracy_is_of_the_test_set(letters: PreparedDataset) -> None:
+    # A quarter of the test labels is wrong; a good network predicts the others.
     labels = np.array(letters.test_labels)
     labels[:50] = (labels[:50] + 1) % 4
     result = run(replace(letters, test_labels=labels), epochs=6)
@@ -46,7 +46,7 @@ def test_it_learns_and_its_accuracy_is_of_the_test_set(letters: PreparedDataset)
     assert not any(name.startswith("head") for name in result.state)
 
 
-def test_it_is_a_function_of_the_seed(letters: PreparedDataset) -> None:
+def test_seed_determines_the_weights(letters: PreparedDataset) -> None:
     first = run(letters)
     torch.manual_seed(3)
     before = torch.get_rng_state()
@@ -54,7 +54,7 @@ def test_it_is_a_function_of_the_seed(letters: PreparedDataset) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert same(first, again)
     assert first.accuracy == again.accuracy
-    # With next to no learning rate, what comes out is what went in: the initial weights.
+    # With a tiny learning rate, the results are the initial weights.
     start, other = (
         run(letters, learning_rate=1e-20, seed=seed).state["blocks.0.attn.qkv.weight"]
         for seed in (0, 1)

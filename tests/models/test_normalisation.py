@@ -1,4 +1,4 @@
-"""FiLM trains what normalises, whatever its class is called."""
+"""FiLM trains all normalisation layers, whatever the names of their classes."""
 
 import copy
 from collections.abc import Callable
@@ -31,7 +31,7 @@ WIDTH = 6
 LLAMA = BERT | {"num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}
 OWN: dict[str, tuple[dict[str, Any], int, str]] = {
     "llama": (LLAMA, 3, "LlamaRMSNorm"),
-    "qwen3": (LLAMA, 5, "Qwen3RMSNorm"),  # queries and keys too
+    "qwen3": (LLAMA, 5, "Qwen3RMSNorm"),  # also of queries and keys
     "gemma": (LLAMA, 3, "GemmaRMSNorm"),  # scales by 1 + weight
     "t5": (T5, 7, "T5LayerNorm"),
     "deberta": (BERT, 3, "DebertaLayerNorm"),
@@ -41,15 +41,15 @@ OWN: dict[str, tuple[dict[str, Any], int, str]] = {
 def network(name: str, arguments: dict[str, Any]) -> SequenceClassifier:
     model = standard_network(name, arguments)
     random = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():  # no ones that would hide an error
+    for parameter in model.parameters():  # ones would hide errors
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=random)
     assert isinstance(model, SequenceClassifier)
     return model
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_film_trains_layers_of_a_networks_own_class(name: str) -> None:
-    """All of them, with the per-example gradients of autograd, and check says so."""
+def test_film_trains_custom_normalisation_layers(name: str) -> None:
+    """It trains all of them, with the reference gradients and a note for `dpsweep check`."""
     arguments, count, kind = OWN[name]
     model = network(name, arguments)
     names, notes = select(model, FILM), notes_on_film(model)
@@ -67,12 +67,12 @@ def test_film_trains_layers_of_a_networks_own_class(name: str) -> None:
     assert own and trainable_parameters(model).keys() - head_parameter_names(model) == own
     model = model.double()
     texts, labels, mask = model.made_up(3, 6), torch.arange(3), torch.ones(3, dtype=torch.bool)
-    # Most of these normalise in float32, whatever they are given.
+    # Most of these always normalise in float32.
     check(Case(model, head_parameter_names(model), texts, labels, mask), tolerance=1e-4)
 
 
 class Layer(nn.Module):
-    """A layer of somebody's own, with vectors of one width."""
+    """A custom layer with vectors of one width as parameters."""
 
     def __init__(self, function: Callable[..., Any], **shapes: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def of_pixels(x: Tensor, weight: Tensor) -> Tensor:
     return x / x.square().mean((2, 3), keepdim=True).sqrt() * weight[:, None, None]
 
 
-# A layer, and why it does not normalise.
+# Layers, and why they do not count as normalisation ('' if they do).
 LAYERS: dict[str, tuple[nn.Module, str]] = {
     "RMS": (Layer(rms), ""),
     "RMS and bias": (Layer(rms, bias=WIDTH), ""),
@@ -133,7 +133,7 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_what_normalises(name: str) -> None:
+def test_normalisation_layers_are_recognised(name: str) -> None:
     layer, reason = LAYERS[name]
     before = {key: value.clone() for key, value in layer.state_dict().items()}
     for each in (layer, copy.deepcopy(layer).to("meta")):
@@ -152,7 +152,7 @@ def test_what_normalises(name: str) -> None:
          "has none: NoNorm returns what changes with the scale of its inputs; allowed"),
     ],
 )  # fmt: skip
-def test_a_network_without_any(
+def test_networks_without_normalisation_are_refused(
     library: Any, name: str, arguments: dict[str, Any], message: str
 ) -> None:
     architecture = Architecture(library=library, name=name, arguments=arguments)
@@ -164,8 +164,8 @@ TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNor
 
 
 @pytest.mark.parametrize("listed", NETWORKS, ids=lambda each: each.name)
-def test_nothing_else_trains_in_networks_with_torchs_classes(listed: Network) -> None:
-    """What FiLM trains belongs to stored trials, whose keys do not have it."""
+def test_film_trains_only_torchs_layers_in_networks_of_torchs_layers(listed: Network) -> None:
+    """Keys of stored trials do not contain the trained parameters, so these must not change."""
     architecture = Architecture.model_construct(
         library=listed.library, name=listed.name, arguments=listed.small
     )

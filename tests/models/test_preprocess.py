@@ -16,7 +16,7 @@ from dpsweep.models.preprocess import Normalise, ResizeAndNormalise, make_prepro
 @pytest.mark.parametrize(
     ("mean", "std"), [([0.3], [0.35]), ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
 )
-def test_agrees_with_torchvision(mean: list[float], std: list[float]) -> None:
+def test_normalisation_agrees_with_torchvision(mean: list[float], std: list[float]) -> None:
     random = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (5, 6, 7, len(mean)), generator=random, dtype=torch.uint8)
     planes = images.permute(0, 3, 1, 2)
@@ -36,7 +36,7 @@ def test_agrees_with_torchvision(mean: list[float], std: list[float]) -> None:
         ((4, 4, 3), torch.uint8),
     ],
 )
-def test_other_images_are_refused(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_invalid_images_are_refused(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match=r"allowed: uint8 \(B, H, W, 3\)"):
         Normalise([0.5] * 3, [0.5] * 3)(torch.zeros(shape, dtype=dtype))
     with pytest.raises(ValueError, match="must agree"):
@@ -45,7 +45,7 @@ def test_other_images_are_refused(shape: tuple[int, ...], dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 301), (50, 60), (224, 224), (97, 96)])
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
-def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: Any) -> None:
+def test_crop_agrees_with_timm(size: tuple[int, int], interpolation: Any) -> None:
     random = np.random.default_rng(0)
     image = Image.fromarray(random.integers(256, size=(*size[::-1], 3), dtype=np.uint8))
     own = {"interpolation": interpolation, "mean": (0, 0, 0), "std": (1, 1, 1), "crop_pct": 0.9}
@@ -58,12 +58,12 @@ def test_crop_is_the_transform_of_timm(size: tuple[int, int], interpolation: Any
 @pytest.mark.parametrize(
     ("height", "width", "crop"), [(32, 32, None), (20, 32, None), (32, 24, 0.9), (31, 7, 0.875)]
 )
-def test_resizing_a_batch_is_resizing_at_preparation(
+def test_resizing_a_batch_agrees_with_resizing_at_preparation(
     height: int, width: int, crop: float | None, interpolation: Interpolation
 ) -> None:
     random = np.random.default_rng(0)
     images = random.integers(256, size=(20, height, width, 3), dtype=np.uint8)
-    images[:10] = images[:10] // 128 * 255  # black and white: what bicubic overshoots most
+    images[:10] = images[:10] // 128 * 255  # black and white, where bicubic overshoots most
     resize = Resize(size=96, interpolation=interpolation, crop=crop)
     preprocess = make_preprocess([0.0] * 3, [1 / 255] * 3, resize, images.shape[1:])
     found = preprocess(torch.from_numpy(images)).permute(0, 2, 3, 1).numpy()

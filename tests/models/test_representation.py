@@ -1,4 +1,4 @@
-"""What a layer of a frozen network says of an example, as one vector."""
+"""Outputs of a layer of a frozen network, as one vector per example."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def hidden(model: SequenceClassifier, tokens: Tensor) -> Tensor:
         ).last_hidden_state
 
 
-def test_the_mean_of_a_text_leaves_padding_out_as_sentence_encoders_do() -> None:
+def test_mean_of_a_text_excludes_padding() -> None:
     model, tokens = reader(), texts()
     wanted = [
         hidden(model, row[None, :length])[0].mean(dim=0)
@@ -54,14 +54,14 @@ def test_the_mean_of_a_text_leaves_padding_out_as_sentence_encoders_do() -> None
 
 
 @pytest.mark.parametrize("layer", [None, "network.bert.encoder.layer.1"])
-def test_the_first_token_of_a_text(layer: str | None) -> None:
+def test_first_token_of_a_text(layer: str | None) -> None:
     model, tokens = reader(), texts()
     wanted = hidden(model, tokens)[:, 0]
     found = represent(Representation(model, Features(layer=layer, pooling="token")), tokens)
     torch.testing.assert_close(found, wanted)
 
 
-def test_the_head_of_a_network_reads_what_it_reads_by_default() -> None:
+def test_default_features_are_the_inputs_of_the_head() -> None:
     model, tokens = reader(), texts()
     seen: list[Tensor] = []
     head = model.network.get_submodule("classifier")
@@ -72,14 +72,14 @@ def test_the_head_of_a_network_reads_what_it_reads_by_default() -> None:
     torch.testing.assert_close(represent(Representation(model, Features()), tokens), seen[0])
 
 
-def test_a_layer_of_tokens_needs_a_pooling_where_the_network_has_none() -> None:
+def test_layer_of_tokens_without_pooling_is_refused() -> None:
     model = reader()
     features = Features(layer="network.bert.encoder.layer.0")
     with pytest.raises(BackboneError, match="found nothing for outputs of shape"):
         represent(Representation(model, features), texts())
 
 
-def test_a_convolutional_network_is_averaged_over_places() -> None:
+def test_outputs_of_convolutions_are_averaged_over_pixels() -> None:
     model = network("wide_resnet", {"depth": 10, "width": 1}, "dpsweep")
     (name, first), *_ = model.named_children()
     with torch.no_grad():
@@ -88,14 +88,14 @@ def test_a_convolutional_network_is_averaged_over_places() -> None:
     torch.testing.assert_close(found, wanted)
 
 
-def test_a_transformation_of_one_example_does_not_depend_on_the_others() -> None:
+def test_transformations_do_not_mix_examples() -> None:
     features = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     for name in (None, "layer-norm", "unit-norm", GroupNorm(kind="group-norm", groups=2)):
         alone = torch.cat([transform(row[None], name) for row in features])
         torch.testing.assert_close(transform(features, name), alone)
 
 
-def test_groups_of_features_are_those_of_channels() -> None:
+def test_group_norm_agrees_with_torch() -> None:
     maps = torch.randn(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
     found = transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=3))
     torch.testing.assert_close(found, torch.nn.GroupNorm(3, 6)(maps).flatten(1))
@@ -105,7 +105,7 @@ def test_groups_of_features_are_those_of_channels() -> None:
             transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=groups))
 
 
-def test_the_mean_of_an_image_leaves_the_class_token_out() -> None:
+def test_mean_of_an_image_excludes_the_class_token() -> None:
     small = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
     model = network("vit_tiny_patch16_224", small, "timm")
     with torch.no_grad():

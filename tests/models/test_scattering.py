@@ -9,9 +9,9 @@ import torch
 from dpsweep.models.scattering import Scattering
 
 STORED = np.load(Path(__file__).with_name("kymatio.npz"))
-"""Two images of 16 x 16 pixels and their coefficients by Kymatio 0.3.0, by scales and angles."""
+"""Two images of 16 x 16 pixels, and their coefficients by Kymatio 0.3.0 for scales and angles."""
 
-# Kymatio divides its filters by 3.1415 where the formula has pi. Order m is filtered m + 1 times.
+# Kymatio divides its filters by 3.1415 instead of pi. Order m is filtered m + 1 times.
 RATIO = math.pi / 3.1415
 
 
@@ -29,14 +29,14 @@ def test_coefficients_are_those_of_kymatio(scales: int, angles: int) -> None:
     assert wanted[:, orders == 2].max(initial=1) > 1e-3
 
 
-def test_channels_of_an_image_are_scattered_one_by_one() -> None:
+def test_channels_are_scattered_separately() -> None:
     images = torch.from_numpy(STORED["images"])[None]
     network = Scattering(2, 16, in_chans=2)
     apart = [network.scatter(images[:, [channel]]) for channel in (0, 1)]
     torch.testing.assert_close(network.scatter(images), torch.cat(apart, dim=1))
 
 
-def test_examples_do_not_mix_and_the_head_alone_has_parameters() -> None:
+def test_examples_do_not_mix_and_only_the_head_has_parameters() -> None:
     network = Scattering(3, 16)
     images = torch.from_numpy(STORED["images"])[:, None]
     alone = torch.cat([network(image[None]) for image in images])
@@ -59,7 +59,7 @@ def test_the_head_reads_normalised_groups_of_channels() -> None:
     assert (read[0].norm(dim=1) <= math.sqrt(read[0].shape[1])).all()
 
 
-def test_a_constant_image_has_its_mean_and_no_waves() -> None:
+def test_constant_image_gives_its_mean_and_zeros() -> None:
     coefficients = Scattering(2, 16).scatter(torch.full((1, 1, 16, 16), 0.7))
     torch.testing.assert_close(coefficients[:, 0], torch.full((1, 4, 4), 0.7), rtol=1e-3, atol=0)
     assert coefficients[:, 1:].abs().max() < 1e-6
@@ -75,15 +75,15 @@ def test_a_constant_image_has_its_mean_and_no_waves() -> None:
         ({"groups": 2}, "groups 2; allowed: 0, or a divisor of 81 channels"),
     ],
 )
-def test_an_argument_out_of_range_is_named(arguments: dict[str, int], found: str) -> None:
+def test_arguments_out_of_range_are_refused(arguments: dict[str, int], found: str) -> None:
     with pytest.raises(ValueError, match=found):
         Scattering(2, **arguments)
 
 
-def test_a_network_without_numbers_is_made_without_torchs_compiler(
+def test_network_on_meta_does_not_import_torchs_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Importing it takes longer than `dpsweep verify` lets a network take."""
+    """The import takes longer than the time limit of `dpsweep verify` for a network."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import of it fails
     with torch.device("meta"):
         assert Scattering(10).average.is_meta

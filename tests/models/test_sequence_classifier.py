@@ -1,4 +1,4 @@
-"""Text classifiers of transformers: what they read, what trains in them, where weights are from."""
+"""Text classifiers of transformers: inputs, trainable parameters, and published weights."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def reader(folder: Path, **arguments: Any) -> Path:
     return make_backbone(folder, "distilbert", DISTILBERT | arguments, tokenizer=tokenizer, **facts)
 
 
-# -- what it reads -------------------------------------------------------------------------------
+# -- inputs --------------------------------------------------------------------------------------
 
 
 READERS = {
@@ -69,15 +69,15 @@ READERS = {
 
 
 @pytest.mark.parametrize(("name", "arguments"), READERS.items())
-def test_what_follows_a_text_has_no_influence(name: str, arguments: dict[str, Any]) -> None:
-    """Each text gives the same logits alone, at its own length, and in a padded batch."""
-    # The usual weights are so small that texts hardly matter.
+def test_padding_has_no_influence(name: str, arguments: dict[str, Any]) -> None:
+    """A text has the same logits alone, without padding, and in a padded batch."""
+    # With the default weights, logits hardly depend on the texts.
     model = network(name, arguments | {"initializer_range": 0.5}).double()
     together = model(TEXTS)
     for row, text in enumerate(TEXTS):
         alone = model(text[text >= 0][None])
         torch.testing.assert_close(together[row], alone[0], rtol=1e-10, atol=1e-12)
-    # The texts themselves do matter.
+    # The texts themselves have an influence.
     assert (together[0] - together[1]).abs().max() > 1e-3
     changed = TEXTS.clone()
     changed[0, 2] = 8
@@ -86,10 +86,10 @@ def test_what_follows_a_text_has_no_influence(name: str, arguments: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "arguments"), READERS.items())
-def test_a_batch_without_padding_has_a_mask_too(
+def test_batch_without_padding_has_a_mask(
     name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise an example's last digits depend on whether the others have padding."""
+    """Without a mask, an example's last digits would depend on padding of the others."""
     model = network(name, arguments)
     attention = nn.functional.scaled_dot_product_attention
     masks = []
@@ -111,9 +111,9 @@ OPT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_
 LENGTHS: dict[str, tuple[dict[str, Any], int | None]] = {
     "distilbert": (DISTILBERT, 12),
     "bert": (BERT, 12),
-    # Positions start after the padding token's, which is 1.
+    # Positions start after the id of the padding token, which is 1.
     **dict.fromkeys(("roberta", "ibert", "mpnet"), (BERT, 10)),
-    # Relative or rotated positions, and a table of two more.
+    # Relative or rotary positions, and a table with two more rows.
     "xlnet": ({"d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16, "vocab_size": 12}, None),
     "deberta-v2": (BERT | {"relative_attention": True, "position_biased_input": False}, None),
     "opt": (OPT | {"vocab_size": 12, "word_embed_proj_dim": 8}, 12),
@@ -121,8 +121,8 @@ LENGTHS: dict[str, tuple[dict[str, Any], int | None]] = {
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_the_longest_text_is_the_longest_that_the_network_reads(name: str) -> None:
-    """Counted without numbers, and by passes on the CPU."""
+def test_longest_readable_text(name: str) -> None:
+    """The length found on `meta` equals that of passes on the CPU."""
     arguments, longest = LENGTHS[name]
     if longest is not None:
         arguments = arguments | {"max_position_embeddings": 12}
@@ -153,22 +153,22 @@ WITH_DECODERS = {
 
 
 @pytest.mark.parametrize("name", WITH_DECODERS)
-def test_networks_with_a_decoder_read_texts_up_to_their_last_end(name: str) -> None:
+def test_decoders_read_texts_up_to_the_last_end_token(name: str) -> None:
     model = network(name, WITH_DECODERS[name]).double()
-    # It starts with padding, unless it is told.
+    # The decoder starts with padding, unless the configuration sets another token.
     starts = {"t5": 0, "bart": 2}
     assert name not in starts or model.network.config.decoder_start_token_id == starts[name]
     made_up = model.made_up(3, 6)
     assert model(made_up).shape == (3, 3)
     assert (made_up[:, -1] == 3).all() and (made_up[:, :-1] != 3).all()
-    # Texts with different numbers of the end token: the last one counts, others are not read.
+    # Texts may have several end tokens: only the last one is read.
     ended, without = TEXTS.clone(), TEXTS.clone()
     ended[0, 1], without[0, 1] = 3, -1
     torch.testing.assert_close(model(ended)[1:], model(TEXTS)[1:])
     torch.testing.assert_close(model(ended), model(without))
 
 
-def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
+def test_data_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     backbone = PreparedBackbone.open(reader(tmp_path))
     metadata = DatasetMetadata(
         **{"name": "notes", "title": "Notes", "kind": "text", "source": "", "revision": None},
@@ -191,7 +191,7 @@ def test_data_in_other_tokens_is_refused(tmp_path: Path) -> None:
         backbone.check_reads(texts(kind="image", tokenizer=None))
 
 
-# -- what trains ---------------------------------------------------------------------------------
+# -- trainable parameters ------------------------------------------------------------------------
 
 
 def test_parameter_counts_of_distilbert_on_20_classes() -> None:
@@ -200,7 +200,7 @@ def test_parameter_counts_of_distilbert_on_20_classes() -> None:
     for method, others in (
         (HEAD, 0),
         (FILM, (1 + 6 * 2) * 2 * 768),
-        # Words, positions; six times four attention layers, a network of two, normalisation.
+        # Embeddings and six layers.
         (ALL, 66_362_880),
         (lora, 6 * 2 * 2 * 768 * rank),
     ):
@@ -211,7 +211,7 @@ def test_parameter_counts_of_distilbert_on_20_classes() -> None:
         assert (counts.head, counts.trainable) == (head, head + others), method
 
 
-def test_the_head_is_what_pretraining_has_not() -> None:
+def test_head_has_the_layers_that_pretraining_lacks() -> None:
     found = [
         find_head(network(name, arguments))
         for name, arguments in (("distilbert", DISTILBERT), ("bert", BERT), ("roberta", BERT))
@@ -225,7 +225,7 @@ def test_the_head_is_what_pretraining_has_not() -> None:
 
 
 @pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA, SCRATCH])
-def test_training_starts_from_zero_logits_and_can_go_on(tmp_path: Path, method: Method) -> None:
+def test_training_starts_from_zero_logits_with_gradients(tmp_path: Path, method: Method) -> None:
     model = build_model(reader(tmp_path), method, 3, seed=1).eval()
     logits = model(TEXTS)
     if method is SCRATCH:
@@ -233,13 +233,13 @@ def test_training_starts_from_zero_logits_and_can_go_on(tmp_path: Path, method: 
         return
     assert torch.all(logits == 0)
     logits[:, 0].sum().backward()
-    # Only the last layer is zero: with two of them nothing would ever learn.
+    # Only the last layer is zero: with two zero layers, gradients would stay zero.
     assert model.get_submodule("network.classifier").weight.grad.abs().sum() > 0
     assert model.get_submodule("network.pre_classifier").weight.abs().sum() > 0
 
 
-def test_the_refusal_of_what_has_no_influence_gives_the_line_that_freezes_it() -> None:
-    """With it the network trains, and the gradients are those of autograd in float64."""
+def test_refusal_of_unused_parameters_gives_the_line_that_freezes_them() -> None:
+    """With this line the network trains, with the gradients of autograd in float64."""
     model = network("big_bird", TWO_LAYERS | {"attention_type": "original_full"}).double()
     apply_method(model, ALL)
     labels, mask = torch.tensor([0, 1, 2]), torch.ones(3, dtype=torch.bool)
@@ -280,16 +280,16 @@ def test_names_and_patterns_freeze(freeze: list[str], found: int | str) -> None:
         return
     apply_method(model, method)
     assert len(trainable_parameters(model).keys() - head_parameter_names(model)) == found
-    # A method that freezes nothing has the key that it had.
+    # Without frozen parameters, the key stays that of earlier versions.
     assert method.identity() == {"kind": "film"} | ({"freeze": freeze} if freeze else {})
 
 
-# -- where weights are from ----------------------------------------------------------------------
+# -- published weights ---------------------------------------------------------------------------
 
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """A repository as on the hub: a network for masked words, its configuration, its tokenizer."""
+    """Return a repository like those of the hub: a masked language model, configuration, tokenizer."""
     folder = tmp_path / "published"
     folder.mkdir()
     bert(folder)
@@ -301,7 +301,7 @@ def published(tmp_path: Path) -> Path:
 
 
 def prepared(published: Path, **changes: Any) -> PreparedBackbone:
-    """Prepare it with the published tokenizer, and by default with the published weights."""
+    """Prepare the repository with its tokenizer, and by default with its weights."""
     known = {"title": "Reader", "library": "transformers", "architecture": "distilbert"}
     known |= {"weights": {"kind": "file", "path": str(published / "model.safetensors")}}
     known |= {"tokenizer": {"kind": "file", "path": str(published / "tokenizer.json")}}
@@ -311,9 +311,9 @@ def prepared(published: Path, **changes: Any) -> PreparedBackbone:
     return prepare("reader", backbone, paths)
 
 
-def test_published_weights_and_configuration_are_taken(published: Path) -> None:
+def test_published_weights_and_configuration_are_used(published: Path) -> None:
     made = prepared(published)
-    # The activation has no shape by which it could be told.
+    # Shapes of weights do not show the activation; only the configuration has it.
     assert made.metadata.architecture.arguments["activation"] == "relu"
     assert made.metadata.kind == "text"
     original = DistilBertForMaskedLM.from_pretrained(published).distilbert.eval()
@@ -329,14 +329,14 @@ def test_published_weights_and_configuration_are_taken(published: Path) -> None:
     assert not any("vocab_" in name or "classifier" in name for name in made.state())
 
 
-def test_a_network_without_weights_has_as_many_tokens_as_its_tokenizer(published: Path) -> None:
+def test_random_network_has_the_vocabulary_of_its_tokenizer(published: Path) -> None:
     small = {key: value for key, value in DISTILBERT.items() if key != "vocab_size"}
     made = prepared(published, weights={"kind": "random"}, arguments=small)
     assert made.metadata.architecture.arguments["vocab_size"] == len(PIECES)
     assert made.state() == {}
 
 
-def test_what_does_not_fit(published: Path) -> None:
+def test_mismatched_weights_and_tokenizers_are_refused(published: Path) -> None:
     for arguments, message in (
         ({"n_layers": 3}, "does not fit distilbert: missing distilbert"),
         ({"hidden_dim": 32}, "does not fit distilbert: .* of another shape"),

@@ -1,4 +1,4 @@
-"""The demo's backbones transfer from public data to the private data, without privacy."""
+"""The demo's backbones transfer from public to private data, without privacy."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -31,7 +31,7 @@ BATCH_SIZE = 64
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
-    """Folders of prepared data; as on every machine, one thread computes. Packages are parsed once."""
+    """Yield folders for prepared data; use one thread, and parse each package only once."""
     read = docstrings._docstrings
     monkeypatch.setattr(docstrings, "_docstrings", cache(lambda path: list(read(path))))
     threads = torch.get_num_threads()
@@ -55,7 +55,7 @@ def prepare(paths: Paths, datasets: list[str], backbones: list[str]) -> None:
 def trained(
     paths: Paths, dataset: str, backbone: str, method: str, epochs: int, rate: float
 ) -> float:
-    """Train with Adam, neither clipped nor noisy; return the test accuracy."""
+    """Train with Adam, without clipping and noise; return the test accuracy."""
     data, folder = PreparedDataset.open(paths.dataset(dataset)), paths.backbone(backbone)
     metadata = PreparedBackbone.open(folder).metadata
     preprocess = make_preprocess(metadata.mean, metadata.std)
@@ -79,7 +79,7 @@ def trained(
 
 
 @pytest.mark.slow
-def test_the_demos_backbones_transfer(paths: Paths) -> None:
+def test_backbones_of_the_demo_transfer(paths: Paths) -> None:
     names = [f"vit-{each}" for each in ("strong", "weak", "random")]
     prepare(paths, ["digits", "glyphs"], names)
     strong, weak, random = (
@@ -92,7 +92,7 @@ def test_the_demos_backbones_transfer(paths: Paths) -> None:
 
 
 @pytest.mark.slow
-def test_pretraining_on_public_texts_helps_on_private_ones(paths: Paths) -> None:
+def test_pretraining_on_public_texts_helps(paths: Paths) -> None:
     prepare(paths, ["docstrings", "docstrings-public"], ["text", "text-random"])
     rates = (0.004, 0.012)
     for method in ("lora-text", "film"):
@@ -100,7 +100,7 @@ def test_pretraining_on_public_texts_helps_on_private_ones(paths: Paths) -> None
             max(trained(paths, "docstrings", name, method, 4, rate) for rate in rates)
             for name in ("text", "text-random")
         )
-        # Guessing gets 1/6.
+        # Guessing has 1/6.
         assert pretrained >= max(0.48, random + 0.08), method
 
 
@@ -110,13 +110,13 @@ def packages(dataset: str) -> set[str]:
     return {module.split(".")[0] for module in source.modules}
 
 
-def test_private_and_public_texts_are_of_other_packages() -> None:
+def test_private_and_public_texts_are_from_different_packages() -> None:
     assert not packages("docstrings") & packages("docstrings-public")
 
 
 @pytest.mark.parametrize("dataset", ["docstrings", "docstrings-public"])
-def test_every_machine_has_the_texts(dataset: str) -> None:
-    """The packages are pinned, or of the standard library."""
+def test_packages_of_the_texts_are_pinned(dataset: str) -> None:
+    """So every machine has the same texts; other packages are in the standard library."""
     pinned = {
         canonicalize_name(line.split("==")[0])
         for line in (DEMO.parents[1] / "requirements.lock").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Published weights: read without their head, or refused by name."""
+"""Published weights are read without their head, or refused by name."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def save_network(path: Path, **changes: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("classes", [11, 0])
-def test_a_file_is_read_without_its_head(path: Path, classes: int) -> None:
+def test_head_of_a_file_is_not_read(path: Path, classes: int) -> None:
     published = save_network(path, num_classes=classes)
     state = load_weights(NETWORK, path)
     assert set(state) == {name for name in published if not name.startswith("head.")}
@@ -50,11 +50,11 @@ def test_positions_are_adapted_to_another_image_size(path: Path) -> None:
     published, state = save_network(path, img_size=64), load_weights(NETWORK, path)
     assert published["pos_embed"].shape == (1, 65, 16)
     assert state["pos_embed"].shape == (1, 17, 16)
-    # The class token's position is taken as it is.
+    # The position of the class token does not change.
     torch.testing.assert_close(state["pos_embed"][:, 0], published["pos_embed"][:, 0])
 
 
-def test_a_network_is_cut_after_a_block(path: Path) -> None:
+def test_modules_of_a_file_can_be_left_out(path: Path) -> None:
     published = save_network(path, depth=3)
     state = load_weights(NETWORK, path, ["blocks.1", "blocks.2"])
     assert not [key for key in state if key.startswith(("blocks.1", "blocks.2"))]
@@ -70,7 +70,7 @@ def test_a_network_is_cut_after_a_block(path: Path) -> None:
 
 
 class Bomb:
-    """Runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -94,7 +94,7 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str, message: str) -
     assert not (tmp_path / "exploded").exists()
 
 
-def test_weights_that_are_missing_or_do_not_fit_are_refused(path: Path) -> None:
+def test_missing_or_wrong_weights_are_refused(path: Path) -> None:
     with pytest.raises(BackboneError, match=r"published\.safetensors: no such file"):
         load_weights(NETWORK, path)
     for changes in ({"depth": 2}, {"embed_dim": 24}):
@@ -136,13 +136,13 @@ def test_a_backbone_is_prepared_from_a_file(tmp_path: Path, path: Path) -> None:
 
 @pytest.fixture
 def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cut the hub off; return where its cache would have a repository."""
+    """Disconnect the hub; return the folder for a repository in its cache."""
     cache = offline(monkeypatch, tmp_path)
     return cache / "models--timm--vit_tiny" / "snapshots" / COMMIT
 
 
-def test_offline_the_hubs_cache_is_enough(tmp_path: Path, snapshot: Path) -> None:
-    """Without it, it fails with what to do."""
+def test_cache_of_the_hub_is_enough_offline(tmp_path: Path, snapshot: Path) -> None:
+    """Without the cache, the error contains the command to run."""
     weights = {"kind": "hub", "id": "timm/vit_tiny", "revision": COMMIT}
     with pytest.raises(HubError, match=r"hf download timm/vit_tiny model\.safetensors") as error:
         made(tmp_path, weights)
@@ -154,7 +154,7 @@ def test_offline_the_hubs_cache_is_enough(tmp_path: Path, snapshot: Path) -> Non
     assert backbone.metadata.pretraining["revision"] == COMMIT
 
 
-def test_what_a_published_configuration_loses_is_said(
+def test_ignored_keys_of_a_configuration_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = {"model_type": "distilbert", "dim": 64, "architectures": ["X"], "n_layers": 1}
@@ -163,18 +163,18 @@ def test_what_a_published_configuration_loses_is_said(
     mine = Architecture(library="transformers", name="distilbert", arguments={"n_layers": 2})
     found = configured(mine, tmp_path / "config.json")
     assert found.arguments["dim"] == 64
-    assert found.arguments["n_layers"] == 2  # the study has the last word
+    assert found.arguments["n_layers"] == 2  # the study takes precedence
     (message,) = caplog.messages
-    assert "left out unheard_of," in message
+    assert "ignored keys unheard_of:" in message
 
 
-# -- networks that are named by a repository or a folder -----------------------------------------
+# -- networks given by a repository or a folder --------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "source", ["hf-hub:timm/vit_tiny", "hf-hub:timm/vit_tiny@main", "local-dir:"]
 )
-def test_a_published_description_names_the_network_and_no_weights(
+def test_published_config_gives_the_architecture_but_no_weights(
     tmp_path: Path, path: Path, snapshot: Path, source: str
 ) -> None:
     snapshot.mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_a_published_description_names_the_network_and_no_weights(
 @pytest.mark.parametrize(
     "content", [[], {}, {"architecture": "vit", "model_args": {"layers": [1]}}]
 )
-def test_what_does_not_describe_a_network_of_timm(tmp_path: Path, content: Any) -> None:
+def test_invalid_configs_of_timm_are_refused(tmp_path: Path, content: Any) -> None:
     write_json(tmp_path / "config.json", content)
     with pytest.raises(BackboneError, match=rf"{tmp_path}"):
         made(tmp_path, {"kind": "random"}, architecture=f"local-dir:{tmp_path}")
