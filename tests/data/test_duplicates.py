@@ -40,7 +40,9 @@ CAT, DOG = "test/cat/test0.png = train/cat/train0.png", "test/dog/test5.bmp = tr
 def test_images_are_counted_and_named(pets: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert made(pets).metadata.duplicates == (CAT, DOG)
     said = "2 of 6 test examples have the pixels of a training example"
-    assert f"pets: {said}, and tell nothing of unseen ones: {CAT}, {DOG}" in caplog.text
+    assert (
+        f"pets: {said}, so they do not measure accuracy on unseen data: {CAT}, {DOG}" in caplog.text
+    )
     # Beside corrupt images too.
     for name in ("test/cat/test1.png", "train/dog/train3.png"):
         (pets / name).write_bytes(b"no image")

@@ -320,9 +320,12 @@ def test_constants_duplicates_and_missing_classes_are_told(
     for look in (inspect, lambda *them: prepare(*them, tmp_path / "out")):
         caplog.clear()
         look("notes", dataset(tmp_path, **section))
-        assert "1 of 5 numbers are the same in all examples, and tell nothing: 2" in caplog.text
+        assert (
+            "1 of 5 numbers are the same in all examples, so they carry no information: 2"
+            in caplog.text
+        )
         said = "1 of 12 test examples have the numbers of a training example"
-        assert f"{said}, and tell nothing of unseen ones: {places}" in caplog.text
+        assert f"{said}, so they do not measure accuracy on unseen data: {places}" in caplog.text
         assert "notes: no test example of cat; macro accuracy leaves them out" in caplog.text
         with pytest.raises(DatasetError, match="duplicates: warn"):
             look("notes", dataset(tmp_path, duplicates="refuse", **section))

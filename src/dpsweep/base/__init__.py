@@ -1,1 +1,1 @@
-"""Errors, files, units and GPUs: what every other package may use."""
+"""Errors, files, units and GPUs. Every other package may import this one."""

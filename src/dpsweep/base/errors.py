@@ -4,14 +4,13 @@ from pathlib import Path
 
 
 class DpsweepError(Exception):
-    """A mistake outside the code: its message says what was found, and what to do.
+    """An error outside the code. The message describes the cause and the remedy.
 
-    The command line prints such a message without a traceback, and below it the command that makes
-    ``remake`` again, ready to be pasted.
+    The command line prints the message without a traceback, then a command that makes ``remake`` again.
 
     Args:
-        message: for the reader.
-        remake: outputs of the study to make, or to make again, as the remedy: files, or rules.
+        message: for the user.
+        remake: outputs of the study (files or rules) that must be made, or made again.
     """
 
     def __init__(self, message: str, remake: tuple[Path | str, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Atomic writes, canonical JSON and checksums: how every stage leaves its results."""
+"""Atomic writes, canonical JSON and checksums for the files of all stages."""
 
 import errno
 import hashlib
@@ -13,24 +13,24 @@ from typing import Any
 from dpsweep.base.errors import DpsweepError
 
 _FINGERPRINT = "fingerprint"
-# How a file begins that stands for one that was not fetched, and what fetches it.
+# First bytes of pointer files of git-lfs and git-annex, and the command that fetches the content.
 _POINTERS = {b"version https://git-lfs": "git lfs pull", b"/annex/objects/": "git annex get"}
 _POINTER_BYTES = 64
 
 
 class DamagedFileError(DpsweepError, ValueError):
-    """A file whose content is not what was written."""
+    """A file with other content than was written."""
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it when the block succeeds.
 
-    The file is synced to disk and renamed within its own directory, so a reader (or a crash at
-    any moment) sees the old content or the new, never a part of it. If the block raises, the
-    temporary file is removed and ``path`` is untouched.
+    The file is synced to disk and renamed within its own directory. So a reader sees the old content
+    or the new content, never a part of it, also after a crash. If the block raises an error, the
+    temporary file is removed and ``path`` is unchanged.
 
-    The temporary name ends as ``path`` does, because some writers choose a format by suffix.
+    The temporary name ends as ``path`` does, because some writers choose the format by suffix.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.name)
@@ -40,13 +40,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
-        # mkstemp makes private files; results follow the user's umask like any other file.
+        # mkstemp makes private files; results must follow the user's umask.
         umask = os.umask(0)
         os.umask(umask)
         partial.chmod(0o666 & ~umask)
         partial.replace(path)
     except OSError as error:
-        if error.filename is None:  # a full disk names no file
+        if error.filename is None:  # the error of a full disk has no file name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
@@ -54,24 +54,24 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a pipe or a device in the place of a file: reading it might wait for ever.
+    """Refuse pipes and devices, because reading one may block for ever.
 
-    What is missing or forbidden passes, and a folder: opening it says so.
+    Missing and unreadable files and folders pass: opening them raises the right error.
 
     Raises:
-        OSError: it is there, and is no file.
+        OSError: the path is a pipe or a device.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "found a pipe or a device; allowed: a file", str(path))
 
 
 def require_content(path: Path) -> None:
-    """Refuse what is no file, and what stands for a file that was not fetched (see `found_pointer`).
+    """Refuse pipes, devices and pointers of git-lfs or git-annex (see `found_pointer`).
 
-    What is missing passes, as for `require_file`.
+    Missing files pass, as in `require_file`.
 
     Raises:
-        OSError: it is such a pointer, or no file.
+        OSError: the path is a pointer, a pipe or a device.
     """
     require_file(path)
     if path.is_file() and (found := found_pointer(path)):
@@ -79,13 +79,13 @@ def require_content(path: Path) -> None:
 
 
 def found_pointer(content: bytes | Path) -> str | None:
-    """Say that content only tells where git-lfs or git-annex keep it, and how to fetch it.
+    """Return a message with the fetch command if the content is a pointer of git-lfs or git-annex, else None.
 
     >>> found_pointer(b"version https://git-lfs.github.com/spec/v1")
     'a pointer of git-lfs, not the file itself; fetch that: git lfs pull'
 
     Args:
-        content: of a file, or a file.
+        content: of a file, or the path of the file.
     """
     if isinstance(content, Path):
         with content.open("rb") as stream:
@@ -98,7 +98,7 @@ def found_pointer(content: bytes | Path) -> str | None:
 
 
 def canonical_json(value: Any) -> str:
-    """Render ``value`` as JSON that is the same for equal values (sorted keys, no spaces).
+    """Return ``value`` as JSON that is the same for equal values (sorted keys, no spaces).
 
     Non-finite floats become ``Infinity``, ``-Infinity`` and ``NaN``, as Python reads them back.
     """
@@ -107,7 +107,7 @@ def canonical_json(value: Any) -> str:
 
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON of ``value``, as 64 hexadecimal digits."""
-    # Names of files need not be UTF-8; Python reads them with surrogates.
+    # File names that are not UTF-8 contain surrogates.
     encoded = canonical_json(value).encode(errors="surrogatepass")
     return hashlib.sha256(encoded).hexdigest()
 
@@ -140,21 +140,21 @@ def read_json(path: Path) -> Any:
 
 
 def write_checked_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a mapping as indented JSON with a fingerprint of it as its last key, atomically."""
+    """Write a mapping and its fingerprint, as the last key, as indented JSON, atomically."""
     write_json(path, with_fingerprint(content))
 
 
 def with_fingerprint(content: dict[str, Any]) -> dict[str, Any]:
-    """Add the fingerprint of a mapping as its last key; `checked` compares it."""
+    """Return a mapping with its fingerprint as the last key; `checked` compares the fingerprint."""
     return content | {_FINGERPRINT: fingerprint(content)}
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Read a file of `write_checked_json`.
+    """Read a file of `write_checked_json`, without the fingerprint.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        DamagedFileError: the content is not what was written.
+        FileNotFoundError: the file is missing.
+        DamagedFileError: the content has changed since it was written.
     """
     try:
         content = read_json(path)
@@ -164,13 +164,10 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 
 def checked(path: Path, content: Any) -> dict[str, Any]:
-    """Compare what was read from a file of `write_checked_json` with its fingerprint.
-
-    Returns:
-        The content without the fingerprint.
+    """Check the content of a file of `write_checked_json`, and return it without the fingerprint.
 
     Raises:
-        DamagedFileError: the content is not what was written.
+        DamagedFileError: the content does not match its fingerprint.
     """
     if not isinstance(content, dict) or _FINGERPRINT not in content:
         raise DamagedFileError(f"{path}: found no {_FINGERPRINT} of its content", (path,))

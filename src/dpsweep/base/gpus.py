@@ -1,8 +1,8 @@
-"""The GPUs of a machine: which there are, and which job has which.
+"""The list of GPUs of a machine, and locks that give each job one GPU.
 
-A job that trains takes one GPU (`taken_gpu`) by locking a file that is named after it, and sees no other
-one. Jobs that find none free wait. The operating system releases the lock when the job ends, however it ends.
-A scheduler shows a job its own GPUs only, and no other job locks these, so the same holds on a cluster.
+A training job locks a file with the name of its GPU (`taken_gpu`), and sees only this GPU. It waits if
+all GPUs are taken. The operating system releases the lock when the job ends, also after a kill.
+This also works on a cluster: a scheduler shows a job only its own GPUs, and no other job locks them.
 """
 
 import contextlib
@@ -33,19 +33,16 @@ class Gpu:
     """A GPU of this machine."""
 
     label: str
-    """for logs: its number, or how the environment names it"""
+    """its number, or its name in CUDA_VISIBLE_DEVICES; for logs"""
     device: str
-    """its UUID, which CUDA_VISIBLE_DEVICES takes"""
+    """its UUID, for CUDA_VISIBLE_DEVICES"""
     name: str
     gigabytes: float
-    """of its memory; 0 where that is not known"""
+    """size of its memory; 0 if unknown"""
 
 
 def visible_gpus() -> list[Gpu]:
-    """The GPUs that a process here may use: those of nvidia-smi, or what CUDA_VISIBLE_DEVICES leaves.
-
-    None where nvidia-smi finds none.
-    """
+    """Return the GPUs of nvidia-smi that CUDA_VISIBLE_DEVICES allows; an empty list without any."""
     installed = _installed()
     named = os.environ.get(_VISIBLE)
     if named is None or not installed:
@@ -54,8 +51,7 @@ def visible_gpus() -> list[Gpu]:
     for token in (each.strip() for each in named.split(",")):
         known = next((each for each in installed if _names(token, each)), None)
         if known is None and not token.startswith("MIG-"):
-            break  # as CUDA reads it: what follows a device that does not exist is not seen
-        # How much memory a part of a GPU has is not known here.
+            break  # CUDA ignores everything after a device that does not exist
         part = Gpu(token, token, "a part of a GPU", 0.0)
         visible.append(replace(known, label=token) if known else part)
     return visible
@@ -67,7 +63,7 @@ def _names(token: str, gpu: Gpu) -> bool:
 
 def _installed() -> list[Gpu]:
     try:
-        # Its status may tell of a warning: what it lists is there.
+        # The status is ignored: it may be a warning, and the listed GPUs exist.
         listed = subprocess.run(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
             capture_output=True,
@@ -80,16 +76,16 @@ def _installed() -> list[Gpu]:
     found = []
     for line in listed.splitlines():
         if (parts := _LISTED.fullmatch(line.strip())) is None:
-            continue  # words
+            continue  # a message
         index, uuid, name, mebibytes = parts.groups()
-        # Some GPUs share the memory of the machine and have "[N/A]".
+        # GPUs that share the memory of the machine have "[N/A]".
         known = int(mebibytes) if mebibytes.isdecimal() else 0
         found.append(Gpu(index, uuid, name, round(known * 2**20 / 1e9, 1)))
     return found
 
 
 def describe(gpus: Sequence[Gpu]) -> str:
-    """How many there are and of which kind, on one line."""
+    """Return the number and kinds of GPUs on one line."""
     kinds = Counter(
         f"{gpu.name}, {gpu.gigabytes:g} GB" if gpu.gigabytes else gpu.name for gpu in gpus
     )
@@ -100,12 +96,12 @@ def describe(gpus: Sequence[Gpu]) -> str:
 
 @contextlib.contextmanager
 def taken_gpu(folder: Path | None = None) -> Iterator[Gpu | None]:
-    """Take one of the visible GPUs, waiting until one is free; no other one is seen.
+    """Lock one of the visible GPUs, make it the only visible one, and yield it; wait until one is free.
 
-    It has to be called before anything of CUDA is. None where there is no GPU that nvidia-smi lists.
+    Call this before any call of CUDA. Yields None without a visible GPU.
 
     Args:
-        folder: of the locks; by default one of this user on this machine, whatever the study.
+        folder: of the locks; by default one folder for all studies of this user on this machine.
     """
     gpus = visible_gpus()
     if not gpus:
@@ -122,7 +118,7 @@ def taken_gpu(folder: Path | None = None) -> Iterator[Gpu | None]:
 
 
 def _take(gpus: Sequence[Gpu], folder: Path, held: contextlib.ExitStack) -> Gpu | None:
-    """Lock a GPU that is free; None where none is."""
+    """Lock and return a free GPU; return None if there is none."""
     for gpu in gpus:
         file = (folder / gpu.device.replace(os.sep, "-")).open("w")
         try:

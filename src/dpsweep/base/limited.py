@@ -1,4 +1,4 @@
-"""Run what somebody else has chosen in a process of its own: no network, little time and memory."""
+"""Untrusted computations in a separate process, without network and with limited time and memory."""
 
 import json
 import os
@@ -16,14 +16,14 @@ import psutil
 from dpsweep.base.errors import DpsweepError
 
 SECONDS = 5
-"""Processor time of a call: a busy machine makes no honest computation fail."""
+"""Limit of the processor time of a call. Clock time would fail honest computations on a busy machine."""
 _WAITING = 6
-"""Times as long by the clock, for a computation that waits for something, which none should."""
+"""Limit of the clock time, as a multiple of the processor time; stops computations that only wait."""
 MEMORY = 4 * 2**30
-"""Bytes that a call may add."""
+"""Limit of the additional memory of a call, bytes."""
 _LOOK_SECONDS = 0.05
 
-# What reaches out of the process: none of it is asked of a computation.
+# Audit events of actions outside the process.
 _REFUSED = (
     *("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"),
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty"),
@@ -31,28 +31,28 @@ _REFUSED = (
 
 
 class LimitError(DpsweepError):
-    """A computation that failed, took too much time or memory, or reached out of its process."""
+    """A computation that failed, exceeded its time or memory, or acted outside its process."""
 
 
 class TimeLimitError(LimitError):
-    """A computation that took too much time."""
+    """A computation that exceeded its time."""
 
 
 def limited(compute: Callable[[], Any], seconds: float | None = None) -> Any:
-    """Return what a function returns in a fork of this process, which ends with it.
+    """Call a function in a fork of this process, and return its result.
 
-    In the fork a connection, another program, and a file that is not of Python's own packages are errors.
-    Import what the function needs before: it counts for the time.
+    The function may not open connections, start programs, or open files outside Python's packages.
+    Import its modules before: imports in the fork count as processor time.
 
     Args:
-        compute: returns what JSON can hold.
-        seconds: of processor time; `SECONDS` by default.
+        compute: a function with a result that JSON can represent.
+        seconds: limit of the processor time; `SECONDS` by default.
 
     Raises:
         LimitError: the function raised an error, or exceeded its time or `MEMORY`.
     """
     reader, writer = os.pipe()
-    with warnings.catch_warnings(action="ignore"):  # of other threads, none of which it waits for
+    with warnings.catch_warnings(action="ignore"):  # the child waits for no other thread
         child = os.fork()
     if child == 0:
         with suppress(BaseException):
@@ -76,7 +76,7 @@ def limited(compute: Callable[[], Any], seconds: float | None = None) -> Any:
 
 
 def _answer(child: int, reader: int, seconds: float) -> bytes:
-    """Wait for what a process writes, as long as it keeps within its limits."""
+    """Return the output of a process; raise an error when it exceeds its limits."""
     end, answer, process = time.monotonic() + _WAITING * seconds, b"", psutil.Process(child)
     most = process.memory_info().rss + MEMORY
     while True:
@@ -87,7 +87,7 @@ def _answer(child: int, reader: int, seconds: float) -> bytes:
                 return answer
             answer += part
         slow = time.monotonic() > end
-        with suppress(psutil.Error):  # it has just ended
+        with suppress(psutil.Error):  # the process has just ended
             used = process.cpu_times()
             if slow or used.user + used.system > seconds:
                 raise TimeLimitError(f"takes more than {seconds:g} seconds")
@@ -117,8 +117,8 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_foreign(path: object) -> bool:
-    """Whether a file is neither open already nor one that Python imports."""
+    """Tell whether a path (not an open file) lies outside the folders that Python imports from."""
     if not isinstance(path, str | bytes | os.PathLike):
         return False
     roots = (sys.prefix, sys.base_prefix, *filter(None, sys.path))
-    return not os.path.abspath(os.fsdecode(path)).startswith(roots)  # noqa: PTH100 (no file need be there)
+    return not os.path.abspath(os.fsdecode(path)).startswith(roots)  # noqa: PTH100 (the file may be missing)

@@ -1,7 +1,7 @@
-"""Files and folders that nobody put among their data: those of desktops, servers, clouds and editors.
+"""Names of files and folders that desktops, servers, clouds and editors leave among data (litter).
 
-Everything that lists a folder of a user asks here, so that no such file becomes an example, a class or a
-reason to prepare a dataset again.
+All code that lists a user's folder uses this module. So litter never becomes an example or a class, and never
+causes a new preparation of a dataset.
 """
 
 import os
@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of macOS, Windows, Synology, QNAP, NetApp, Linux, Python; in lower case. Names that begin with a dot
-# (.DS_Store, ._cat.png, .ipynb_checkpoints, .Trash-1000, .snapshot, .stversions) need no entry.
+# Names of macOS, Windows, Synology, QNAP, NetApp, Linux and Python, in lower case. Names that begin with a
+# dot (.DS_Store, ._cat.png, .ipynb_checkpoints, .Trash-1000, .snapshot, .stversions) need no entry.
 _NAMES = frozenset(
     {
         *("__macosx", "icon\r", "desktop db", "desktop df", "network trash folder"),
@@ -39,7 +39,7 @@ _PATTERN = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# What is not finished, or was replaced: of files only, because folders have such names too.
+# Unfinished or replaced files. Folders may have such names.
 _OF_A_FILE = re.compile(
     r".+(?:~|\.(?:tmp|temp|part|partial|filepart|crdownload|download|opdownload|aria2|!ut|!qb|!sync|bts|sw[op]|bak"
     r"|orig|pyc))",
@@ -48,14 +48,14 @@ _OF_A_FILE = re.compile(
 
 
 def is_litter(name: str, folder: bool = False) -> bool:
-    """Whether a file or folder of this name is no data of anybody.
+    """Tell whether a file or folder of this name is litter.
 
     >>> [is_litter(name) for name in ("@eaDir", "._cat.png", "cat.png~", "cat.png")]
     [True, True, True, False]
 
     Args:
-        name: without the folders above.
-        folder: whether it is of a folder.
+        name: without parent folders.
+        folder: whether this is the name of a folder.
     """
     return (
         name.startswith(".")
@@ -66,9 +66,9 @@ def is_litter(name: str, folder: bool = False) -> bool:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in an order that does not depend on the disk, without litter.
+    """Yield the files below a folder without litter, in an order that does not depend on the disk.
 
-    A folder that cannot be read counts as empty: what reads it says so.
+    An unreadable folder counts as empty; reading its data later raises the error.
     """
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not is_litter(name, folder=True))

@@ -1,4 +1,4 @@
-"""Numbers that a caller gives, looked at before they are compared with others."""
+"""Checks of the type of numbers that callers give."""
 
 import operator
 from numbers import Real
@@ -8,12 +8,12 @@ def real(name: str, value: object, error: type[Exception] = ValueError) -> float
     """Return a number in float64.
 
     Args:
-        name: what a message calls it.
+        name: of the number, for the message.
         value: of the caller.
-        error: what is raised.
+        error: the type of error to raise.
 
     Raises:
-        error: it is text, a truth value, None, or anything else that is no real number.
+        error: the value is not a real number, for example text, a truth value or None.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise error(f"{name} = {value!r}: it must be a number")

@@ -1,4 +1,4 @@
-"""Result files in parquet. Their pages have checksums, so that a reader sees every flipped bit."""
+"""Result files in parquet. Pages have checksums, so reading detects every flipped bit."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from dpsweep.base.files import atomic_path
 
 
 class UnreadableResultsError(DpsweepError):
-    """A result file that does not hold what it should."""
+    """A result file that is missing, damaged, or lacks a column."""
 
 
 def write_rows(path: Path, rows: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -> None:
@@ -20,7 +20,7 @@ def write_rows(path: Path, rows: pa.Table, metadata: Mapping[bytes, bytes] | Non
     Args:
         path: the file.
         rows: the table.
-        metadata: of the file, besides that of the table.
+        metadata: for the file, in addition to the table's metadata.
     """
     described = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **(metadata or {})})
     with atomic_path(path) as partial:
@@ -28,10 +28,10 @@ def write_rows(path: Path, rows: pa.Table, metadata: Mapping[bytes, bytes] | Non
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read some columns of a file in this order, or all.
+    """Read the given columns of a file, in this order, or all columns.
 
     Raises:
-        UnreadableResultsError: the file is damaged or absent, or lacks a column.
+        UnreadableResultsError: the file is damaged or missing, or lacks a column.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
@@ -42,7 +42,7 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                 raise UnreadableResultsError(
                     f"{path}: has no column {', '.join(absent)}; another version made it", (path,)
                 )
-            # Threads cost more than they bring for the few rows of a cell.
+            # Threads cost more time than they save for the few rows of a cell.
             return parquet.read(columns=columns, use_threads=False).select(columns)
     except (pa.ArrowInvalid, OSError) as error:
         raise UnreadableResultsError(

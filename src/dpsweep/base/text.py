@@ -1,13 +1,13 @@
-"""A user's text, such as a title or the name of a class, as what it says in every medium.
+"""Escapes of a user's text, such as titles and names of classes.
 
-Each medium has one escape: `markdown` here, `dpsweep.figures.style.literal` for matplotlib,
+Each output format has one escape: `markdown` here, `dpsweep.figures.style.literal` for matplotlib,
 `dpsweep.tables.text.latex`, and Jinja's own for HTML.
 """
 
 import re
 import unicodedata
 
-# Where it stands decides whether a character means something: an underscore inside a word does not.
+# Characters of markup. Some are markup only in certain places: an underscore inside a word is not.
 _MARKDOWN = re.compile(
     r"[`*~$|]"
     r"|(?<![^\W_])_|_(?![^\W_])"
@@ -15,13 +15,13 @@ _MARKDOWN = re.compile(
     r"|<(?=[A-Za-z/!?])"
     r"|&(?=#?\w+;)"
     r"|\](?=[(\[:])"
-    # What begins a quotation, a heading, a list or a rule.
+    # The start of a quotation, a heading, a list or a rule.
     r"|^(?:>|[#+=-](?=[#+=\-\s]|$))"
 )
 
 
 def one_line(text: str) -> str:
-    r"""A text without line ends, control characters and halves of characters, which no medium can write.
+    r"""Return a text with spaces for line ends, and � for control characters and surrogates.
 
     >>> one_line("two\n lines\x07")
     'two lines�'
@@ -31,7 +31,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""A text as Markdown of GitHub, in a line or in a cell of a table.
+    r"""Escape a text for GitHub's Markdown, for a line or a cell of a table.
 
     >>> markdown("a|b costs $5 and *more*")
     'a\\|b costs \\$5 and \\*more\\*'

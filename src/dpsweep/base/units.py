@@ -1,11 +1,11 @@
-"""Times, sizes and counts with the unit that suits them, and tables of them."""
+"""Times, sizes and counts as text with a suitable unit, and tables of text."""
 
 import math
 from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
-    """A time: 0 s, 0.4 s, 40 s, 12 min, 3.4 h, 1,288 h. Less than 0.1 s is shown as 0.1 s, unless it is 0.
+    """Format a time: 0 s, 0.4 s, 40 s, 12 min, 3.4 h, 1,288 h. Times between 0 and 0.1 s become 0.1 s.
 
     >>> duration(5), duration(600), duration(90_000)
     ('5.0 s', '10 min', '25 h')
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def size(number_of_bytes: float) -> str:
-    """A size on disk: 0.3 MB, 55.3 MB, 1.4 GB.
+    """Format a size on disk: 0.3 MB, 55.3 MB, 1.4 GB.
 
     >>> size(2_500_000)
     '2.5 MB'
@@ -32,7 +32,7 @@ def size(number_of_bytes: float) -> str:
 
 
 def count(amount: int, noun: str, plural: str | None = None) -> str:
-    """An amount with its noun.
+    """Format an amount with its noun.
 
     >>> count(1, "trial"), count(1234, "trial"), count(0, "class", "classes")
     ('1 trial', '1,234 trials', '0 classes')
@@ -41,7 +41,7 @@ def count(amount: int, noun: str, plural: str | None = None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of text: the first column begins at the left, the others end at the right.
+    """Format a table as lines of text: the first column is left-aligned, the others right-aligned.
 
     >>> columns([("", "cells"), ("pets", "12")])
     ['      cells', 'pets     12']

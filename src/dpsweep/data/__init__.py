@@ -1,15 +1,15 @@
-"""Labelled datasets: where they come from, how they are prepared, and how the stages read them.
+"""Labelled datasets: their sources, their preparation, and their files.
 
-- `dpsweep.data.prepared`: the files of a prepared dataset, memory-mapped;
-- `dpsweep.data.prepare`: one configured dataset to such files;
-- `dpsweep.data.sources`: the sources, each in a module of its own: `dpsweep.data.folder`,
-  `dpsweep.data.hub`, `dpsweep.data.texts`, `dpsweep.data.embeddings`, `dpsweep.data.idx`; those of the
-  demo are in `dpsweep.demo`;
-- `dpsweep.data.examples`: labelled examples as sources give them;
-- `dpsweep.data.images`: encoded images to pixels;
-- `dpsweep.data.tokenizer`: texts to tokens.
+- `dpsweep.data.prepared`: the memory-mapped files of a prepared dataset;
+- `dpsweep.data.prepare`: preparation of a dataset of the study;
+- `dpsweep.data.sources`: all sources, one module for each kind: `dpsweep.data.folder`,
+  `dpsweep.data.hub`, `dpsweep.data.texts`, `dpsweep.data.embeddings`, `dpsweep.data.idx`, and
+  `dpsweep.demo` for the demo;
+- `dpsweep.data.examples`: labelled examples of a source;
+- `dpsweep.data.images`: decoding of images to pixels;
+- `dpsweep.data.tokenizer`: conversion of texts to tokens.
 
-Libraries that a source needs are imported when it is prepared.
+The library of a source is imported when the source is prepared.
 """
 
 from dpsweep.data.examples import Split

@@ -1,7 +1,7 @@
 """Arrays in files, read in blocks of rows: .npz, .npy, safetensors, and columns of parquet.
 
-No file is unpickled, so none can run code. What is in memory at once is a block, however large the file
-is; only an array in Fortran order inside of an .npz is read whole.
+No file is unpickled, so no file can run code. Only one block is in memory at a time, except for arrays in
+Fortran order in an .npz, which are read whole.
 """
 
 import string
@@ -31,16 +31,16 @@ _FEW, _FEW_ROWS = 16, 2**12
 
 @dataclass(frozen=True)
 class Array:
-    """An array in a file: what it is, and how it is read."""
+    """An array in a file, and the function that reads it."""
 
     path: Path
     name: str
-    """in the file; empty for the only array of an .npy"""
+    """in the file; empty for an .npy"""
     dtype: str
-    """as NumPy calls it, or else as the file does"""
+    """NumPy's name of the type, or else the file's name"""
     shape: tuple[int, ...]
     _read: Callable[[int], Iterator[Block]]
-    """blocks of so many rows"""
+    """yields blocks of the given number of rows"""
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of an array of numbers in order, in blocks of about 16 MB.
@@ -53,7 +53,7 @@ class Array:
             yield from self._read(max(1, _BLOCK_BYTES // row))
 
     def values(self) -> list[Any]:
-        """Return everything as Python's own numbers and texts.
+        """Return all rows as Python's own numbers and texts.
 
         Raises:
             DatasetError: the file is damaged.
@@ -67,10 +67,10 @@ class Array:
 
 
 def open_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of a file by name, whose format is told by its suffix; nothing of them is read yet.
+    """Return the arrays of a file by name, in the format of its suffix; their content is read later.
 
     Raises:
-        DatasetError: there is no such file, or it is of another format or damaged.
+        DatasetError: the file is missing, damaged or of another format.
     """
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
@@ -88,14 +88,14 @@ def open_arrays(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
-    """Name the file in what goes wrong inside.
+    """Replace errors of reading a file by an error that names the file.
 
     Args:
         path: of the file.
-        missing: what to say where there is none.
+        missing: message for a missing file.
 
     Raises:
-        DatasetError: in the place of what is raised inside.
+        DatasetError: instead of any error in the block.
     """
     try:
         yield
@@ -103,7 +103,7 @@ def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
         raise DatasetError(f"{path}: {missing}") from None
     except (DatasetError, MemoryError):
         raise
-    except Exception as error:  # readers meet broken files with all kinds of exceptions
+    except Exception as error:  # readers raise many types for broken files
         if isinstance(error, OSError) and error.strerror:
             raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
         raise DatasetError(f"{path}: cannot be read as {path.suffix} ({brief(error)})") from error
@@ -113,7 +113,7 @@ def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the beginning of a .npy file, behind which the numbers stand: shape, order of Fortran, type."""
+    """Read the header of a .npy file: shape, whether in Fortran order, and type."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
@@ -123,7 +123,7 @@ def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _plain(dtype: np.dtype[Any]) -> str:
-    """Name a type, whichever end of its numbers comes first and however long its texts are."""
+    """Return the name of a type without byte order and without the length of texts."""
     if dtype.kind in "SU":
         return "bytes" if dtype.kind == "S" else "text"
     return dtype.newbyteorder("=").name if dtype.kind in "biufc" else str(dtype)
@@ -170,7 +170,7 @@ def _slices(whole: Block, rows: int) -> Iterator[Block]:
 
 # -- safetensors -----------------------------------------------------------------------------
 
-# What NumPy calls the types of the format, without the number of bits.
+# NumPy's names for the types of the format, without the number of bits.
 _TENSOR_TYPES = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
 
 
@@ -199,7 +199,7 @@ def _parquet(path: Path) -> dict[str, Array]:
     table = parquet.ParquetFile(path)
     rows, found = table.metadata.num_rows, {}
     for column in table.schema_arrow:
-        # What pandas calls its index is no column of the user.
+        # The index of pandas is not a column of the user.
         if column.name.startswith("__index_level_"):
             continue
         kind, shape = column.type, [rows]
@@ -219,7 +219,7 @@ def _parquet(path: Path) -> dict[str, Array]:
 
 
 def _first_length(table: Any, name: str) -> int:
-    """Return the length of the first list of a column that is there."""
+    """Return the length of the first list of a column that is not null."""
     for batch in table.iter_batches(batch_size=_FEW, columns=[name]):
         for value in batch.column(0):
             if value.is_valid:
@@ -234,10 +234,10 @@ def _column_type(kind: Any) -> str:
 
 
 def _column(path: Path, name: str, width: int | None, rows: int) -> Iterator[Block]:
-    """Yield a column of lists of one length; without a length, of Python's own values.
+    """Yield blocks of a column: lists of length ``width``, or Python's own values without a width.
 
     Raises:
-        DatasetError: a list has another length, or is missing.
+        DatasetError: a list is missing or has another length.
     """
     done = 0
     for batch in parquet.ParquetFile(path).iter_batches(batch_size=rows, columns=[name]):

@@ -1,4 +1,4 @@
-"""Test examples whose inputs are those of a training example: they tell nothing of unseen ones."""
+"""Test examples with the inputs of a training example. They do not measure accuracy on unseen data."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ from dpsweep.data.prepared import DatasetError
 log = logging.getLogger(__name__)
 
 Hashes = npt.NDArray[np.uint64]
-"""One for each row. Two of 64 bits agree by chance once in 10^8 datasets of a million examples and 100,000
-for testing."""
+"""One 64-bit hash for each row. With a million training and 100,000 test examples, different rows get
+the same hash in one of 10^8 datasets."""
 
 
 def hash_rows(rows: npt.NDArray[np.generic]) -> Hashes:
-    """Return a hash of each row of an array, of its bytes."""
+    """Return a hash of the bytes of each row of an array."""
     return np.array([xxhash.xxh3_64_intdigest(row.tobytes()) for row in rows], np.uint64)
 
 
@@ -36,13 +36,13 @@ def row_hashes(path: Path) -> Hashes:
 def find_duplicates(
     train: Hashes, test: Hashes, name: Callable[[int], str], test_name: Callable[[int], str]
 ) -> list[str]:
-    """Name the test examples whose inputs are those of a training example, each with that one.
+    """Return ``"test name = training name"`` for each test example with the input of a training example.
 
     Args:
-        train: of the inputs for training.
-        test: of those for testing.
-        name: what the training example at a place is called.
-        test_name: likewise.
+        train: hashes of the training inputs.
+        test: hashes of the test inputs.
+        name: returns the name of the training example at a position.
+        test_name: the same for test examples.
     """
     hashes, first = np.unique(train, return_index=True)
     places = np.searchsorted(hashes, test).clip(max=len(hashes) - 1)
@@ -55,23 +55,23 @@ def find_duplicates(
 def say_duplicates(
     name: str, kind: str, duplicates: Sequence[str], test_size: int, refuse: bool
 ) -> None:
-    """Say how many there are, if there are any.
+    """Warn of duplicates, or refuse them.
 
     Args:
         name: of the dataset.
         kind: of data.
-        duplicates: what `find_duplicates` returns.
-        test_size: all test examples.
-        refuse: whether this is an error.
+        duplicates: the result of `find_duplicates`.
+        test_size: number of test examples.
+        refuse: whether duplicates are an error.
 
     Raises:
-        DatasetError: it is.
+        DatasetError: there are duplicates, and they are an error.
     """
     if not duplicates:
         return
     found = (
         f"{len(duplicates)} of {test_size} test examples have the {KINDS[kind].same} of a training example, "
-        f"and tell nothing of unseen ones: {shorten(duplicates)}"
+        f"so they do not measure accuracy on unseen data: {shorten(duplicates)}"
     )
     if refuse:
         raise DatasetError(

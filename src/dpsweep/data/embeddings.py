@@ -1,4 +1,4 @@
-"""Embeddings that another network gave: one vector for each example, in files of arrays."""
+"""Embeddings from another network: one vector for each example, in files of arrays."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -47,16 +47,16 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Some rows of an array in a file, which every iteration reads anew."""
+    """Some rows of an array in a file. Every iteration reads the file again."""
 
     array: Array
     kept: npt.NDArray[np.bool_]
-    """whether a row of the file is one of them"""
+    """for each row of the file, whether it is kept"""
     hashes: Hashes
-    """of each of them"""
+    """of the kept rows"""
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield blocks of rows, in the byte order of this machine."""
+        """Yield blocks of kept rows, in the byte order of this machine."""
         done = 0
         for block in self.array.blocks():
             rows = block[self.kept[done : done + len(block)]]
@@ -65,10 +65,10 @@ class Embeddings:
                 yield np.ascontiguousarray(rows, dtype=self.array.dtype)
 
     def only(self, places: Sequence[int] | Labels) -> "Embeddings":
-        """Take some of them.
+        """Return a subset of the kept rows.
 
         Args:
-            places: among them, ascending.
+            places: positions among the kept rows, ascending.
         """
         kept = np.zeros_like(self.kept)
         kept[np.flatnonzero(self.kept)[list(places)]] = True
@@ -76,17 +76,17 @@ class Embeddings:
 
 
 def load_embeddings(source: ArraysSource, dimension: int | None = None) -> LabelledData:
-    """Read labels, and look at all embeddings once: those that are not finite are left out.
+    """Read the labels, check all embeddings, and leave out those that are not finite.
 
-    Numbers that are the same in all training examples are told in a warning.
+    A warning lists the columns that are constant over all training examples.
 
     Args:
         source: the files.
-        dimension: d that the study says; any without it.
+        dimension: d according to the study; None for any.
 
     Raises:
-        DatasetError: a file cannot be read, it is not clear what is what in it, or it holds something else
-            than a float32 or float16 vector and a label for each example.
+        DatasetError: a file cannot be read, its arrays are ambiguous, or it does not contain a float32 or
+            float16 vector and a label for each example.
     """
     splits = [_open(source, source.train, source.train_labels)]
     if source.test is not None:
@@ -112,7 +112,7 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
             )
         if constant and array is train:
             log.warning(
-                "%s: %d of %d numbers are the same in all examples, and tell nothing: %s",
+                "%s: %d of %d numbers are the same in all examples, so they carry no information: %s",
                 train.path, len(constant), train.shape[1], shorten(constant),
             )  # fmt: skip
         rows = np.arange(array.shape[0])
@@ -122,7 +122,7 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
         found.append(_only(split, np.delete(rows, list(wrong))))
     if source.test_from_train is not None:
         (whole,) = found
-        # Equal embeddings are on the same side.
+        # Equal embeddings go to the same part.
         names = [f"{each:016x}" for each in whole.inputs.hashes.tolist()]
         parts = cut_test_set(names, source.test_from_train, source.seed)
         found = [_only(whole, places) for places in parts]
@@ -136,11 +136,11 @@ def _only(split: Split, places: Sequence[int] | Labels) -> Split:
 
 
 def _look(array: Array) -> tuple[dict[int, str], Hashes, list[int]]:
-    """Look at all rows of an array.
+    """Check all rows of an array.
 
     Returns:
-        Rows that are not finite, with what is in them; a hash of each row; columns that are the same in
-        all other rows.
+        The reason for each row that is not finite; a hash of each row; the columns that are constant over
+        the finite rows.
     """
     wrong: dict[int, str] = {}
     hashes: list[Hashes] = []
@@ -161,12 +161,12 @@ def _look(array: Array) -> tuple[dict[int, str], Hashes, list[int]]:
             same = same[(rows[:, same][usable] == first[same]).all(axis=0)]
         hashes.append(hash_rows(rows))
         done += len(block)
-    # One row says nothing of what others would have.
+    # All columns of a single row are constant.
     constant = same.tolist() if done - len(wrong) > 1 else []
     return wrong, np.concatenate(hashes), constant
 
 
-# -- what is what in a file ------------------------------------------------------------------
+# -- the arrays of a file --------------------------------------------------------------------
 
 
 def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Array, LabelColumn]:
@@ -202,13 +202,13 @@ def _place(array: Array) -> str:
 def _choose(
     found: dict[str, Array], key: str, asked: str | None, len_of: Array | None = None
 ) -> Array:
-    """Return the array that is asked for, the one that is called so, or the only one that can be meant.
+    """Return the array with the asked name, else one with a usual name, else the only possible one.
 
     Args:
         found: the arrays of a file, by name.
-        key: of the source that names one.
-        asked: what it names.
-        len_of: the embeddings, where their labels are chosen.
+        key: of the source that may name the array.
+        asked: the value of this key.
+        len_of: the embeddings, when the array to choose is their labels.
     """
     path = next(iter(found.values())).path
     if asked is not None:
@@ -267,10 +267,10 @@ def _check_embeddings(array: Array) -> None:
 
 
 def _label_values(labels: Array, embeddings: Array) -> list[str | int]:
-    """Return the labels as Python's own numbers, truth values and texts.
+    """Return the labels as Python's int, bool and str.
 
     Raises:
-        DatasetError: there is not one for each embedding.
+        DatasetError: there is not one label for each embedding, or a label has another type.
     """
     where, shape, examples = _place(labels), labels.shape, embeddings.shape[0]
     if labels.dtype == "object":

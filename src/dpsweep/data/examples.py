@@ -1,4 +1,4 @@
-"""Labelled examples as a source gives them, how their labels become numbers, and shares of them."""
+"""Labelled examples of a source, the encoding of labels as numbers, and random shares of examples."""
 
 import math
 import re
@@ -25,50 +25,50 @@ class Split:
     """Inputs and labels of one split, in order."""
 
     inputs: Any
-    """From a source: texts (iterable as often as needed), `dpsweep.data.images.EncodedImages`, or rows as
-    a network reads them. `write_prepared` takes rows, (examples, *shape): an array, blocks of rows
-    (iterated once), or a .npy file, which is moved."""
+    """From a source: texts (iterable repeatedly), `dpsweep.data.images.EncodedImages`, or rows as a network
+    reads them. For `write_prepared`: rows, (examples, *shape), as an array, as blocks of rows (iterated
+    once), or as a .npy file, which is moved."""
     labels: Labels
     """(examples,)"""
     where: Callable[[int], str] = "row {}".format
-    """what the example at a place is called, for messages"""
+    """returns the name of the example at a position, for messages"""
 
     def only(self, places: Sequence[int] | Labels, inputs: Any) -> "Split":
-        """Take some examples.
+        """Return a subset of the examples.
 
         Args:
-            places: of those, ascending.
-            inputs: of those.
+            places: positions of the subset, ascending.
+            inputs: of the subset.
         """
         kept = np.asarray(places, dtype=np.int64)
         return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])))
 
     def without(self, places: Sequence[int], inputs: Any) -> "Split":
-        """Leave out some examples.
+        """Return the split without some examples.
 
         Args:
-            places: of those.
-            inputs: of the others.
+            places: positions of the examples to leave out.
+            inputs: of the remaining examples.
         """
         return self.only(np.delete(np.arange(len(self.labels)), list(places)), inputs)
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Both splits of a source; labels are known, inputs are read when they are needed."""
+    """Both splits of a source, with labels in memory; inputs are read when they are needed."""
 
     train: Split
     test: Split
     classes: list[str]
     """names, in the order of the labels"""
     origin: str
-    """where the examples are from, for people"""
+    """description of the source, for users"""
     revision: str | None = None
-    """the commit or version that was read, where there is one"""
+    """commit or version of the source, if it has one"""
     skipped: Sequence[str] = ()
-    """examples that cannot be read and were left out, each with the reason"""
+    """unreadable examples that were left out, each with the reason"""
     ignored: Sequence[str] = ()
-    """files that were found and are no examples"""
+    """files of the source that are not examples"""
 
 
 # -- labels ----------------------------------------------------------------------------------
@@ -76,23 +76,23 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """The labels of one split as they were found."""
+    """The labels of one split as the source has them."""
 
     table: str
-    """where they were found, for messages"""
+    """name of the source, for messages"""
     name: str
-    """what they are called there, as column 'label'; empty for a file of labels alone"""
+    """name of the labels, such as column 'label'; empty for a file of labels only"""
     values: Sequence[Any]
     where: Callable[[int], str]
-    """what the row at a place is called"""
+    """returns the name of the row at a position"""
 
     def labels(self) -> list[int | str]:
-        """Return whole numbers and names of classes.
+        """Return the labels as whole numbers and names of classes.
 
-        Names lose outer spaces and take one form of Unicode, so that one class has one name.
+        Outer spaces are removed and Unicode is normalised (NFC), so each class has one name.
 
         Raises:
-            DatasetError: there is no row, or a label is missing or neither of the two.
+            DatasetError: there is no row, or a label is neither a whole number nor a name.
         """
         if not self.values:
             raise DatasetError(f"{self.table}: found no row; allowed: at least one example")
@@ -107,7 +107,7 @@ class LabelColumn:
         return found
 
     def refuse(self, place: int, label: Any, allowed: str) -> NoReturn:
-        """Name the row of a label that cannot be used.
+        """Raise an error that names the row of an invalid label.
 
         Raises:
             DatasetError: always.
@@ -119,7 +119,7 @@ class LabelColumn:
 
     @property
     def named(self) -> str:
-        """Return the name behind a place, for messages."""
+        """Return the name of the labels as a suffix for messages."""
         return f", {self.name}" if self.name else ""
 
 
@@ -128,16 +128,16 @@ def encode_labels(
 ) -> tuple[Labels, Labels, list[str]]:
     """Return training labels, test labels and the names of the classes.
 
-    Whole numbers stay as they are; other labels are names of classes, numbered in alphabetical order.
+    Whole numbers are not changed. Other labels are names of classes, numbered in alphabetical order.
 
     Args:
-        train: the labels of the training split.
-        test: of the test split.
-        names: of the classes, where the source knows them; labels are then whole numbers.
+        train: labels of the training split.
+        test: labels of the test split.
+        names: of the classes, if the source lists them; then labels must be whole numbers.
 
     Raises:
-        DatasetError: a label that is missing or of another kind, numbers that do not count from 0,
-            or a test label that training has not.
+        DatasetError: a label is missing or has another type, the numbers are not 0 to K - 1, or a test
+            label is not among the training labels.
     """
     columns = [(train, train.labels()), (test, test.labels())]
     numbers: dict[int | str, int]
@@ -161,10 +161,12 @@ def encode_labels(
 
 
 def same_kind(*columns: LabelColumn) -> Iterator[LabelColumn]:
-    """Read labels alike in files of all kinds: whole numbers and truth values may be text in some.
+    """Yield the columns with labels of the same type for all file formats.
+
+    Some formats store whole numbers and truth values as text.
 
     Raises:
-        DatasetError: a label is another kind of number.
+        DatasetError: a label is a number that is not a whole number.
     """
     for column in columns:
         for place, label in enumerate(column.values):
@@ -191,7 +193,7 @@ def _is_whole(label: Any) -> bool:
 
 
 def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
-    """Return K for labels that are 0 to K - 1, all of them."""
+    """Return K for labels 0 to K - 1; refuse other labels."""
     where = f"{column.table}{column.named}"
     found = sorted(set(labels))
     if found[0] < 0:
@@ -217,17 +219,16 @@ def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
 def stratified_share(
     labels: Labels, name: Callable[[int], Sequence[str | int]], share: float, seed: int
 ) -> Labels:
-    """Return the indices of a share of the examples, ascending.
+    """Return the ascending indices of a random share of the examples of each class.
 
-    Of every class it is the examples with the smallest `draw`, ``share`` of them (rounded half up,
-    at least one). So one more example moves at most one other: it may take the place of another one
-    of its class.
+    From every class it keeps the examples with the smallest `draw`: ``share`` of them (rounded half up,
+    at least one). So an additional example replaces at most one other example, of its own class.
 
     Args:
         labels: (examples,).
-        name: what the example at an index is called.
+        name: returns the name of the example at an index.
         share: above 0, at most 1.
-        seed: another one is another part.
+        seed: of the draws.
     """
     if share == 1:
         return np.arange(len(labels))
@@ -241,18 +242,18 @@ def stratified_share(
 
 
 def cut_test_set(names: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Cut a test set out of training examples: each is drawn by itself, by its name.
+    """Split training examples into a training and a test set; each example is drawn by its name.
 
     Args:
-        names: of the examples; those of the same name stay together.
-        share: for testing, above 0 and below 1.
-        seed: another one is another part.
+        names: of the examples; examples of the same name go to the same part.
+        share: of the test set, above 0 and below 1.
+        seed: of the draws.
 
     Returns:
-        Places to train on, and to test on, ascending.
+        Positions of the training examples and of the test examples, ascending.
 
     Raises:
-        DatasetError: one of them is empty.
+        DatasetError: a part is empty.
     """
     parts: tuple[list[int], list[int]] = [], []
     for place, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""A folder of images: a folder for each class, inside one for each split."""
+"""Folders of images: a folder for each split, with a folder for each class inside."""
 
 import logging
 import os
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 def load_folder(source: FolderSource) -> LabelledData:
     """List the images of a folder; they are read and decoded later.
 
-    Classes are the folders of the first training folder, in alphabetical order. What is in them,
-    at any depth, is an image, except what is litter (`dpsweep.base.litter`).
+    Classes are the folders of the first training folder, in alphabetical order. All files in them, at any
+    depth, are images, except litter (`dpsweep.base.litter`).
 
     Raises:
-        DatasetError: a folder is missing or empty, what should be classes are splits, the splits have
-            other classes, a symbolic link leads out of the folder, or a share leaves nothing.
+        DatasetError: a folder is missing or empty, the folders of classes look like splits, the splits have
+            different classes, a symbolic link leads out of the folder, or a share is empty.
     """
     root = Path(source.path).expanduser()
     if not root.is_dir():
@@ -89,7 +89,7 @@ def load_folder(source: FolderSource) -> LabelledData:
 class _Image:
     path: Path
     name: str
-    """Its path below the root: what it is called, and what shares are drawn by."""
+    """Path relative to the root; for messages and for drawing shares."""
     label: int
 
 
@@ -97,10 +97,10 @@ class _Image:
 class _Folder:
     root: Path
     ignored: set[str] = field(default_factory=set)
-    """Names of the files that are no images, or in no class."""
+    """Names of files that are not images, or not in a class."""
 
     def classes(self, folder: Path) -> dict[str, Path]:
-        """Return the folders of a split by the names of their classes, in order."""
+        """Return the folders of a split by class, sorted by the name of the class."""
         if folder != self.root:
             self._check(folder)
         if not folder.is_dir():
@@ -109,7 +109,7 @@ class _Folder:
             )
         found: dict[str, Path] = {}
         for entry in self._entries(self._unwrapped(folder)):
-            # The same word in two forms of Unicode (macOS writes its own), or with a space, is one class.
+            # One class may be written in two forms of Unicode (macOS uses NFD), or with outer spaces.
             name = unicodedata.normalize("NFC", entry.name.strip())
             if not entry.is_dir():
                 self._ignore(entry)
@@ -148,12 +148,12 @@ class _Folder:
         return found
 
     def _unwrapped(self, folder: Path) -> Path:
-        """Step into an archive that was unpacked into a folder of its own name."""
+        """Return the inner folder of an archive that was unpacked into a folder of its own name."""
         names, more = folders_in(folder)
         return folder / folder.name if names == [folder.name] and not more else folder
 
     def _files(self, folder: Path) -> Iterator[Path]:
-        """Yield the files of a folder and of those inside it, sorted."""
+        """Yield the files of a folder and of its subfolders, sorted."""
         for entry in self._entries(folder):
             if entry.is_dir():
                 yield from self._files(entry)
@@ -163,7 +163,7 @@ class _Folder:
                 raise DatasetError(f"{entry}: neither a file nor a folder; remove it")
 
     def _entries(self, folder: Path) -> Iterator[Path]:
-        """Yield what is in a folder, sorted, without what is ignored."""
+        """Yield the entries of a folder, sorted, without litter."""
         for entry in sorted(folder.iterdir()):
             if entry.name.startswith(".") and entry.suffix == ".icloud":
                 raise DatasetError(
@@ -180,7 +180,7 @@ class _Folder:
         self.ignored.add(name.decode(errors="replace"))
 
     def _check(self, entry: Path) -> None:
-        """Refuse names that cannot be written, links that leave the folder, and links to folders."""
+        """Refuse names that are not UTF-8, links to places outside the root, and links to folders."""
         try:
             entry.name.encode()
         except UnicodeEncodeError:
@@ -191,7 +191,7 @@ class _Folder:
             return
         try:
             target = entry.resolve(strict=True)
-        except (OSError, RuntimeError):  # it leads nowhere, or to itself
+        except (OSError, RuntimeError):  # a missing target, or a loop
             raise DatasetError(
                 f"{str(entry)!r}: a symbolic link that leads nowhere; remove it"
             ) from None
@@ -203,7 +203,7 @@ class _Folder:
 
 
 def _other_layouts(classes: Mapping[str, Path]) -> Iterator[str]:
-    """Yield what shows that the folders of some classes are no classes."""
+    """Yield the reasons why the folders are probably not classes."""
     uses = split_uses(classes)
     if len(set(uses.values())) > 1 or not all(map(may_be_class, uses)):
         yield f"found {_folders(uses)}: words for splits"
@@ -232,7 +232,7 @@ def _folders(names: Collection[str]) -> str:
 
 def folders_in(folder: Path) -> tuple[list[str], bool]:
     """Return the names of the folders in a folder, sorted, and whether it holds anything else."""
-    with os.scandir(folder) as entries:  # a link to a folder is refused where it is read
+    with os.scandir(folder) as entries:  # links to folders are refused when they are read
         kinds = {each.name: each.is_dir(follow_symlinks=False) for each in entries}
     found = sorted(name for name, is_folder in kinds.items() if not is_litter(name, is_folder))
     names = [name for name in found if kinds[name]]
@@ -240,7 +240,7 @@ def folders_in(folder: Path) -> tuple[list[str], bool]:
 
 
 def _folders_inside(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder; one that holds only another stands for that one."""
+    """Return the names of the folders in a folder; skip levels that contain only one folder."""
     names, more = folders_in(folder)
     if len(names) == 1 and not more:
         names = _folders_inside(folder / names[0]) or names

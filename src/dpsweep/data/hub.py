@@ -1,8 +1,7 @@
-"""Datasets of the Hugging Face hub, or a local folder with the same layout: images and texts.
+"""Datasets of the Hugging Face hub, or local folders with the same layout: images and texts.
 
-Files are read with the `datasets` library as a stream: no copy is made and memory stays bounded.
-Nothing that is downloaded is run: `datasets` has no loading scripts since version 4, and images are
-decoded from the bytes in the files.
+The `datasets` library streams the files, without a copy and with bounded memory. No downloaded code is run:
+`datasets` has no loading scripts since version 4, and images are decoded from the bytes in the files.
 """
 
 import logging
@@ -39,31 +38,31 @@ from dpsweep.data.tables import column_names, read_table
 
 log = logging.getLogger(__name__)
 
-# A file of a split that is in several: train-00000-of-00002.parquet, with a hash in between in older ones.
+# A shard of a split: train-00000-of-00002.parquet; older ones have a hash before the suffix.
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
 
 def load_hub(source: HubSource, kind: str) -> LabelledData:
-    """Read labels now, and images or texts when they are iterated.
+    """Read the labels; images and texts are read later, when they are iterated.
 
-    The training splits are concatenated in the order given; ``train_share`` and ``test_share`` keep
-    a stratified part. Tables of text (.csv, .tsv) are read as those of `dpsweep.data.texts`, now: the library
-    would guess what quotes mean.
+    The training splits are concatenated in the given order. ``train_share`` and ``test_share`` keep a
+    stratified part. Text tables (.csv, .tsv) are read at once by `dpsweep.data.tables`, because the library
+    would guess the meaning of quotes.
 
     Args:
-        source: what to read.
+        source: to read.
         kind: of its inputs: image or text.
 
     Raises:
-        DatasetError: the source cannot be read, or lacks a split, a column or a label. What is not
-            text raises it later, by split and row.
+        DatasetError: the source cannot be read, or lacks a split, a column or a label. Iterating raises it
+            with split and row for an input that is not text.
     """
     files = open_hub(source)
     train, train_labels = _label_columns(files, source.train_splits)
     test, test_labels = _label_columns(files, [source.test_split])
     names = getattr(files.feature(source.train_splits[0]), "names", None)
     labels, test_numbers, classes = encode_labels(train_labels, test_labels, names)
-    # Shares are stratified by the classes of the source: merging them leaves the examples alone.
+    # Shares are stratified by the classes of the source, so merging classes keeps the same examples.
     kept = stratified_share(labels, train.name, source.train_share, source.seed)
     tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
     if source.merge_classes is not None:
@@ -85,25 +84,25 @@ class HubFiles:
 
     source: HubSource
     splits: Any
-    """of the library, by name"""
+    """streams of the library, by name"""
     tables: Mapping[str, Sequence[Path]]
-    """tables of text, which are read without it, by the names of splits that consist of such"""
+    """text tables, which are read without the library, by split"""
     folder: Path
     origin: str
     revision: str | None
 
     @property
     def commit(self) -> str | None:
-        """Return the commit of the files; None for a local copy, which can change."""
+        """Return the commit of the files; None for a local copy, because its files may change."""
         return self.revision if self.source.path is None else None
 
     def feature(self, split: str) -> Any:
-        """Return the library's type of the labels of a split; None where it is not known."""
+        """Return the library's type of the labels of a split; None if unknown."""
         return (self.splits[split].features or {}).get(self.source.label_column)
 
 
 def open_hub(source: HubSource) -> HubFiles:
-    """Open the files of a dataset; they are fetched if needed.
+    """Open the files of a dataset; download them if needed.
 
     Raises:
         DatasetError: the source cannot be fetched or read.
@@ -125,7 +124,7 @@ def open_hub(source: HubSource) -> HubFiles:
         origin = f"{source.id}, local copy"
     else:
         folder = _download(source)
-        # The hub's cache names a snapshot after its commit.
+        # The folder of a snapshot in the hub's cache has the name of its commit.
         origin, revision = source.id, folder.name
         if source.revision is None:
             log.info(
@@ -138,8 +137,7 @@ def open_hub(source: HubSource) -> HubFiles:
         splits = builder.as_streaming_dataset()
     except MemoryError:
         raise
-    # Of any kind: a broken card is an error of YAML, a loading script another.
-    except Exception as error:
+    except Exception as error:  # of many types: a broken card raises an error of YAML
         if damaged := _damaged_table(folder):
             raise DatasetError(f"{damaged}: cannot be read ({brief(error)})") from error
         raise DatasetError(
@@ -155,7 +153,7 @@ def open_hub(source: HubSource) -> HubFiles:
 
 
 def _refuse_litter(folder: Path) -> None:
-    """Refuse what the library would take for data: it leaves out only names with a dot or __ in front."""
+    """Refuse litter that the library would read as data; it only skips names that begin with a dot or __."""
     found = []
     for place, folders, files in os.walk(folder):
         suffixes = {Path(name).suffix for name in files if not is_litter(name)}
@@ -171,7 +169,7 @@ def _refuse_litter(folder: Path) -> None:
 
 
 def _refuse_missing_shards(folder: Path) -> None:
-    """Refuse a split of which files are missing: the library would read the others without a word."""
+    """Refuse a split with missing shards: the library would read the others without a warning."""
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in walk(folder):
         if match := _SHARD.fullmatch(str(file.relative_to(folder))):
@@ -186,22 +184,24 @@ def _refuse_missing_shards(folder: Path) -> None:
 
 @contextmanager
 def _reading(files: HubFiles, split: str) -> Iterator[None]:
-    """Name the damaged file in what is raised inside: the library reads files when their rows are asked for.
+    """Replace errors of readers by an error that names the damaged file.
+
+    Wrap every iteration over rows: the library reads files lazily.
 
     Raises:
-        DatasetError: in the place of any error of a reader.
+        DatasetError: instead of any error of a reader.
     """
     try:
         yield
     except (DatasetError, MemoryError):
         raise
-    except Exception as error:  # readers meet broken files with all kinds of exceptions
+    except Exception as error:  # readers raise many types for broken files
         where = _damaged_table(files.folder) or f"{files.folder}, split {split}"
         raise DatasetError(f"{where}: cannot be read ({brief(error)})") from error
 
 
 def _damaged_table(folder: Path) -> Path | None:
-    """Find the first parquet file that cannot be read to its end."""
+    """Return the first parquet file that cannot be read to its end, or None."""
     for file in walk(folder):
         if file.suffix == ".parquet":
             try:
@@ -214,19 +214,19 @@ def _damaged_table(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of some splits, one split after the other; iterated, their texts."""
+    """Rows of some splits, one split after the other. Iterating yields their texts."""
 
     files: HubFiles
     splits: Sequence[str]
     sizes: Sequence[int]
     """of the splits"""
     texts: Sequence[str] | None
-    """of all rows, where they are read already"""
+    """of all rows, if they were read already"""
     kept: Labels
-    """places of those that are kept, ascending"""
+    """positions of the kept rows, ascending"""
 
     def name(self, place: int) -> tuple[str, int]:
-        """Return the split of the row at a place, and its number there."""
+        """Return the split of the row at a position, and its number in this split."""
         for split, size in zip(self.splits, self.sizes, strict=True):
             if place < size:
                 return split, place
@@ -234,22 +234,22 @@ class _Rows:
         raise IndexError(place)
 
     def where(self, place: int) -> str:
-        """Name the row at a place, for messages."""
+        """Return the name of the row at a position, for messages."""
         split, row = self.name(place)
         return f"{self.files.source.id}, split {split}, row {row}"
 
     def split(self, kind: str, kept: Labels, labels: Labels) -> Split:
-        """Take the rows at some places; their images or texts are read when they are iterated."""
+        """Return the rows at some positions; images and texts are read when they are iterated."""
         rows = replace(self, kept=kept)
         inputs = rows if kind == "text" else EncodedImages(rows.images, rows.identity())
         return Split(inputs, labels, self.where).only(kept, inputs)
 
     def inputs(self, start: int = 0, cast: Any = None) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the input of each row that is kept, from one of them on.
+        """Yield name and input of each kept row.
 
         Args:
-            start: the first of the rows.
-            cast: the type of `datasets` to read inputs as.
+            start: number of kept rows to skip.
+            cast: the type of `datasets` for the inputs.
         """
         column = self.files.source.input_column
         kept = iter(self.kept[start:].tolist())
@@ -278,16 +278,16 @@ class _Rows:
             yield text
 
     def images(self, start: int) -> Iterator[tuple[str, Content]]:
-        """Yield the name and the encoded image of each row, from one of them on."""
+        """Yield name and encoded image of each kept row, from the row ``start`` on."""
         from datasets import Image  # noqa: PLC0415
 
         for where, image in self.inputs(start, Image(decode=False)):
             yield where, _content(self.files, where, image)
 
     def identity(self) -> Any:
-        """Return plain values that change when the images do."""
+        """Return a JSON value that changes when the images change."""
         files, source = self.files, self.files.source
-        # A commit has one content; the files of a local copy can change.
+        # The content of a commit is fixed; the files of a local copy can change.
         found = [] if files.commit else walk(files.folder)
         states = [(str(each), each.stat()) for each in found if each.is_file()]
         return {
@@ -303,11 +303,11 @@ class _Rows:
 def _coarser(
     source: HubSource, merged: Mapping[str, Sequence[str]], classes: Sequence[str]
 ) -> Labels:
-    """Return the number of the coarser class of every class.
+    """Return the number of the coarser class for every class.
 
     Args:
         source: of the dataset, for messages.
-        merged: the names of the classes by the name of their coarser class.
+        merged: for each coarser class, the names of its classes.
         classes: names of the classes of the source.
     """
     numbers: dict[str, int] = {}
@@ -364,7 +364,7 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:
-    """Return an image's bytes, or its file in the dataset's folder; nothing else is opened."""
+    """Return an image's bytes, or its file; refuse files outside the dataset's folder."""
     if image is None or (image["bytes"] is None and image["path"] is None):
         return b""
     if image["bytes"] is not None:
@@ -372,7 +372,7 @@ def _content(files: HubFiles, where: str, image: Any) -> Content:
     path = Path(os.path.abspath(image["path"]))  # noqa: PTH100
     folder = files.folder.absolute()
     if files.commit is None:
-        # A snapshot of the hub's cache consists of links into the cache; a local copy may not.
+        # Links may leave a snapshot of the hub's cache, but not a local copy.
         path, folder = path.resolve(), folder.resolve()
     if not path.is_relative_to(folder):
         raise DatasetError(
@@ -383,13 +383,13 @@ def _content(files: HubFiles, where: str, image: Any) -> Content:
 
 
 def _download(source: HubSource) -> Path:
-    """Return the folder of a repository's files in the hub's cache, downloaded if needed."""
+    """Return the folder of a repository in the hub's cache; download its files if needed."""
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
 
     fetch = partial(snapshot_download, source.id, repo_type="dataset", ignore_patterns=["*.py"])
     try:
-        # A download retries for half a minute; this fails at once where there is no network.
+        # A download retries for half a minute; this call fails at once without a network.
         found = HfApi().dataset_info(source.id, revision=source.revision, timeout=TIMEOUT_SECONDS)
         return Path(fetch(revision=found.sha))
     except Exception as error:

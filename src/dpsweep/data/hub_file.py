@@ -1,4 +1,4 @@
-"""One file of a repository on the Hugging Face hub."""
+"""Single files of repositories on the Hugging Face hub."""
 
 import os
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ TIMEOUT_SECONDS = 10
 
 
 class HubError(DpsweepError):
-    """A file that cannot be had from the hub; the message says what to fetch and where to put it."""
+    """A file that the hub does not provide; the message contains the command that fetches it."""
 
 
 class UnreachableHubError(HubError):
-    """The hub does not answer, so nobody knows whether it has the file."""
+    """A hub that does not answer, so it is unknown whether it has the file."""
 
 
 def fetch_file(
@@ -27,12 +27,11 @@ def fetch_file(
         repository: owner/name.
         file: its path in the repository.
         revision: a commit, or None for the newest.
-        instead: what to write in the study to use a copy of the file.
-        others: files of the repository that will be asked for next.
+        instead: the setting of the study that uses a local copy of the file, for the message.
+        others: files of the repository that are needed next, for the command in the message.
 
     Raises:
-        HubError: the hub cannot be reached and there is no copy in its cache, or the repository
-            has no such file.
+        HubError: the cache has no copy, and the hub cannot be reached or does not have the file.
     """
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
@@ -42,7 +41,7 @@ def fetch_file(
     except LocalEntryNotFoundError:
         pass
     try:
-        # A download retries for half a minute; this fails at once where there is no network.
+        # A download retries for half a minute; this call fails at once without a network.
         HfApi().model_info(repository, revision=revision, timeout=TIMEOUT_SECONDS)
         return Path(hf_hub_download(repository, file, revision=revision))
     except Exception as error:
@@ -54,7 +53,7 @@ def fetch_file(
 
 
 def repository_named(repository: str, revision: str | None) -> str:
-    """Name a repository, with the revision if one is asked for.
+    """Return the name of a repository, with the revision if there is one.
 
     >>> repository_named("timm/vit", "0123"), repository_named("timm/vit", None)
     ('timm/vit at revision 0123', 'timm/vit')
@@ -63,11 +62,11 @@ def repository_named(repository: str, revision: str | None) -> str:
 
 
 def require_file(repository: str, file: str, revision: str | None) -> None:
-    """Check that there is a file of a model repository, without a download.
+    """Check that a file of a model repository exists, without a download.
 
     Raises:
-        UnreachableHubError: the hub does not answer, so that nobody knows; in one line, without the file.
-        HubError: the repository has no such file, or the hub knows no such repository or revision.
+        UnreachableHubError: the hub does not answer; the message is one line, without the file.
+        HubError: the hub does not have this repository, revision or file.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache  # noqa: PLC0415
 
@@ -88,20 +87,20 @@ def require_file(repository: str, file: str, revision: str | None) -> None:
 
 
 def _refuses(error: Exception) -> bool:
-    """Tell whether the hub answers that something is not there; a busy or broken hub does not."""
+    """Tell whether the hub answered that something is missing or forbidden (not: busy or broken)."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
     return isinstance(error, HfHubHTTPError) and error.response.status_code in (400, 401, 403, 404)
 
 
 def cannot_fetch(what: str, error: Exception, command: str, instead: str) -> str:
-    """Say that the hub could not be asked for something, and what to do.
+    """Return the message for a failed download, with the remedy.
 
     Args:
-        what: was asked for.
-        error: why it did not come.
-        command: fetches it into the hub's cache.
-        instead: what else can be done with a copy of it.
+        what: noun for the requested files.
+        error: of the download.
+        command: that fetches the files into the hub's cache.
+        instead: another way to use a copy of the files.
     """
     cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
     return (
@@ -111,9 +110,6 @@ def cannot_fetch(what: str, error: Exception, command: str, instead: str) -> str
 
 
 def commit(path: Path) -> str:
-    """Return the commit that a file of the hub's cache belongs to.
-
-    The cache has a folder for every commit: ``snapshots/<commit>/<file>``.
-    """
+    """Return the commit of a file in the hub's cache, from its path ``snapshots/<commit>/<file>``."""
     parts = path.parts
     return parts[len(parts) - parts[::-1].index("snapshots")]

@@ -1,7 +1,7 @@
-"""Images in the IDX files of MNIST and its relatives (LeCun, Cortes and Burges 1998).
+"""Images in IDX files, the format of MNIST and similar datasets (LeCun, Cortes and Burges 1998).
 
-A file begins with two zero bytes, the code of its numbers (8: bytes) and how many axes it has, then the
-length of each axis as a big-endian 32-bit number; the numbers follow, the last axis fastest.
+The header has two zero bytes, the code of the data type (8: bytes), the number of axes, and the length of
+each axis as a big-endian 32-bit number. The data follow in C order.
 """
 
 import gzip
@@ -31,15 +31,15 @@ _BYTES, _HEADER, _LENGTH = 8, 4, 4
 def load_idx(source: IdxSource, size: int) -> LabelledData:
     """Return the images of a folder of IDX files as uint8 (examples, size, size, 1).
 
-    The folder holds ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the same of ``t10k``, plain
-    or with ``.gz``; dots in the place of the hyphens before ``idx`` are read too. Classes are the labels.
+    The files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, and the same with ``t10k``.
+    They may end in ``.gz``, and may have a dot before ``idx`` instead of a hyphen. Labels are the classes.
 
     Args:
         source: the folder, and the share of its training images.
-        size: height and width that the study says, pixels.
+        size: height and width of the images according to the study, pixels.
 
     Raises:
-        DatasetError: a file is missing or not what its name says, or the images have another size.
+        DatasetError: a file is missing or has another format, or the images have another size.
     """
     folder = Path(source.path).expanduser()
     (images, train), (test_images, test) = (_split(folder, split, size) for split in _SPLITS)
@@ -74,7 +74,7 @@ def _split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint8], 
 def _read(
     folder: Path, split: str, what: Literal["images", "labels"], axes: int
 ) -> tuple[Path, npt.NDArray[np.uint8]]:
-    """Return the file that holds a part of a split, and its content."""
+    """Return the file of the images or labels of a split, and its content."""
     names = [
         f"{_SPLITS[split]}-{what}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")
     ]

@@ -1,4 +1,4 @@
-"""Encoded images to one file of pixels: in parallel, in bounded memory, and resumable."""
+"""Decoding of images into one file of pixels: parallel, with bounded memory, resumable."""
 
 import io
 import multiprocessing
@@ -25,20 +25,20 @@ from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import UnfinishedArray
 
 Content = bytes | Path
-"""An encoded image, or the file that holds it."""
+"""An encoded image, or its file."""
 Pixels = npt.NDArray[np.uint8]
 
 _CHUNK = 32
-"""Images that a process decodes at a time."""
+"""Number of images that a process decodes at a time."""
 _BLOCK = 512
-"""Images between two records of how far a split is."""
+"""Number of images between two records of the progress."""
 _MOST_PROCESSES = 16
 _MOST_PIXELS = 2**27
-"""Of an image whose shorter side is resized."""
+"""Limit of the resized image, before cropping."""
 
-# Values of the EXIF tag Orientation of a picture that is turned by a quarter.
+# Values of the EXIF tag Orientation for a rotation by 90 degrees.
 _ON_ITS_SIDE = frozenset({5, 6, 7, 8})
-# Tags of TIFF, and a value of the second.
+# Tags of TIFF, and values of two of them.
 _SIDES = (256, 257)  # width and height
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO, _SIGNED = 0, 2
@@ -46,12 +46,12 @@ _WHITE_IS_ZERO, _SIGNED = 0, 2
 
 @dataclass(frozen=True)
 class Transform:
-    """From an encoded image to RGB pixels."""
+    """The decoding of an image to RGB pixels."""
 
     resize: Resize
-    """to the size that a network reads"""
+    """to the size of the network's input"""
     stored: tuple[int, int] | None = None
-    """height and width of images that are stored as they are, to be resized with their batch"""
+    """height and width, if images are stored in their own size and resized with their batch"""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -59,7 +59,7 @@ class Transform:
         return (*(self.stored or (self.resize.size, self.resize.size)), 3)
 
     def __call__(self, content: Content) -> Pixels:
-        """Return uint8 of this shape."""
+        """Return pixels, uint8 of ``shape``."""
         if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
             raise ValueError("it is empty")
         try:
@@ -87,15 +87,14 @@ class Transform:
 def make_transform(resize: Resize, *splits: Split) -> Transform:
     """Choose how the images of a dataset are stored.
 
-    Images of one size that is smaller than the network's input are stored as they are: resized,
-    CIFAR-100 would be 49 times as large. Their headers are read for that, up to the first image
-    of another size.
+    Images are stored in their own size if all have the same size and it is smaller than the network's
+    input: resized, CIFAR-100 would be 49 times as large. Headers are read up to the first other size.
     """
     sizes: set[tuple[int, int]] = set()
     for split in splits:
         for _, content in split.inputs.read(0):
             if (size := _size(content)) is None:
-                continue  # corrupt; decoding will say so
+                continue  # corrupt; decoding reports it
             sizes.add(size)
             if len(sizes) > 1 or not resize.enlarges(*size):
                 return Transform(resize)
@@ -103,18 +102,18 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
 
 
 def _size(content: Content) -> tuple[int, int] | None:
-    """Return height and width of an image as it is seen; None where its header cannot be read."""
+    """Return height and width of an image after its EXIF rotation; None if its header is unreadable."""
     try:
         with Image.open(_stream(content)) as opened:
             on_its_side = opened.getexif().get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE
-            # Pillow has turned the size of a TIFF already.
+            # Pillow has already rotated the size of a TIFF.
             tags = getattr(opened, "tag_v2", {})
             width, height = (
                 tags.get(tag, side) for tag, side in zip(_SIDES, opened.size, strict=True)
             )
     except MemoryError:
         raise
-    except Exception:  # decoders meet broken files with all kinds of exceptions
+    except Exception:  # decoders raise many types for broken files
         return None
     return (width, height) if on_its_side else (height, width)
 
@@ -124,19 +123,19 @@ def _stream(content: Content) -> io.BytesIO | Path:
 
 
 def _rgb(image: Image.Image, file: Image.Image) -> Image.Image:
-    """Convert an image of any mode to 8-bit RGB; what is transparent becomes white.
+    """Convert an image of any mode to 8-bit RGB; transparent pixels become white.
 
-    Pillow itself would cut levels above 255 off, and show what transparency hides.
+    Pillow's own conversion would clip levels above 255, and show transparent pixels.
 
     Args:
         image: to convert.
-        file: the same as it was opened: it knows its format.
+        file: the same image as opened, with its format and tags.
 
     Raises:
         ValueError: the mode has no known range.
     """
     tags = getattr(file, "tag_v2", {})
-    # Older versions of Pillow, and its reader of PGM, give 16 bits the mode of 32.
+    # Older versions of Pillow, and its reader of PGM, give 16-bit images the mode of 32 bits.
     if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
         if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
             raise ValueError("16-bit TIFF whose zero is white; save it with zero as black")
@@ -161,15 +160,15 @@ def _rgb(image: Image.Image, file: Image.Image) -> Image.Image:
 
 
 def _hidden(content: Content, file: Any) -> Image.Image | None:
-    """Mask the pixels of the colour that a PNG calls transparent, where Pillow misreads it.
+    """Return a mask of the transparent colour of a PNG, if Pillow would misread this colour; else None.
 
-    A PNG names the colour as its pixels are stored, with 2, 4 or 16 bits; Pillow compares it with 8 bits.
+    A PNG stores the colour with the 2, 4 or 16 bits of its pixels, but Pillow compares it with 8 bits.
 
     Args:
-        content: encoded.
-        file: the same, opened and not yet read.
+        content: the encoded image.
+        file: the same image, opened and not yet decoded.
     """
-    again: Any  # an image of a file, whose type Pillow does not tell
+    again: Any  # Pillow has no type for it
     colour = file.info.get("transparency")
     if file.format != "PNG" or colour is None or not file.tile:
         return None
@@ -180,7 +179,7 @@ def _hidden(content: Content, file: Any) -> Image.Image | None:
         case "I;16B":
             parts = {"I;16B": [colour]}
         case "RGB;16B":
-            # Read as little-endian, big-endian numbers of 16 bits give their lower bytes.
+            # Read as little-endian, big-endian 16-bit numbers give their lower bytes.
             parts = {"RGB;16B": [each >> 8 for each in colour]}
             parts["RGB;16L"] = [each & 255 for each in colour]
         case _:
@@ -200,24 +199,24 @@ class EncodedImages:
     """The images of one split, in order."""
 
     read: Callable[[int], Iterable[tuple[str, Content]]]
-    """Gives name and content of the images from a position on."""
+    """Yields name and content of the images, from a position on."""
     identity: Any
-    """Plain values that change when the images do."""
+    """JSON value that changes when the images change."""
 
 
 def decode_images(
     split: Split, transform: Transform, unfinished: Path, name: str
 ) -> tuple[Split, list[str]]:
-    """Decode a split into a file, going on from where an earlier call was stopped.
+    """Decode a split into a file, and resume a call that was stopped.
 
     Args:
-        split: what to decode.
-        transform: how.
-        unfinished: the folder of what is not finished.
-        name: names the files, and what progress says.
+        split: to decode.
+        transform: the decoding.
+        unfinished: folder for the unfinished files.
+        name: of the files, and of the progress messages.
 
     Returns:
-        The split without the images that could not be decoded, and what was wrong with those.
+        The split without corrupt images, and the reason for each corrupt image.
 
     Raises:
         DatasetError: the disk is too small for the pixels.
@@ -244,20 +243,20 @@ def decode_images(
 def _decoded(
     images: EncodedImages, transform: Transform, start: int, count: int
 ) -> Iterator[Pixels | str]:
-    """Yield pixels, or what is wrong with an image, in order, from a position on, of ``count`` in all."""
+    """Yield the pixels or the error of each of ``count`` images, in order, from position ``start`` on."""
     remaining = iter(images.read(start))
     if count - start <= _BLOCK:
-        # Starting processes would take longer.
+        # Starting processes would take more time.
         yield from _decode(transform, list(remaining))
         return
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
     pending: deque[Future[list[Pixels | str]]] = deque()
-    # A forked process would inherit the locks of this one's threads, but not the threads.
+    # A forked process would inherit the locks of threads, but not the threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _start_process) as pool:
         while chunk := list(islice(remaining, _CHUNK)):
             pending.append(pool.submit(_decode, transform, chunk))
-            # As many are in memory as keep the processes busy.
+            # Limits memory, and keeps the processes busy.
             if len(pending) == 2 * processes:
                 yield from pending.popleft().result()
         while pending:
@@ -265,28 +264,27 @@ def _decoded(
 
 
 def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[Pixels | str]:
-    """Return the pixels of every image, or what is wrong with it."""
+    """Return the pixels or the error of every image."""
     results: list[Pixels | str] = []
     for name, content in chunk:
         try:
             results.append(transform(content))
         except MemoryError:
             raise
-        except Exception as error:
-            # Decoders meet broken files with all kinds of exceptions.
+        except Exception as error:  # decoders raise many types for broken files
             results.append(f"{name}: not an image that can be read ({error})")
     return results
 
 
 def first_corrupt(split: Split, resize: Resize) -> list[str]:
-    """Decode the first image of every class: what is wrong with those that cannot be read."""
+    """Decode the first image of every class, and return the errors."""
     _, places = np.unique(split.labels, return_index=True)
     first = [next(iter(split.inputs.read(int(place)))) for place in places]
     return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
 
 
 def _start_process() -> None:
-    """Leave interrupts to the process that collects the pixels, and end when it does."""
+    """Ignore interrupts, which the parent process handles, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

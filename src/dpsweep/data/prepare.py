@@ -1,4 +1,4 @@
-"""From a dataset of the study to its prepared files."""
+"""Preparation of a dataset of the study: reading, checks, and writing of the prepared files."""
 
 import logging
 import re
@@ -33,16 +33,16 @@ _FEW_COUNTS = 5
 def prepare(
     name: str, dataset: Dataset, folder: Path, tokenizer: Path | None = None
 ) -> PreparedDataset:
-    """Prepare a dataset of the study and check it against what the study declares.
+    """Prepare a dataset of the study, and check it against the numbers in the study.
 
     Args:
-        name: its name in the study.
+        name: of the dataset in the study.
         dataset: its section of the study.
-        folder: where the files go.
-        tokenizer: the prepared tokenizer that a dataset of texts is read with.
+        folder: for the prepared files.
+        tokenizer: the prepared tokenizer, for a dataset of texts.
 
     Raises:
-        DatasetError: the source cannot be read, or is not what the study declares.
+        DatasetError: the source cannot be read, or differs from the study.
     """
     before = _state(folder / METADATA)
     with named(name):
@@ -50,7 +50,7 @@ def prepare(
         if dataset.kind == "text":
             data = leave_out_unreadable(data)
     _refuse_or_warn(name, dataset, data.skipped)
-    # What the labels tell is known before hours of decoding, unless images may be left out.
+    # Compare labels before hours of decoding, unless decoding may leave out images.
     known = dataset.kind != "image" or dataset.corrupt == "refuse"
     if known:
         _compare(name, dataset, data)
@@ -61,7 +61,7 @@ def prepare(
         own = unfinished.claim(folder / "unfinished")
         data, resize = _decoded(name, dataset, data, own)
     if _state(folder / METADATA) not in (None, before):
-        # Jobs may be reading it already.
+        # Jobs may already read the other process's files.
         log.info("%s: another process has prepared it", folder)
         prepared = PreparedDataset.open(folder)
     else:
@@ -89,16 +89,16 @@ def prepare(
 
 
 def inspect(name: str, dataset: Dataset) -> list[str] | None:
-    """Compare labels with what the study declares, and look at inputs as far as that takes seconds.
+    """Compare the labels with the study, and check those inputs that can be read in seconds.
 
-    That is one image of each class of a folder, the texts of tables, and embeddings, which are also searched
-    for test examples that are training examples.
+    These are one image of each class of a folder, the texts of tables, and all embeddings, for which it also
+    searches test examples that duplicate training examples.
 
     Returns:
         The names of the classes; None for a source that is not on this machine.
 
     Raises:
-        DatasetError: the source cannot be read, or is not what the study declares.
+        DatasetError: the source cannot be read, or differs from the study.
     """
     source = dataset.source
     if isinstance(source, HubSource) and source.path is None:
@@ -137,7 +137,7 @@ def _tokenized(
 def _decoded(
     name: str, dataset: Dataset, data: LabelledData, folder: Path
 ) -> tuple[LabelledData, Resize | None]:
-    """Decode both splits; return how images that are stored as they are have to be resized, too."""
+    """Decode both splits; also return how batches must be resized, if images are stored in their own size."""
     resize = resize_of(name, dataset)
     transform = make_transform(resize, data.train, data.test)
     train, corrupt = decode_images(data.train, transform, folder, "train")
@@ -149,7 +149,7 @@ def _decoded(
 
 
 def _state(file: Path) -> tuple[int, int] | None:
-    """Tell a file from one that replaces it; None where there is none."""
+    """Return values that change when the file is replaced; None for a missing file."""
     try:
         found = file.stat()
     except FileNotFoundError:
@@ -157,11 +157,11 @@ def _state(file: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-# -- what is found, compared with what the study says ----------------------------------------
+# -- comparison with the study ---------------------------------------------------------------
 
 
 def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
-    """Say what of a dataset cannot be used; by default that ends its preparation."""
+    """Refuse corrupt examples, or warn of them, as the dataset's key ``corrupt`` says."""
     if corrupt and dataset.corrupt == "refuse":
         raise DatasetError(
             f"datasets.{name}: {_listed(corrupt)}\nReplace or remove them, or set corrupt: skip to do "
@@ -178,10 +178,10 @@ def _listed(corrupt: Sequence[str]) -> str:
 
 
 def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
-    """Compare classes and labels with what the study declares.
+    """Compare classes and labels with the study.
 
     Raises:
-        DatasetError: naming everything that differs.
+        DatasetError: something differs; the message lists all differences.
     """
     classes, train, test = data.classes, data.train.labels, data.test.labels
     found = {"classes": len(classes), "train_size": len(train), "test_size": len(test)}
@@ -203,12 +203,12 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
 
 
 def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[int]) -> None:
-    """Name the classes that have no test example; macro accuracy is the mean over the others.
+    """Warn of classes without a test example; macro accuracy is the mean over the others.
 
     Args:
         name: of the dataset.
-        classes: their names.
-        test_counts: of each the test examples.
+        classes: names of the classes.
+        test_counts: number of test examples of each class.
     """
     untested = [each for each, count in zip(classes, test_counts, strict=True) if not count]
     if untested:
@@ -218,7 +218,7 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
 
 
 def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: Labels) -> list[str]:
-    """Say which classes have no training example, or another number than the study says."""
+    """List the classes without a training example, or those with another number than in the study."""
     counts = np.bincount(train, minlength=len(classes)).tolist()
     wrong = [
         f"datasets.{name}: class {label!r} has no training example"
@@ -237,7 +237,7 @@ def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: La
 
 
 def _alike(classes: Sequence[str]) -> str:
-    """Name classes that differ in capitals, spaces or punctuation only: often a slip."""
+    """List classes that differ only in capitals, spaces or punctuation: often a mistake."""
     first: dict[str, str] = {}
     pairs = []
     for each in classes:

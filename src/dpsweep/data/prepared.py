@@ -1,10 +1,10 @@
-"""Prepared datasets: four memory-mapped arrays and what must be known about them.
+"""Prepared datasets: four memory-mapped arrays and their metadata.
 
-The features that a frozen network has for a dataset are one too, with other inputs.
+Features of a frozen network are stored as a prepared dataset too.
 
 A prepared dataset is a folder::
 
-    metadata.json      what it is; written last, so a folder that has it is complete
+    metadata.json      `DatasetMetadata`; written last, so a folder with this file is complete
     train_inputs.npy   images: uint8 (N, height, width, channels)
                        texts: int32 (N, length), token numbers, -1 after the end of a text
                        embeddings: float32 or float16 (N, dimension)
@@ -40,37 +40,37 @@ KINDS_OF_INPUTS: Mapping[str, Kind] = {
     **KINDS,
     "features": Kind(("float32",), ("features",), "numbers", keys={}),
 }
-"""Kinds of data, and what is computed from them once."""
+"""Kinds of data, and features, which are computed from data."""
 
 Array = npt.NDArray[Any]
 PADDING = -1
-"""Stands after the end of a text. No token has this number, so texts keep their lengths."""
+"""Number after the end of a text. It is not a token number, so the length of each text stays known."""
 
 
 class DatasetError(DpsweepError):
-    """A dataset that cannot be prepared or read; the message says what to do."""
+    """A dataset that cannot be prepared or read; the message contains the remedy."""
 
 
 class TokenizerIdentity(BaseModel):
-    """Which tokenizer made the numbers of a text."""
+    """The tokenizer of a dataset of texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     vocabulary: int
-    """Token numbers are below."""
+    """Upper bound of the token numbers, exclusive."""
     checksum: str
     """SHA-256 of its ``tokenizer.json`` as the library writes it."""
 
 
 class FeatureIdentity(BaseModel):
-    """Which network gave features, and for which dataset."""
+    """The network and the dataset from which features were computed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     dataset: str
-    """its checksum"""
+    """checksum of the dataset"""
     backbone: str
-    """its checksum"""
+    """checksum of the backbone"""
     features: dict[str, str | dict[str, str | int] | None]
     """layer, pooling and transformation (see `dpsweep.config.Features`)"""
     version: int
@@ -98,27 +98,27 @@ class DatasetMetadata(BaseModel):
     """Shape of one input: (height, width, channels) for an image, (length,) for a text, (dimension,) or
     (features,)."""
     resize: Annotated[Resize | None, Field(exclude_if=lambda resize: resize is None)] = None
-    """How images that are stored smaller than the network's input are resized with their batch."""
+    """How a batch of stored images is resized, if they are smaller than the network's input."""
     skipped: tuple[str, ...] = ()
-    """Examples that could not be read and are left out, with the reason."""
+    """Unreadable examples that were left out, with the reason."""
     ignored: tuple[str, ...] = ()
-    """Files that lay among the images and are none: hidden ones, those of a desktop."""
+    """Files among the images that are not images, such as hidden files."""
     duplicates: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
-    """Test examples whose inputs are those of a training example, with its name."""
+    """Test examples with the input of a training example, and the name of that one."""
     checksum: str
-    """SHA-256 over type, shape and content of the four arrays, and how they are resized; a part of
-    every trial's key."""
+    """SHA-256 over type, shape and content of the four arrays, and ``resize``; a part of every trial's
+    key."""
     file_checksums: dict[str, str]
-    """XXH3 of type, shape and content of each array: quick, and compared whenever it is opened."""
+    """XXH3 of type, shape and content of each array; fast, and checked at every opening."""
     tokenizer: TokenizerIdentity | None = None
-    """Of a text."""
+    """Set for texts only."""
     features: FeatureIdentity | None = None
-    """Of features."""
+    """Set for features only."""
 
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """A prepared dataset: metadata and read-only arrays that are mapped, not loaded."""
+    """A prepared dataset: metadata and read-only, memory-mapped arrays."""
 
     folder: Path
     metadata: DatasetMetadata
@@ -134,9 +134,8 @@ class PreparedDataset:
     def open(cls, folder: str | Path) -> Self:
         """Map the arrays of a prepared dataset.
 
-        Everything is read once and compared with the metadata: types, shapes, checksums and
-        counts of labels. It takes seconds for 10 GB in memory, and what comes from a disk is then
-        in memory for training.
+        All arrays are read once and compared with the metadata: types, shapes, checksums and counts of
+        labels. This takes seconds for 10 GB, and loads data from disk into memory for training.
 
         Raises:
             DatasetError: the folder is missing, incomplete or damaged.
@@ -148,12 +147,12 @@ class PreparedDataset:
         return dataset
 
     def hold_out(self, share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Split the training set into rows to train on and a share of rows to select on.
+        """Split the training set into rows for training and a share of rows for selection.
 
-        A row is held out by its number alone (see `held_out_rows`).
+        Whether a row is held out depends on its number only (see `held_out_rows`).
 
         Returns:
-            Ascending row numbers; together they are all N rows.
+            Training rows and held-out rows: ascending row numbers, together all N rows.
         """
         rows = np.arange(self.metadata.train_size)
         held_out = np.array(held_out_rows(len(rows), share), dtype=np.int64)
@@ -183,7 +182,7 @@ class PreparedDataset:
                         f"{name}.npy has the checksum {found.hexdigest()}, but {METADATA} says {said}"
                     )
             counts, classes = getattr(metadata, f"{split}_counts"), len(metadata.classes)
-            # Counting takes memory for the largest label, and no negative one.
+            # np.bincount allocates memory for the largest label, and refuses negative ones.
             outside = len(labels) and not 0 <= labels.min() <= labels.max() < classes
             if outside or np.bincount(labels, minlength=classes).tolist() != list(counts):
                 raise ValueError(
@@ -192,10 +191,10 @@ class PreparedDataset:
 
 
 def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
-    """Map the four arrays of a prepared dataset, by name, in the order of its checksum.
+    """Map the four arrays of a prepared dataset; return them by name, in the order of the checksum.
 
     Raises:
-        DatasetError: one is missing or damaged.
+        DatasetError: an array is missing or damaged.
     """
     with opening(folder, "dataset", DatasetError):
         return {
@@ -205,10 +204,10 @@ def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
 
 
 def read_metadata(folder: Path) -> DatasetMetadata:
-    """Read what is known about a prepared dataset, and leave its arrays alone.
+    """Read the metadata of a prepared dataset without its arrays.
 
     Raises:
-        DatasetError: it is missing or damaged.
+        DatasetError: the metadata are missing or damaged.
     """
     with opening(folder, "dataset", DatasetError):
         return DatasetMetadata.model_validate(read_checked_json(folder / METADATA))
@@ -216,15 +215,15 @@ def read_metadata(folder: Path) -> DatasetMetadata:
 
 @contextmanager
 def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]:
-    """Say what is missing or damaged of a prepared folder, which must then be prepared again.
+    """Replace errors of reading a prepared folder by one error that asks to prepare it again.
 
     Args:
-        folder: what is opened inside.
-        what: it is, for messages.
-        kind: of error.
+        folder: that the block reads.
+        what: noun for the content of the folder, for messages.
+        kind: type of the error to raise.
 
     Raises:
-        DpsweepError: of that kind, in the place of what is raised inside.
+        DpsweepError: of type ``kind``, if the block finds missing or damaged files.
     """
     remake = (folder / METADATA,)
     try:
@@ -239,9 +238,9 @@ def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]
 
 
 def contents(path: Path, mapped: "np.memmap[Any, Any]") -> Iterator[bytes]:
-    """Yield what checksums of a mapped file are of: its type and shape, then its content."""
+    """Yield the bytes that the checksums of an array cover: type and shape, then the content."""
     yield json.dumps([mapped.dtype.str, list(mapped.shape)]).encode()
-    # Read as a file: mapped pages would count as memory of the process.
+    # The file is read, because mapped pages would count as memory of the process.
     with path.open("rb", buffering=0) as stream:
         stream.seek(mapped.offset)
         while content := stream.read(_READ_BYTES):

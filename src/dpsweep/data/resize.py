@@ -1,4 +1,4 @@
-"""How an image becomes as large as a network's input: at preparation, or with its batch."""
+"""Resizing of images to the size of a network's input, at preparation or with their batch."""
 
 from typing import Annotated, Literal
 
@@ -8,25 +8,21 @@ Interpolation = Literal["bicubic", "bilinear", "nearest"]
 
 
 class Resize(BaseModel):
-    """From an image of any size to a square, as Pillow does it.
+    """The resizing of an image of any size to a square, as in Pillow.
 
-    Without ``crop`` the whole image becomes the square. A share resizes the shorter side to
-    ``size / crop`` pixels and keeps the middle, as timm's transform for evaluation does.
+    Without ``crop`` the whole image becomes the square. With ``crop`` the shorter side becomes
+    ``size / crop`` pixels, and the centre is cut out, as in timm's transform for evaluation.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: PositiveInt
-    """Height and width that the network reads, pixels."""
+    """Height and width of the network's input, pixels."""
     interpolation: Interpolation
     crop: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Compute what an image of this height and width is resized to, and where the square is cut out.
-
-        Returns:
-            Height and width after resizing; the top and the left side of the square in it; pixels.
-        """
+        """Return height and width after resizing, and top and left of the square in it, in pixels."""
         if self.crop is None:
             return self.size, self.size, 0, 0
         short = int(self.size / self.crop)
@@ -36,5 +32,5 @@ class Resize(BaseModel):
         return height, width, top, left
 
     def enlarges(self, height: int, width: int) -> bool:
-        """Tell whether an image has fewer pixels than the square, and is no longer in any direction."""
+        """Tell whether neither side is longer than the square's, and at least one is shorter."""
         return max(height, width) <= self.size and min(height, width) < self.size

@@ -1,4 +1,4 @@
-"""From the source of a dataset of the study to its examples: every kind of source is one function."""
+"""Loading of datasets of the study: one function for each kind of source."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ from dpsweep.demo.glyphs import load_glyphs
 
 
 def load(dataset: config.Dataset) -> LabelledData:
-    """Read the classes and labels of a dataset; its inputs are read when they are needed.
+    """Read the classes and labels of a dataset; inputs are read when they are needed.
 
     Raises:
-        DpsweepError: the source cannot be read, or does not hold what the dataset should.
+        DpsweepError: the source cannot be read, or does not fit the dataset's settings.
     """
     source = dataset.source
     if dataset.kind not in source.holds:
@@ -58,10 +58,10 @@ def _labelled(made: Generated) -> LabelledData:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Begin the messages of a source with the dataset that it belongs to.
+    """Prefix the messages of errors in the block with the name of the dataset.
 
     Raises:
-        DatasetError: in the place of any DpsweepError or OSError.
+        DatasetError: instead of any DpsweepError or OSError.
     """
     try:
         yield
@@ -78,7 +78,7 @@ def image_size(dataset: config.Dataset) -> int:
     """Return the height and width of a dataset's images.
 
     Raises:
-        DatasetError: it has none.
+        DatasetError: the dataset has no ``image_size``.
     """
     if dataset.image_size is None:
         raise DatasetError("image_size: missing; images need a size in pixels")
@@ -86,10 +86,10 @@ def image_size(dataset: config.Dataset) -> int:
 
 
 def resize_of(name: str, dataset: config.Dataset) -> Resize:
-    """Return how images of a dataset become as large as the network's input.
+    """Return how images of a dataset are resized to the network's input.
 
     Raises:
-        DatasetError: the dataset has no size of images.
+        DatasetError: the dataset has no ``image_size``.
     """
     with named(name):
         size = image_size(dataset)

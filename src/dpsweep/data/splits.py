@@ -1,4 +1,4 @@
-"""Names of the splits of a dataset, as folders and as tables: words that are no classes."""
+"""Names of folders and tables that denote splits or parts of examples, not classes."""
 
 import re
 from collections import defaultdict
@@ -14,7 +14,7 @@ _USES: dict[str, Use] = {
     **dict.fromkeys(("validation", "validate", "valid", "val", "dev", "development"), "validation"),
     **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "heldout"), "test"),
 }  # fmt: skip
-# Words that say nothing more: train_images, TestSet, seg_val.
+# Words without meaning for the use of a split: train_images, TestSet, seg_val.
 _NEUTRAL = frozenset(
     {
         *("set", "split", "data", "dataset", "sample", "samples", "example", "examples", "part"),
@@ -22,7 +22,7 @@ _NEUTRAL = frozenset(
         *("folder", "dir", "files", "raw", "all", "full", "final", "new", "the", "my"),
     }
 )
-# What lies beside images where each image has a mask, or a file of labels.
+# Names of folders of images, and of folders of masks or labels that belong to these images.
 _IMAGES = frozenset({"image", "images", "img", "imgs", "jpegimages", "rgb", "input", "inputs"})
 _BESIDE_IMAGES = frozenset(
     {
@@ -40,10 +40,10 @@ _INNER_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def split_uses(names: Iterable[str]) -> dict[str, Use]:
-    """Return what each name that is a word for a split stands for, by name.
+    """Return the use of each name that denotes a split, by name.
 
-    A word may have capitals, numbers and words that say nothing more, and names that differ in such a
-    word alone are those of splits too:
+    A name may contain capitals, numbers and neutral words. Names that differ only in a word for a split
+    denote splits too:
 
     >>> split_uses(["Training", "seg_test", "val2017", "train station"])
     {'Training': 'train', 'seg_test': 'test', 'val2017': 'validation'}
@@ -67,16 +67,16 @@ def split_uses(names: Iterable[str]) -> dict[str, Use]:
 
 
 def choose_splits(names: Iterable[str], where: str) -> tuple[list[str], str | None]:
-    """Choose the splits to train and to test on, by their names.
+    """Choose the training splits and the test split by their names.
 
-    Validation data are trained on where there is a test split too, and take its place where there is none.
-    Of several names for one use, that of a single word counts.
+    Validation data are training data if there is a test split, else they are the test split.
+    Among several names for one use, a name that is a single word is preferred.
 
     Returns:
-        Names to train on, none where no name says so, and the name to test on, if there is one.
+        Names of the training splits (empty if there is none), and the test split or None.
 
     Raises:
-        DatasetError: two names are equally good.
+        DatasetError: several names for one use are equally good.
     """
     of_use: dict[Use, list[str]] = defaultdict(list)
     for name, use in split_uses(names).items():
@@ -99,7 +99,7 @@ def choose_splits(names: Iterable[str], where: str) -> tuple[list[str], str | No
 
 
 def images_and_masks(names: Iterable[str]) -> list[str]:
-    """Return the names of folders that hold images and what belongs to each image, if both are there.
+    """Return the names of folders of images and of their masks or labels, if both kinds exist.
 
     >>> images_and_masks(["images", "Masks", "cat"])
     ['images', 'Masks']
@@ -112,7 +112,7 @@ def images_and_masks(names: Iterable[str]) -> list[str]:
 
 
 def masks_of(images: Iterable[str]) -> list[str]:
-    """Return the images that are masks of others, by their names.
+    """Return the images whose names mark them as masks of other images.
 
     >>> masks_of(["a/1.png", "a/1_mask.png", "a/1_mask_1.png", "mask/mask (2).jpg", "a/bitmask.png"])
     ['a/1_mask.png', 'a/1_mask_1.png']
@@ -123,7 +123,7 @@ def masks_of(images: Iterable[str]) -> list[str]:
 
 
 def without_class(names: Iterable[str]) -> list[str]:
-    """Return the names of folders that hold examples without a class.
+    """Return the names of folders of examples without a class.
 
     >>> without_class(["labeled", "Unlabeled", "spam"])
     ['Unlabeled']
@@ -132,12 +132,12 @@ def without_class(names: Iterable[str]) -> list[str]:
 
 
 def may_be_class(name: str) -> bool:
-    """Tell whether a word for a split may name a class: trains are photographed, documents are valid."""
+    """Tell whether a word for a split may also be a class, as "train" among vehicles."""
     return name.casefold() in ("train", "training", "valid", "dev", "development")
 
 
 def is_numbered(name: str) -> bool:
-    """Tell whether a name has no letters, as those of years, dates and numbered parts."""
+    """Tell whether a name has no letters, such as a year, a date or a number."""
     return not _WORD.search(name)
 
 
@@ -146,6 +146,6 @@ def _words(name: str) -> list[str]:
 
 
 def _telling(words: Iterable[str]) -> list[str]:
-    """Leave out words that say nothing more, and "set" and "data" at the end of others."""
+    """Remove neutral words, and "set", "data" and "images" at the end of words."""
     kept = [each for each in words if each not in _NEUTRAL]
     return [re.sub(r"(?<=.)(set|data|images)$", "", each) for each in kept]

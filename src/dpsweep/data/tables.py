@@ -1,7 +1,6 @@
-"""Tables of texts in files: CSV, TSV, lines of JSON and parquet, read whole or refused.
+"""Readers of text tables: CSV, TSV, lines of JSON and parquet.
 
-No row and no character is lost without a word: what a format does not say in one way only is an error
-that shows the line.
+No row or character is lost silently: ambiguous content is an error that shows the line.
 """
 
 import csv
@@ -22,13 +21,13 @@ from dpsweep.config.messages import shorten, value
 from dpsweep.data.arrays import reading
 from dpsweep.data.prepared import DatasetError
 
-# How a file of UTF-16 begins: with its mark, or with a letter beside a zero.
+# The start of a UTF-16 file: a byte order mark, or letters between zeros.
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 Columns = tuple[list[Any], list[Any]]
-"""Texts and labels, row by row."""
+"""The texts and the labels of all rows."""
 
 
 def column_names(path: Path) -> list[str]:
@@ -42,10 +41,10 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_table(path: Path, text: str, label: str) -> Columns:
-    """Read two columns of a table, whose format is told by its suffix; no other column is looked at.
+    """Read two columns of a table in the format of its suffix; other columns are ignored.
 
     Raises:
-        DatasetError: the file cannot be read, or has no such column, or it twice.
+        DatasetError: the file cannot be read, or does not have each column exactly once.
     """
     with _reading(path) as (read_names, read_columns):
         names = read_names(path)
@@ -60,13 +59,13 @@ def read_table(path: Path, text: str, label: str) -> Columns:
         return read_columns(path, text, label)
 
 
-# How a format is read: the names of its columns, and two of its columns.
+# Functions that read a format: the names of all columns, and two columns.
 _Format = tuple[Callable[[Path], list[str]], Callable[[Path, str, str], Columns]]
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[_Format]:
-    """Yield how a file is read; whatever goes wrong inside becomes an error that names it."""
+    """Yield the readers for a file; errors in the block become a DatasetError with its name."""
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
         raise DatasetError(
@@ -95,7 +94,7 @@ def _refuse_utf_16(path: Path) -> None:
 
 
 def _undecodable(path: Path, error: UnicodeDecodeError) -> str:
-    """Show the first line that is not UTF-8; in a parquet file, what was said."""
+    """Describe the first line that is not UTF-8; return the error's own text for parquet."""
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             line.decode()
@@ -109,14 +108,14 @@ def _undecodable(path: Path, error: UnicodeDecodeError) -> str:
 
 
 class _QuotesError(DatasetError):
-    """Quotes that do not enclose whole fields; the message shows the line."""
+    """Quotes that do not enclose whole fields; the message contains the line."""
 
 
 @dataclass(frozen=True)
 class _Row:
     fields: list[str]
     lines: list[str]
-    """that it takes in the file, with their ends"""
+    """lines of the file that it spans, with their line ends"""
     last: int
     """number of its last line, from 1"""
 
@@ -130,7 +129,7 @@ def _separated(usual: str) -> _Format:
         try:
             return _columns(path, delimiter, text, label, quoted=True)
         except _QuotesError:
-            # Between tabs, quotes are often text; every line is a row then.
+            # In files with tabs, quotes are often text, and every line is a row.
             with suppress(DatasetError):
                 if delimiter == "\t":
                     return _columns(path, delimiter, text, label, quoted=False)
@@ -140,7 +139,7 @@ def _separated(usual: str) -> _Format:
 
 
 def _delimiter(path: Path, usual: str) -> str:
-    """Return the first separator that splits the header, of the usual one and others; else the usual one."""
+    """Return the first separator that splits the header; the usual one is tried first, and is the default."""
     for each in (usual, ";", ",", "\t"):
         with suppress(_QuotesError):
             if len(next(_rows(path, each, quoted=True)).fields) > 1:
@@ -153,7 +152,7 @@ def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) ->
 
     Raises:
         _QuotesError: quotes do not enclose whole fields.
-        DatasetError: a row has another number of fields than the header.
+        DatasetError: a row and the header differ in their number of fields.
     """
     rows = _rows(path, delimiter, quoted)
     header = next(rows)
@@ -180,7 +179,7 @@ def _columns(path: Path, delimiter: str, text: str, label: str, quoted: bool) ->
     known = set(labels)
     numbers = all(map(str.isdecimal, known))
     for number, line, fields in within:
-        # A text may hold as many commas as a row, but hardly as many tabs.
+        # A line of text may have as many commas as a row, but hardly as many tabs.
         if len(fields) == width and (
             delimiter == "\t"
             or fields[of_label] in known
@@ -199,7 +198,7 @@ def _rows(path: Path, delimiter: str, quoted: bool) -> Iterator[_Row]:
 
     Raises:
         _QuotesError: text after the closing quote of a field, or a quote that is never closed.
-        DatasetError: there is not even a header.
+        DatasetError: the file is empty.
     """
     csv.field_size_limit(sys.maxsize)
     lines: list[str] = []
@@ -235,10 +234,10 @@ def _rows(path: Path, delimiter: str, quoted: bool) -> Iterator[_Row]:
 
 
 def _objects(path: Path, text: str = "", label: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file, usually one a line.
+    """Yield the objects of a file, usually one for each line.
 
     Raises:
-        DatasetError: something is no object, or has one of two columns twice.
+        DatasetError: a value is not an object, or has one of the two columns twice.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Labelled texts before they are tokenized: those of tables, and those that say nothing."""
+"""Labelled texts from tables, and checks for empty or unreadable texts."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from dpsweep.data.examples import (
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.tables import read_table
 
-# Spaces and line ends, and what cannot be seen: control characters, those of zero width.
+# Unicode categories of spaces, line ends, control characters and characters of zero width.
 _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 
 
@@ -26,7 +26,7 @@ _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 
 
 def leave_out_unreadable(data: LabelledData) -> LabelledData:
-    """Leave out the texts that say nothing, and say what is wrong with each of them."""
+    """Leave out empty and unreadable texts, and list them in ``skipped`` with the reason."""
     skipped: list[str] = []
     splits = []
     for split in (data.train, data.test):
@@ -39,7 +39,7 @@ def leave_out_unreadable(data: LabelledData) -> LabelledData:
 
 
 def _unreadable(text: str) -> str | None:
-    """Say what is wrong with a text that no network should read."""
+    """Return the reason why a text cannot be used, or None."""
     if "\0" in text:
         return "a text with a NUL character"
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -51,7 +51,7 @@ def _unreadable(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Readable:
-    """Texts without those that say nothing."""
+    """Texts without the empty and unreadable ones."""
 
     texts: Iterable[str]
 
@@ -63,10 +63,10 @@ class _Readable:
 
 
 def load_files(source: FilesSource) -> LabelledData:
-    """Read one or two tables, whose format is told by their suffix; labels are numbers or class names.
+    """Read one or two tables in the format of their suffix; labels are numbers or class names.
 
     Raises:
-        DatasetError: a file cannot be read, or lacks a column, a text or a label, or a share leaves nothing.
+        DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
     """
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name).expanduser()) for name in files]
@@ -78,7 +78,7 @@ def load_files(source: FilesSource) -> LabelledData:
         return LabelledData(
             whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
         )
-    # Equal texts are on the same side.
+    # Equal texts go to the same part.
     parts = cut_test_set(texts, source.test_from_train, source.seed)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
     return LabelledData(kept, held_out, classes, source.train)

@@ -1,7 +1,7 @@
-"""From texts to the numbers that a network reads: the tokenizer of a backbone, and its training.
+"""Tokenizers of backbones that read text, and their training.
 
-A prepared tokenizer is one file: the ``tokenizer.json`` of the `tokenizers` library (plain data, no
-code and no pickle) under the key ``tokenizer``, and a fingerprint that is compared when it is read.
+A prepared tokenizer is one JSON file. Its key ``tokenizer`` has the ``tokenizer.json`` of the `tokenizers`
+library (plain data, without code or pickle). Its fingerprint is checked when the file is read.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load
 
 _BLOCK = 1024
-"""Texts that are tokenized and in memory at a time."""
+"""Number of texts that are tokenized at a time."""
 _UNKNOWN = "[UNK]"
 _SPECIAL = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]")
 
@@ -54,7 +54,7 @@ class Tokenizer:
         """Read a prepared tokenizer.
 
         Raises:
-            DatasetError: there is none, or it is not what was written.
+            DatasetError: the file is missing or damaged.
         """
         if not path.is_file():
             raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
@@ -69,22 +69,22 @@ class Tokenizer:
 
     @property
     def end(self) -> int | None:
-        """Return the token that it writes after a text; None if it writes none."""
+        """Return the token that the tokenizer adds at the end of a text, or None."""
         one, two = (self._library.encode(text).ids for text in ("a", "a a"))
         without = self._library.encode("a", add_special_tokens=False).ids
         return one[-1] if one[-1:] == two[-1:] and one[-1:] != without[-1:] else None
 
     def export(self, path: Path) -> None:
-        """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is the identity's."""
+        """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is ``identity.checksum``."""
         write_text(path, self._library.to_str(pretty=True))
 
     def blocks(self, texts: Iterable[str], max_length: int) -> Iterator[npt.NDArray[np.int32]]:
-        """Yield tokens as blocks (at most 1024 texts, max_length), -1 after the end of a text.
+        """Yield blocks of tokens, (at most 1024 texts, max_length), with -1 after the end of a text.
 
-        Texts are cut after ``max_length`` tokens, special tokens included.
+        Texts are cut to ``max_length`` tokens, including special tokens.
 
         Raises:
-            DatasetError: a text has no token at all.
+            DatasetError: a text has no token.
         """
         self._library.enable_truncation(max_length)
         self._library.no_padding()
@@ -109,14 +109,13 @@ def prepare(
     """Write the tokenizer of a backbone that reads text, and open it.
 
     Args:
-        name: the backbone's name in the study.
+        name: of the backbone in the study.
         backbone: its section of the study.
-        datasets: the datasets of the study.
-        path: where the file goes.
+        datasets: of the study.
+        path: of the file to write.
 
     Raises:
-        DatasetError: the backbone reads no text, or its tokenizer or the texts to train it on cannot
-            be read.
+        DatasetError: the backbone does not read text, or its tokenizer or training texts cannot be read.
         HubError: the hub cannot be reached.
     """
     match backbone.reads_with:
@@ -135,7 +134,7 @@ def prepare(
 
 
 def _copy(source: Path, path: Path) -> None:
-    """Copy a ``tokenizer.json``, or make one from a vocabulary of BERT's WordPiece."""
+    """Copy a ``tokenizer.json``, or build one from a vocabulary of BERT's WordPiece."""
     if not source.is_file():
         raise DatasetError(f"{source}: no such file; put the tokenizer there")
     if found := found_pointer(source):
@@ -151,7 +150,7 @@ def _copy(source: Path, path: Path) -> None:
         return
     try:
         library = tokenizers.Tokenizer.from_file(str(source))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises no narrower type
         raise DatasetError(
             f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
         ) from error
@@ -159,7 +158,7 @@ def _copy(source: Path, path: Path) -> None:
 
 
 def vocabulary_size(library: tokenizers.Tokenizer) -> int:
-    """Return a number that all token numbers are below."""
+    """Return the largest token number plus one."""
     return max(library.get_vocab().values(), default=-1) + 1
 
 
@@ -169,14 +168,14 @@ def save_tokenizer(library: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    """Train BERT's WordPiece; the same texts give the same tokenizer on every machine."""
+    """Train BERT's WordPiece. Equal texts give equal tokenizers on every machine."""
     normalizer = normalizers.BertNormalizer()
     counts = Counter(itertools.chain.from_iterable(map(normalizer.normalize_str, texts)))
     characters = [each for each in counts if not each.isspace()]
     characters.sort(key=lambda each: (-counts[each], each))
     del characters[vocab_size // 4 :]
-    # Between pairs that are equally frequent the library chooses by the numbers of their parts, and
-    # it numbers parts inside of words in the order of a hash unless they are numbered before.
+    # Among equally frequent pairs, the library chooses by the numbers of their parts. It numbers parts
+    # inside words in the order of a random hash, unless they have a number before.
     inside = [f"##{each}" for each in characters]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -193,7 +192,7 @@ def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Token
 
 
 def _word_pieces(pieces: Sequence[str]) -> tokenizers.Tokenizer:
-    """Return BERT's tokenizer with a vocabulary; without capitals in it, texts lose theirs."""
+    """Return BERT's tokenizer for a vocabulary; it lowercases texts if the vocabulary has no capitals."""
     cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
     numbers = {piece: number for number, piece in enumerate(pieces)}
     library: tokenizers.Tokenizer = BertWordPieceTokenizer(numbers, lowercase=not cased)._tokenizer

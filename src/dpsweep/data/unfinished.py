@@ -1,4 +1,4 @@
-"""Work that may be interrupted and resumed, also while others do the same work, and how far it is."""
+"""Folders and arrays of interrupted work that can be resumed, and the display of progress."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ from dpsweep.data.prepared import DatasetError
 
 log = logging.getLogger(__name__)
 
-# Work on another machine that has written nothing for so long has been killed.
+# Work on another machine counts as killed if it has not written for this time.
 _ABANDONED_SECONDS = 1800
 _SECONDS_BETWEEN_LINES = 10
 
@@ -33,13 +33,13 @@ _SECONDS_BETWEEN_LINES = 10
 def claim(parent: Path) -> Path:
     """Return a folder in ``parent`` that no other process uses.
 
-    The folder is named after its owner. That of an owner that is gone is taken over with what is
-    in it: renaming it is the claim, and only one process can.
+    The name of a folder contains the host and process of its owner. If an owner has ended, its folder is
+    taken over with its content, by renaming it: only one process can succeed.
     """
     own = parent / f"{socket.gethostname()}-{os.getpid()}"
     own.mkdir(parents=True, exist_ok=True)
     for folder in sorted(parent.iterdir()):
-        with contextlib.suppress(OSError):  # it was released, or another process was faster
+        with contextlib.suppress(OSError):  # the folder was released, or another process was faster
             if folder != own and _is_abandoned(folder):
                 folder.rename(own)
                 return own
@@ -47,7 +47,7 @@ def claim(parent: Path) -> Path:
 
 
 def release(folder: Path) -> None:
-    """Remove a claimed folder, and its parent if nobody else is at work there."""
+    """Remove a claimed folder, and its parent if it is empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
@@ -65,22 +65,22 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 class UnfinishedArray:
-    """A .npy file that is written row by row, where an earlier process may have begun it.
+    """A .npy file that is written in blocks of rows, and that another process can continue.
 
-    It lies in an unfinished folder as two files::
+    It consists of two files::
 
-        <name>.npy     the rows so far, under the header of an empty array
-        <name>.json    what is written, how many examples are done, and which were corrupt
+        <name>.npy     the rows so far, after the header of an empty array
+        <name>.json    identity of the content, number of examples done, corrupt examples
 
-    The second is replaced after every block. A process that is killed loses at most the block it was
-    in: the next one cuts the rows off where the second file ends, and goes on from there.
+    The second file is replaced after every block. A killed process loses at most its last block: the next
+    process cuts off rows that the second file does not count, and continues there.
 
     Args:
         path: of the array.
         dtype: of its rows.
         shape: of a row.
-        examples: how many rows there will be, with those of corrupt examples.
-        identity: says what is written; another one starts anew.
+        examples: number of all examples, including corrupt ones.
+        identity: of the content; a different identity starts from zero.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class UnfinishedArray:
         self._path, self._dtype, self._shape, self._identity = path, dtype, shape, identity
         self._examples, self._record = examples, path.with_suffix(".json")
         self.done = 0
-        """Examples that were read."""
+        """Number of examples that were read."""
         self.corrupt: list[tuple[int, str]] = []
-        """Places of those that have no row, and what is wrong with them."""
+        """Positions of corrupt examples, which have no row, and their errors."""
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
             found = read_json(self._record)
             if found["identity"] == identity and path.exists():
@@ -101,13 +101,13 @@ class UnfinishedArray:
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Write rows inside, and a header that tells their number in the end.
+        """Open the file for `append`, and write the header with the number of rows at the end.
 
         Args:
-            what: the rows are, for messages.
+            what: noun for the rows, for messages.
 
         Raises:
-            DatasetError: the disk is too small for them.
+            DatasetError: the disk is too small for the rows.
         """
         row_bytes = math.prod(self._shape) * self._dtype.itemsize
         require_space(self._path.parent, (self._examples - self.done) * row_bytes, what)
@@ -125,10 +125,10 @@ class UnfinishedArray:
             self._sync()
 
     def append(self, block: Sequence[npt.NDArray[Any] | str]) -> None:
-        """Write the rows of a block, and record that it is done.
+        """Write the rows of a block, and record the progress.
 
         Args:
-            block: of each example its row, or what is wrong with it.
+            block: for each example its row or its error.
         """
         for place, row in enumerate(block, start=self.done):
             if isinstance(row, str):
@@ -142,32 +142,32 @@ class UnfinishedArray:
         self._advance(len(block))
 
     def _write_header(self, rows: int) -> None:
-        # It has spare room, so that it can be replaced when the number of rows is known.
+        # The header has spare room, so it can be replaced when the number of rows is known.
         write_array_header(self._stream, self._dtype, (rows, *self._shape))
 
     def _sync(self) -> None:
-        """Have everything on the disk that was written."""
+        """Force everything written to disk."""
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
 
 def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Write the beginning of a .npy file; it is as long for any number of rows."""
+    """Write the header of a .npy file; its length does not depend on the number of rows."""
     descr = np.lib.format.dtype_to_descr(dtype)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse to begin what does not fit on the disk.
+    """Refuse files that do not fit on the disk.
 
     Args:
-        folder: on that disk.
+        folder: on the disk.
         needed: bytes.
-        what: is to be written, for the message.
+        what: noun for the files, for the message.
 
     Raises:
-        DatasetError: less is free.
+        DatasetError: too few bytes are free.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -182,14 +182,14 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 @contextmanager
 def progress(what: str, done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many more examples are done.
+    """Yield a function to call with the number of newly finished examples.
 
-    It draws a bar on a terminal, and writes a line now and then in a log.
+    It shows a progress bar on a terminal, and otherwise logs a line every ten seconds.
 
     Args:
-        what: is being prepared.
-        done: how many examples are done already.
-        total: how many there are.
+        what: noun for the examples.
+        done: number of examples that are already done.
+        total: number of all examples.
     """
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""How a prepared dataset is written: array by array, with checksums, and its metadata last."""
+"""Writing of prepared datasets: array by array, with checksums, and the metadata last."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ from dpsweep.data.prepared import (
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import write_array_header
 
-# Fields of `DatasetMetadata` that the arrays tell.
-_TOLD = {
+# Fields of `DatasetMetadata` that are computed from the arrays.
+_COMPUTED = {
     *("train_size", "test_size", "train_counts", "test_counts"),
     *("shape", "duplicates", "checksum", "file_checksums"),
 }
@@ -39,30 +39,32 @@ def write_prepared(
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
 
-    Every file is replaced atomically, ``metadata.json`` last: until it is there, the folder is
-    not a prepared dataset. One block of inputs is in memory at a time.
+    Every file is replaced atomically, ``metadata.json`` last. Without this file the folder is not a
+    prepared dataset. One block of inputs is in memory at a time.
 
     Args:
         folder: to write.
         train: training examples.
         test: test examples.
         refuse_duplicates: whether a test example with the inputs of a training example is an error.
-        facts: the fields of `DatasetMetadata` that the arrays do not tell.
+        facts: the fields of `DatasetMetadata` that are not computed from the arrays.
 
     Raises:
-        DatasetError: labels outside the classes, inputs that are not of the type and shape of
-            their kind, splits whose inputs and labels differ in number, or duplicates.
+        DatasetError: a label is outside the classes, inputs have another type or shape than their kind,
+            a split has different numbers of inputs and labels, or duplicates are an error.
         TypeError: a fact is missing or unknown.
     """
     required = {key for key, field in DatasetMetadata.model_fields.items() if field.is_required()}
-    if wrong := (facts.keys() - DatasetMetadata.model_fields) | (required - _TOLD - facts.keys()):
+    if wrong := (facts.keys() - DatasetMetadata.model_fields) | (
+        required - _COMPUTED - facts.keys()
+    ):
         raise TypeError(f"write_prepared: facts that are missing or unknown: {sorted(wrong)}")
     name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
     if kind not in KINDS_OF_INPUTS:
         raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(KINDS_OF_INPUTS)}")
     if repeated := sorted({each for each in classes if classes.count(each) > 1}):
         raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
-    # A rewrite that is interrupted must not leave old metadata beside new arrays.
+    # An interrupted rewrite must not leave old metadata with new arrays.
     (folder / METADATA).unlink(missing_ok=True)
     for key, split in (("train", train), ("test", test)):
         labels = np.asarray(split.labels)
@@ -76,7 +78,7 @@ def write_prepared(
     arrays = map_arrays(folder)
     shape = _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
     duplicates: list[str] = []
-    if kind in KINDS:  # what is computed from data is as often there twice
+    if kind in KINDS:  # features have the duplicates of their data
         seen, tested = (row_hashes(folder / f"{split}_inputs.npy") for split in ("train", "test"))
         duplicates = find_duplicates(seen, tested, train.where, test.where)
         say_duplicates(name, kind, duplicates, facts["test_size"], refuse_duplicates)
@@ -93,7 +95,7 @@ def write_prepared(
 
 
 def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:
-    """Return the shape of an input."""
+    """Check types and shapes, and return the shape of an input."""
     (dtype, shape), other = (train.dtype, train.shape[1:]), (test.dtype, test.shape[1:])
     if (dtype, shape) != other:
         raise DatasetError(
@@ -111,7 +113,7 @@ def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int,
 
 
 def _write_array(path: Path, inputs: Any, rows: int) -> None:
-    """Write an array or blocks of rows as one .npy file, or move a finished one to its place."""
+    """Write an array or blocks of rows as one .npy file, or move a finished file to ``path``."""
     if isinstance(inputs, Path):
         if (found := len(np.load(inputs, mmap_mode="r"))) != rows:
             raise DatasetError(f"{path.name}: {found} inputs for {rows} labels")
@@ -138,7 +140,7 @@ def _write_array(path: Path, inputs: Any, rows: int) -> None:
 def _checksums(
     folder: Path, arrays: "Mapping[str, np.memmap[Any, Any]]", resize: Resize | None
 ) -> tuple[str, dict[str, str]]:
-    """Return one checksum of all arrays, and a quick one of each."""
+    """Return the SHA-256 of all arrays, and a fast checksum of each array."""
     everything, files = hashlib.sha256(), {}
     for name, mapped in arrays.items():
         file = xxhash.xxh3_128()
@@ -146,7 +148,7 @@ def _checksums(
             everything.update(part)
             file.update(part)
         files[name] = file.hexdigest()
-    if resize is not None:  # other inputs of the network, so other trials
+    if resize is not None:  # it changes the inputs of the network, so also the keys of trials
         everything.update(resize.model_dump_json().encode())
     return everything.hexdigest(), files
 

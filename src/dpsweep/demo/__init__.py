@@ -1,4 +1,4 @@
-"""Data that every machine has, for the demo: handwritten digits, rendered letters, docstrings."""
+"""Data of the demo that need no download: handwritten digits, rendered letters, docstrings."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ Part = tuple[Any, Labels]
 
 
 class Generated(NamedTuple):
-    """Examples for training and for testing, and where they are from."""
+    """Training and test examples, and their origin."""
 
     train: Part
     test: Part

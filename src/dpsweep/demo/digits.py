@@ -1,7 +1,7 @@
-"""The handwritten digits that ship inside scikit-learn: the private data of the demo.
+"""The handwritten digits in scikit-learn: the private data of the demo.
 
 1,797 grey 8 x 8 images of the UCI "Optical Recognition of Handwritten Digits" test set (Alpaydin
-and Kaynak 1998). Each pixel counts the ink of a 4 x 4 block of a 32 x 32 bitmap, so it is 0 to 16.
+and Kaynak 1998). Each pixel counts the ink of a 4 x 4 block of a 32 x 32 bitmap: 0 to 16.
 """
 
 from importlib.metadata import version
@@ -19,23 +19,23 @@ INK_LEVELS = 16
 
 
 def load_digits(source: DigitsSource, size: int = _SIZE) -> Generated:
-    """Return the stratified split of the digits, or of some of them.
+    """Return a stratified split of all or some digits.
 
-    Inputs are uint8 (examples, 8, 8, 1): ``round(255 * count / 16)``. The split depends on ``seed``
-    and ``test_share`` alone, so that no variant trains on a test image of another; all ten digits
-    have ``ceil(test_share * 1797)`` test images.
+    Inputs are uint8 (examples, 8, 8, 1): ``round(255 * count / 16)``. The split depends only on ``seed``
+    and ``test_share``, so no variant of the dataset trains on a test image of another variant. With all
+    ten digits there are ``ceil(test_share * 1797)`` test images.
 
-    Of K classes, class k keeps ``imbalance ** (-k / (K - 1))`` of its training images: a long tail as
-    of Cui et al. 2019 (arXiv:1901.05555). The test set stays whole.
+    Class k of K keeps ``imbalance ** (-k / (K - 1))`` of its training images: a long tail as in
+    Cui et al. 2019 (arXiv:1901.05555). The test set is not reduced.
 
     Args:
         source: which digits, and how many of them.
-        size: height and width that the study says, pixels.
+        size: height and width according to the study, pixels.
 
     Raises:
-        DpsweepError: the size is another one.
+        DpsweepError: the size is not 8.
     """
-    # scikit-learn takes a second to import and only the preparation of this dataset needs it.
+    # Importing scikit-learn takes a second, and only this dataset needs it.
     from sklearn import datasets  # noqa: PLC0415
     from sklearn.model_selection import train_test_split  # noqa: PLC0415
 
@@ -59,7 +59,7 @@ def load_digits(source: DigitsSource, size: int = _SIZE) -> Generated:
         kept.append(members[: max(1, round(share * len(members)))])
     train = np.sort(np.concatenate(kept))
     test = np.flatnonzero(np.isin(test_digits, source.digits))
-    # The digits of the source are ascending.
+    # searchsorted works because the digits of the source are ascending.
     return Generated(
         train=(train_inputs[train], np.searchsorted(source.digits, train_digits[train])),
         test=(test_inputs[test], np.searchsorted(source.digits, test_digits[test])),

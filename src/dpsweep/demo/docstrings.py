@@ -1,8 +1,8 @@
-"""Docstrings of the installed Python packages: real text that every machine has.
+"""Docstrings of the installed Python packages: real texts without a download.
 
-The sources are parsed, never imported or run. A text is labelled by the module that it is from, and
-the names of the packages are taken out, so that the label has to be guessed from what the text
-says. The same versions of the packages give the same dataset.
+The sources are parsed, never imported or run. The label of a text is its module. The names of the packages
+are removed, so the label must be predicted from the content. The same versions of the packages give the same
+dataset.
 """
 
 import ast
@@ -22,7 +22,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.config import DocstringsSource
 from dpsweep.demo import Generated, Labels, Part
 
-# What a package is called beside its own name.
+# Other names of packages in their docstrings.
 _ALIASES = {
     "matplotlib": ("mpl", "plt", "pyplot"),
     "numpy": ("np",),
@@ -31,7 +31,7 @@ _ALIASES = {
 }
 _SKIPPED_FOLDERS = {"test", "tests"}
 _LEAST_CHARACTERS = 60
-# Texts that begin alike are copies of each other; one file alone does not make a class.
+# Texts with the same beginning count as copies. The limit for each file gives every class many files.
 _COMPARED_CHARACTERS = 80
 _MOST_PER_FILE = 12
 _distributions = cache(packages_distributions)
@@ -39,10 +39,10 @@ _DOCTEST = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
 
 
 def load_docstrings(source: DocstringsSource) -> Generated:
-    """Return texts in random order, a class for each module of the source.
+    """Return texts in random order, with one class for each module of the source.
 
-    They are read when they are iterated for the first time. That raises DpsweepError where a module
-    is not installed as source code, or has too few docstrings.
+    The first iteration reads them. It raises DpsweepError if a module is not installed as source code, or
+    has too few docstrings.
     """
     read = cache(partial(_read, source))
     random = np.random.default_rng([source.seed, len(source.modules)])
@@ -66,9 +66,9 @@ class _Texts:
     """The texts of one split."""
 
     read: Callable[[], list[list[str]]]
-    """gives those of each class"""
+    """returns the texts of each class"""
     part: slice
-    """which of a class"""
+    """the texts of each class that belong to this split"""
     order: Labels
 
     def __iter__(self) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _texts(module: str, names: re.Pattern[str], random: np.random.Generator) -> 
 
 
 def _files(module: str) -> list[Path]:
-    """Return the source files of a module and of all modules inside it, without importing any."""
+    """Return the source files of a module and of its submodules, without importing them."""
     package, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(package)
@@ -144,12 +144,12 @@ def _files(module: str) -> list[Path]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     with warnings.catch_warnings():
-        # Of the code that is read, about its own strings.
+        # Ignore warnings about strings in the parsed code.
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
-            return  # made for another version of Python
+            return  # code for another version of Python
     documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     for node in ast.walk(tree):
         if isinstance(node, documented) and (text := ast.get_docstring(node)):
@@ -157,18 +157,18 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _plain(text: str, names: re.Pattern[str]) -> str:
-    """Return a docstring in one line, without examples of code and names of packages."""
+    """Return a docstring in one line, without code examples and names of packages."""
     words = _DOCTEST.sub(" ", text.replace("\0", "")).split()
     return " ".join(word for word in words if not names.search(word))
 
 
 def _package_names(modules: Sequence[str]) -> re.Pattern[str]:
-    """Match a word that has the name of one of the packages in it."""
+    """Return a pattern that matches words with the name of a package in them."""
     packages = {module.split(".")[0] for module in modules}
     names = set(packages)
     for package in packages:
         names |= {*_ALIASES.get(package, ()), *_distributions().get(package, ())}
-    # Short names are parts of many other words.
+    # Short names must be whole words, because they occur in many other words.
     inside = "|".join(sorted(re.escape(name) for name in names if len(name) > 3))
     alone = "|".join(sorted(re.escape(name) for name in names if len(name) <= 3))
     nothing = "(?!)"

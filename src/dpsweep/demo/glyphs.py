@@ -1,12 +1,12 @@
-"""Rendered digits and letters: the public data on which the demo's backbones are pretrained.
+"""Rendered digits and letters: the public data for pretraining the demo's backbones.
 
-Glyphs of the fonts that ship with matplotlib are slanted, rotated, stretched, bent and drawn with
-strokes of varying width, and then go the way that the handwritten digits went: a bitmap of four
-times the size, scaled to its full height, whose ink is counted in 4 x 4 blocks. No private example
-is involved; only the format of `dpsweep.demo.digits` is shared.
+Glyphs of matplotlib's fonts are slanted, rotated, stretched, bent, and drawn with strokes of varying width.
+Then they are processed like the handwritten digits: the glyph fills the height of a bitmap of four times the
+size, and pixels count the ink of 4 x 4 blocks. No private example is used, only the format of
+`dpsweep.demo.digits`.
 
-Stroke width is varied on a signed distance field: thresholding the distance to the outline at
-another level draws the same glyph bolder or lighter.
+A signed distance field gives the stroke widths: another threshold of the distance to the outline draws the
+same glyph bolder or lighter.
 """
 
 import string
@@ -24,8 +24,8 @@ from dpsweep.config import GlyphsSource
 from dpsweep.demo import Generated, Part
 from dpsweep.demo.digits import INK_LEVELS
 
-# Text fonts with all ASCII letters and digits in their usual places. The other Computer Modern files
-# hold symbols under the codes of letters, or old-style figures.
+# Text fonts with all ASCII letters and digits. The other Computer Modern files have symbols at the codes of
+# letters, or old-style figures.
 FONTS = (
     *(f"DejaVuSans{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
     *(f"DejaVuSansMono{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -40,14 +40,14 @@ _MASTER_HEIGHT = 40
 _BLOCK = 4
 _CHUNK = 2048
 
-# Ranges of the random changes; lengths are shares of the glyph's height.
+# Ranges of the random changes. Lengths are shares of the glyph's height.
 _ROTATION = 0.2
 """Standard deviation, radians."""
 _SHEAR = 0.35
 _STRETCH = (-0.15, 0.25)
 """Mean and standard deviation of the logarithm of width over height."""
 _STROKE = (0.06, 0.15)
-"""Half the width of a stroke."""
+"""Range of half the width of a stroke."""
 _BEND = 0.05
 _BEND_GRID = 4
 _LARGEST_WIDTH = 0.75
@@ -56,7 +56,7 @@ _LARGEST_WIDTH = 0.75
 
 @dataclass(frozen=True)
 class _Masters:
-    """One entry for each (character, font)."""
+    """Undistorted glyphs, one for each (character, font)."""
 
     distance: npt.NDArray[np.float32]
     """(masters, 64, 64): distance to the outline in pixels, positive inside"""
@@ -69,13 +69,13 @@ class _Masters:
 
 
 def load_glyphs(source: GlyphsSource, size: int) -> Generated:
-    """Return rendered glyphs, one class a character, drawn when they are iterated.
+    """Return rendered glyphs, one class for each character; iterating draws them.
 
     Inputs are blocks of uint8 (examples, size, size, 1), in random order. Equal arguments give equal
     images.
 
     Args:
-        source: characters, numbers of images and the seed of all random changes and their order.
+        source: characters, numbers of images, and the seed of the random changes and their order.
         size: height and width of an image, pixels.
 
     Raises:
@@ -120,7 +120,7 @@ def _render(
 def _transform(
     masters: _Masters, chosen: npt.NDArray[np.int64], size: int, random: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """Draw each chosen master once, randomly changed: uint8 (len(chosen), size, size)."""
+    """Draw each chosen master with random changes: uint8 (len(chosen), size, size)."""
     from scipy.ndimage import map_coordinates  # noqa: PLC0415
 
     count = len(chosen)
@@ -131,12 +131,12 @@ def _transform(
     one, zero = np.ones(count), np.zeros(count)
     rotate = np.array([[cosine, -sine], [sine, cosine]])
     slant = np.array([[stretch, shear], [zero, one]])
-    # (count, 2, 2): from master pixels to an image whose scale is still open
+    # (count, 2, 2): from master pixels to an image before scaling
     affine = np.einsum("ijn,jkn->nik", rotate, slant)
 
     height = masters.height[chosen]
     half_stroke = masters.half_stroke[chosen]
-    # A hairline of a font with contrast must survive, so a stroke loses at most 30 % of its width.
+    # A stroke loses at most 30 % of its width, so thin strokes do not disappear.
     threshold = np.minimum(
         half_stroke - random.uniform(*_STROKE, count) * height, 0.3 * half_stroke
     )
@@ -169,7 +169,7 @@ def _transform(
 
 
 def _bends(count: int, pixels: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Draw smooth random displacements (count, 2, pixels, pixels), shares of the image."""
+    """Draw smooth random displacements (count, 2, pixels, pixels), as shares of the image size."""
     knots = random.normal(0, _BEND, (count, 2, _BEND_GRID, _BEND_GRID))
     position = np.linspace(0, _BEND_GRID - 1, pixels)[:, None] - np.arange(_BEND_GRID)
     weight = np.exp(-(position**2))
@@ -188,7 +188,7 @@ def _draw_masters(characters: str, paths: tuple[Path, ...]) -> _Masters:
 
     fonts = []
     for path in paths:
-        # Each font's capitals are drawn equally high, whatever its own units.
+        # Capitals of all fonts get the same height.
         trial = ImageFont.truetype(str(path), _MASTER_HEIGHT)
         left, top, right, bottom = trial.getbbox("H")
         fonts.append(
