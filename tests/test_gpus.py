@@ -1,4 +1,4 @@
-"""GPUs of one machine: which there are, and that no two jobs get the same. The devices are simulated."""
+"""Tests of the list of GPUs, and that no two jobs share one. The devices are simulated."""
 
 import contextlib
 import itertools
@@ -59,7 +59,7 @@ def fake_nvidia_smi(folder: Path, listed: str, status: int = 0) -> None:
         ("0,7,1", ["GPU-00"]),
     ],
 )
-def test_what_cuda_shows_is_respected(
+def test_visible_gpus_follow_cuda_visible_devices(
     visible: str | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if visible is not None:
@@ -70,7 +70,7 @@ def test_what_cuda_shows_is_respected(
 @pytest.mark.parametrize(
     ("text", "status", "found", "said"),
     [
-        # What the driver does not know stops nothing.
+        # Unknown properties are no error.
         (
             "0, GPU-00, NVIDIA GB10, [N/A]\n", 0,
             [Gpu("0", "GPU-00", "NVIDIA GB10", 0.0)], "1 GPU on this machine (1 x NVIDIA GB10).",
@@ -84,7 +84,7 @@ def test_what_cuda_shows_is_respected(
             [Gpu("0", "GPU-00", "A card, large", 80.0)],
             "1 GPU on this machine (1 x A card, large, 80 GB).",
         ),
-        # Its words are no GPU.
+        # Messages of the driver are not GPUs.
         (
             f"{LISTED}WARNING: infoROM is corrupted at gpu 0000:00:1E.0, see the manual\n\n", 14,
             [Gpu("0", "GPU-00", "H100", 80.0), Gpu("1", "GPU-10", "H100", 80.0)],
@@ -93,7 +93,7 @@ def test_what_cuda_shows_is_respected(
         ("No devices were found\n", 6, [], "0 GPUs on this machine ()."),
     ],
 )  # fmt: skip
-def test_gpus_are_what_the_driver_lists(
+def test_gpus_and_their_description_follow_the_driver(
     text: str,
     status: int,
     found: list[Gpu],
@@ -107,7 +107,7 @@ def test_gpus_are_what_the_driver_lists(
     assert describe(found) == said
 
 
-def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert visible_gpus() == []
@@ -115,7 +115,7 @@ def test_a_machine_without_a_driver_has_none(monkeypatch: pytest.MonkeyPatch) ->
 
 def start(folder: Path, seconds: float) -> "subprocess.Popen[str]":
     job = subprocess.Popen(
-        # Signals work as in a terminal, whatever the tests were started from (the background of a script).
+        # SIGINT is ignored in background jobs of a script; the default makes it work there too.
         [
             *("env", "--default-signal=INT", sys.executable, "-c", JOB),
             *(str(folder / "locks"), str(seconds)),
@@ -151,10 +151,10 @@ def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_that_a_scheduler_shows_are_locked_by_what_they_are(
+def test_gpus_of_a_scheduler_are_locked_by_their_uuid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two jobs on one node may both be shown a GPU with the number 0, each its own."""
+    """Simulate two jobs on one node: for each, the number 0 is another GPU."""
     first = start(tmp_path, 600)
     assert begun(first)[1] == "GPU-00"
     (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-10, H100, 76294\n")
@@ -166,14 +166,14 @@ def test_gpus_that_a_scheduler_shows_are_locked_by_what_they_are(
 
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_dies_gives_its_gpu_back(
+def test_killed_job_releases_its_gpu(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     first = start(tmp_path, 600)
     assert begun(first)[0] == "0"
     second = start(tmp_path, 0)
-    time.sleep(0.5)  # it would have its GPU by now, if there were one for it
+    time.sleep(0.5)  # enough time to take a GPU, if one were free
     assert second.poll() is None
     first.send_signal(number)
     assert begun(second)[0] == "0"
@@ -181,13 +181,12 @@ def test_a_job_that_dies_gives_its_gpu_back(
     assert second.wait() == 0
 
 
-def test_a_gpu_is_one_jobs(tmp_path: Path) -> None:
-    """Whoever asks gets a free one, until there are none; a number may be that of another GPU."""
+def test_each_request_gets_a_free_gpu_until_none_is_left(tmp_path: Path) -> None:
     both = [Gpu(label, f"GPU-{label}", "A100", 80.0) for label in ("0", "1")]
     with contextlib.ExitStack() as held:
         taken = [gpus._take(both, tmp_path, held) for _ in range(3)]
         assert taken == [*both, None]
-        other = Gpu("0", "GPU-2", "A100", 80.0)
+        other = Gpu("0", "GPU-2", "A100", 80.0)  # the same number, another GPU
         assert gpus._take([other], tmp_path, held) == other
     with contextlib.ExitStack() as again:
         assert gpus._take(both, tmp_path, again) == both[0]

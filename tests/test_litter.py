@@ -1,4 +1,4 @@
-"""What desktops, servers and clouds leave among data is known in one place, and data are not taken for it."""
+"""Tests that litter of desktops, servers and clouds is recognised, and data are not."""
 
 from pathlib import Path
 
@@ -31,15 +31,15 @@ DATA = [
 UNFINISHED = ["first.part", "v2.tmp", "draft~"]
 
 
-def test_what_others_leave_is_litter_and_data_are_not() -> None:
+def test_litter_is_recognised_and_data_are_not_litter() -> None:
     assert [name for name in FOLDERS if not is_litter(name, folder=True)] == []
     assert [name for name in [*FILES, *UNFINISHED] if not is_litter(name)] == []
-    # A folder may be named as an unfinished file.
+    # A folder may have the name of an unfinished file.
     assert [name for name in [*DATA, *UNFINISHED] if is_litter(name, folder=True)] == []
     assert [name for name in DATA if is_litter(name)] == []
 
 
-def test_walking_leaves_litter_out(tmp_path: Path) -> None:
+def test_walk_skips_litter(tmp_path: Path) -> None:
     litter = ("b/@eaDir/2.png/thumb.jpg", "a/.DS_Store", ".git/x", "c.tmp")
     for name in ("b/2.png", "a/1.png", *litter):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

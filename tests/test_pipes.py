@@ -1,4 +1,4 @@
-"""A pipe in the place of a file is refused at once: reading it would wait for ever."""
+"""Tests that a pipe instead of a file is refused at once, because reading it would block for ever."""
 
 import os
 import threading
@@ -47,14 +47,14 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def end(pipe: Path) -> None:
-    """Let whoever waits for the pipe go on."""
-    with suppress(OSError):  # nobody waits
+    """Unblock the readers of a pipe."""
+    with suppress(OSError):  # there is no reader
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
 
 @pytest.fixture
 def patience() -> Iterator[Callable[[Path], threading.Timer]]:
-    """End the wait for a pipe after a while."""
+    """Return a function that unblocks the readers of a pipe after 20 seconds."""
     timers: list[threading.Timer] = []
 
     def wait(pipe: Path) -> threading.Timer:
@@ -67,7 +67,7 @@ def patience() -> Iterator[Callable[[Path], threading.Timer]]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_pipe_is_refused(
+def test_readers_refuse_a_pipe(
     name: str, tmp_path: Path, patience: Callable[[Path], threading.Timer]
 ) -> None:
     file = tmp_path / name
@@ -78,7 +78,7 @@ def test_a_pipe_is_refused(
     assert timer.is_alive()
 
 
-def test_a_plan_reads_no_pipe_among_tables(
+def test_plan_does_not_read_a_pipe_among_tables(
     tmp_path: Path, patience: Callable[[Path], threading.Timer]
 ) -> None:
     os.mkfifo(tmp_path / "train.parquet")

@@ -1,4 +1,4 @@
-"""Times and sizes are printed with the unit that suits them."""
+"""Tests of times and sizes with their units."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from dpsweep.base.units import duration, size
         *((12_240, "3.4 h"), (36_000, "10 h"), (36_001, "11 h"), (4_636_800, "1,288 h")),
     ],
 )
-def test_a_time_has_a_unit_that_suits_it(seconds: float, text: str) -> None:
+def test_durations_have_suitable_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -21,5 +21,5 @@ def test_a_time_has_a_unit_that_suits_it(seconds: float, text: str) -> None:
     ("number_of_bytes", "text"),
     [(0, "0.0 MB"), (55_300_000, "55.3 MB"), (1e8, "0.1 GB"), (1_350_000_000, "1.4 GB")],
 )
-def test_a_size_has_a_unit_that_suits_it(number_of_bytes: float, text: str) -> None:
+def test_sizes_have_suitable_units(number_of_bytes: float, text: str) -> None:
     assert size(number_of_bytes) == text

@@ -1,4 +1,4 @@
-"""Pictures of one colour, folders of them, sections of a study that name them, and a hub out of reach."""
+"""Helpers for tests: images of one colour, folders of images, sections of a study, an unreachable hub."""
 
 from io import BytesIO
 from pathlib import Path
@@ -20,26 +20,26 @@ def saved(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
 
 
 def picture(level: int) -> bytes:
-    """One colour with this level of red."""
+    """Return a PNG of one colour with this level of red."""
     return saved(Image.new("RGB", (6, 6), (level, 255 - level, 7)))
 
 
 def fill(folder: Path, count: int, level: int = 0) -> None:
-    """Write pictures; the red of number i is level + i."""
+    """Write PNGs into a folder; the red of number i is level + i."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         (folder / f"{number:03}.png").write_bytes(picture(level + number))
 
 
 def section(path: Path, train: int, test: int, **keys: Any) -> Dataset:
-    """A folder of two classes; ``source`` has more keys of its source."""
+    """Return the section of a folder with two classes; ``source`` has more keys of the source."""
     source = {"kind": "folder", "path": str(path)} | keys.pop("source", {})
     known = {"title": "Pets", "classes": 2, "image_size": 4, "train_size": train, "test_size": test}
     return Dataset.model_validate(known | {"source": source} | keys)
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Cut the hub off and return its empty cache."""
+    """Make the hub unreachable, and return its empty cache."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder / "cache"))
     return folder / "cache"

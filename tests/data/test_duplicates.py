@@ -1,4 +1,4 @@
-"""Test examples that are training examples too are counted, named, and refused where that is asked."""
+"""Tests that duplicates of training examples in the test set are counted, named, and refused on request."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Of three cats and three dogs for testing, one cat and one dog are in the training set too.
+    """Return a folder in which one of three test cats and one of three test dogs are training images.
 
-    One lies there under another name, one as a file of another format.
+    One has another name there, one another file format.
     """
     grey = {"train": range(0, 60, 10), "test": [0, 105, 115, 125, 135, 50]}
     for split, levels in grey.items():
@@ -37,30 +37,32 @@ def made(pets: Path, train: int = 6, test: int = 6, **keys: Any) -> PreparedData
 CAT, DOG = "test/cat/test0.png = train/cat/train0.png", "test/dog/test5.bmp = train/dog/train5.png"
 
 
-def test_images_are_counted_and_named(pets: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_duplicate_images_are_counted_and_named(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert made(pets).metadata.duplicates == (CAT, DOG)
     said = "2 of 6 test examples have the pixels of a training example"
     assert (
         f"pets: {said}, so they do not measure accuracy on unseen data: {CAT}, {DOG}" in caplog.text
     )
-    # Beside corrupt images too.
+    # Also if other images are corrupt.
     for name in ("test/cat/test1.png", "train/dog/train3.png"):
         (pets / name).write_bytes(b"no image")
     assert made(pets, 5, 5, corrupt="skip").metadata.duplicates == (CAT, DOG)
 
 
-def test_they_are_refused_where_that_is_asked(pets: Path, tmp_path: Path) -> None:
+def test_duplicates_are_refused_on_request(pets: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"datasets\.pets: 2 of 6 .*\n.*duplicates: warn"):
         made(pets, duplicates="refuse")
     assert not (tmp_path / "out" / "metadata.json").exists()
     for name in (CAT, DOG):
         (pets / name.partition(" =")[0]).unlink()
     made(pets, 6, 4, duplicates="refuse")
-    # Data without any are as before.
+    # Metadata without duplicates do not change.
     assert "duplicates" not in (tmp_path / "out" / "metadata.json").read_text()
 
 
-def test_only_an_asked_refusal_prepares_data_again(pets: Path) -> None:
+def test_only_the_setting_refuse_changes_the_fingerprint(pets: Path) -> None:
     plain = section(pets, 6, 6)
     assert "duplicates" not in plain.model_dump()
     same, other = (plain.model_copy(update={"duplicates": each}) for each in ("warn", "refuse"))
@@ -68,7 +70,7 @@ def test_only_an_asked_refusal_prepares_data_again(pets: Path) -> None:
         assert made_from(same) == made_from(plain) != made_from(other)
 
 
-def test_texts_are_counted_as_a_network_reads_them(tmp_path: Path) -> None:
+def test_duplicate_texts_are_compared_by_their_tokens(tmp_path: Path) -> None:
     files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
     Path(files["train"]).write_text("text,label\none two,0\ntwo,1\none,0\n")
     Path(files["test"]).write_text("text,label\ntwo one,0\none two three,1\n")

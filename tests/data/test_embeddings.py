@@ -1,4 +1,4 @@
-"""Embeddings in files of every format are the arrays that were saved, or one sentence says what is wrong."""
+"""Tests that embeddings of every file format are read exactly, or refused with one line."""
 
 from collections.abc import Callable
 from io import BytesIO
@@ -52,7 +52,7 @@ def tensors(path: Path, x: Any, y: Any) -> None:
 
 
 def backwards(x: Any) -> Any:
-    """The same numbers, in the order of Fortran and with the large end first."""
+    """Return the same numbers in Fortran order and big-endian."""
     return np.asarray(x, dtype=x.dtype.newbyteorder(">"), order="F")
 
 
@@ -96,7 +96,7 @@ def read(data: LabelledData) -> list[tuple[np.ndarray, list[str]]]:
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_every_format_gives_the_arrays_that_were_saved(
+def test_every_format_returns_the_saved_arrays(
     tmp_path: Path, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suffix, write = WRITERS[kind]
@@ -105,7 +105,7 @@ def test_every_format_gives_the_arrays_that_were_saved(
         write(tmp_path / f"{split}{suffix}", x.astype(dtype), Y[split])
     labels = {f"{split}_labels": str(tmp_path / f"{split}_y.npy") for split in X}
     data = load_embeddings(source(tmp_path, suffix, **(labels if suffix == ".npy" else {})))
-    # safetensors has no text.
+    # safetensors cannot store texts.
     names = CLASSES if suffix != ".safetensors" else np.array(["0", "1", "2"])
     for split, (x, y) in zip(X, read(data), strict=True):
         np.testing.assert_array_equal(x, X[split].astype(dtype))
@@ -135,7 +135,7 @@ def test_labels_of_every_kind_become_classes(tmp_path: Path, values: Any, classe
         assert found == [classes[number] for number in numbers]
 
 
-# -- what is wrong -----------------------------------------------------------------------------
+# -- refused files -----------------------------------------------------------------------------
 
 RAGGED = np.array([np.zeros(5), np.zeros(4)], dtype=object)
 ONE_HOT = np.eye(3, dtype=np.float32)[NUMBERS["train"]]
@@ -161,7 +161,7 @@ def npy(array: Any) -> bytes:
     return stream.getvalue()
 
 
-# Arrays of an .npz, a table of parquet, or the name and content of a file, and what is said.
+# Arrays of an .npz, a table of parquet, or the name and content of a file; and the message.
 REFUSED: list[tuple[Any, str]] = [
     (saved(TRAIN.astype(float)), f"array 'x': found float64 (30, 5); {TYPES}. Round them yourself"),
     (saved(NUMBER[:, None]), f"found int64 (30, 1); {TYPES}"),
@@ -205,9 +205,9 @@ REFUSED: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "said"), REFUSED)
-def test_one_sentence_says_what_was_found_and_what_is_allowed(
-    tmp_path: Path, content: Any, said: str
+@pytest.mark.parametrize(("content", "message"), REFUSED)
+def test_invalid_files_are_refused_with_what_is_allowed(
+    tmp_path: Path, content: Any, message: str
 ) -> None:
     labels: dict[str, str] = {}
     if isinstance(content, dict):
@@ -222,7 +222,7 @@ def test_one_sentence_says_what_was_found_and_what_is_allowed(
         labels = {"train_labels": str(tmp_path / "y.npy")}
     keys = {"kind": "arrays", "train": str(file), "test_from_train": 0.2}
     found = refusal(ArraysSource.model_validate(keys | labels))
-    assert said in found and file.name in found
+    assert message in found and file.name in found
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_one_sentence_says_what_was_found_and_what_is_allowed(
         (X["test"], np.array(["ant", "elk"] * 6), None, "row 1 of {}/test.npz, array 'labels': found the"),
     ],
 )  # fmt: skip
-def test_another_test_set_and_another_dimension_are_refused(
+def test_different_test_set_or_dimension_is_refused(
     tmp_path: Path, x: Any, y: Any, dimension: int | None, said: str
 ) -> None:
     npz(tmp_path / "train.npz", X["train"], Y["train"])
@@ -242,7 +242,7 @@ def test_another_test_set_and_another_dimension_are_refused(
     assert said.format(tmp_path) in refusal(source(tmp_path, ".npz"), dimension)
 
 
-def test_other_names_are_said(tmp_path: Path) -> None:
+def test_arrays_with_other_names_are_found_by_the_source_keys(tmp_path: Path) -> None:
     for split, x in X.items():
         values = {"clip": x, "dino": x + 1, "colour": Y[split], "shape": Y[split]}
         np.savez(tmp_path / f"{split}.npz", **values)
@@ -256,8 +256,7 @@ def test_other_names_are_said(tmp_path: Path) -> None:
 # -- one file ----------------------------------------------------------------------------------
 
 
-def test_a_share_of_one_file_is_drawn_by_the_row(tmp_path: Path) -> None:
-    """Equal rows stay together."""
+def test_test_set_is_drawn_by_row_and_equal_rows_stay_together(tmp_path: Path) -> None:
     x = np.concatenate([X["train"], X["train"][:10], X["test"]])
     npz(tmp_path / "train.npz", x, np.concatenate([Y["train"], Y["train"][:10], Y["test"]]))
     parts = {}
@@ -273,7 +272,7 @@ def test_a_share_of_one_file_is_drawn_by_the_row(tmp_path: Path) -> None:
     assert parts[0] != parts[1]
 
 
-# -- what check finds --------------------------------------------------------------------------
+# -- findings of `dpsweep check` ---------------------------------------------------------------
 
 
 def dataset(folder: Path, **keys: Any) -> Dataset:
@@ -282,7 +281,7 @@ def dataset(folder: Path, **keys: Any) -> Dataset:
     return Dataset.model_validate(section | sizes | keys)
 
 
-def test_embeddings_that_are_not_finite_are_refused_or_left_out(tmp_path: Path) -> None:
+def test_non_finite_embeddings_are_refused_or_left_out(tmp_path: Path) -> None:
     x = X["train"].astype(np.float16)
     x[3, 1:3], x[7, 0] = [np.nan, np.inf], -np.inf
     npz(tmp_path / "train.npz", x, Y["train"])
@@ -306,7 +305,7 @@ def test_embeddings_that_are_not_finite_are_refused_or_left_out(tmp_path: Path) 
     assert len(prepared.metadata.skipped) == 2
 
 
-def test_constants_duplicates_and_missing_classes_are_told(
+def test_constants_duplicates_and_missing_classes_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, test = X["train"].copy(), X["test"].copy()

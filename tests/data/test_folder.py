@@ -1,4 +1,4 @@
-"""Folders of images as people have them: they are read rightly, or one sentence says what is wrong."""
+"""Tests that folders of images in usual layouts are read correctly, or refused with one line."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from dpsweep.study.fingerprints import source_fingerprint
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Three cats, two dogs; one more of each to test with."""
+    """Write three cats and two dogs for training, and one of each for testing."""
     for split, cats, dogs, level in (("train", 3, 2, 0), ("test", 1, 1, 100)):
         fill(tmp_path / "pets" / split / "cat", cats, level)
         fill(tmp_path / "pets" / split / "dog", dogs, level + 50)
@@ -38,7 +38,7 @@ def cut(path: Path, **keys: Any) -> FolderSource:
     return FolderSource.model_validate(own | keys)
 
 
-# -- what is read --------------------------------------------------------------------------------
+# -- folders that are read -----------------------------------------------------------------------
 
 
 def test_classes_are_folders(pets: Path, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_classes_are_folders(pets: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metadata.json", *arrays]
 
 
-def test_splits_are_merged_and_folders_and_links_inside_are_read(pets: Path) -> None:
+def test_splits_are_merged_and_subfolders_and_links_are_read(pets: Path) -> None:
     fill(pets / "val" / "dog" / "2019" / "may", 2, 200)
     (pets / "train" / "cat" / "x.png").symlink_to("000.png")
     found = made(pets, 8, 2, source={"train_folders": ["train", "val"]})
@@ -60,21 +60,23 @@ def test_splits_are_merged_and_folders_and_links_inside_are_read(pets: Path) -> 
     assert found.train_labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_the_folder_itself_may_be_a_link_and_a_class_have_two_forms(pets: Path) -> None:
+def test_root_may_be_a_link_and_class_names_are_normalised(pets: Path) -> None:
     for split, name in (("train", "caf\u00e9"), ("test", "cafe\u0301 ")):
         (pets / split / "dog").rename(pets / split / name)
     (pets.parent / "link").symlink_to(pets)
     assert made(pets.parent / "link").metadata.classes == ("caf\u00e9", "cat")
 
 
-def test_what_may_not_be_meant_is_said(pets: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_files_and_classes_without_test_images_are_reported(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (pets / "train" / "cat" / os.fsdecode(b".\xe4")).touch()  # a hidden file may have any name
     (pets / "test" / "dog" / "000.png").unlink()
     assert made(pets, 5, 1).metadata.ignored == ("train/cat/.\ufffd",)
     assert "pets: no test example of dog" in caplog.text
 
 
-def test_a_test_set_cut_from_one_folder_stays_when_an_image_comes(tmp_path: Path) -> None:
+def test_test_set_from_one_folder_does_not_change_with_a_new_image(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         fill(tmp_path / name, 60)
 
@@ -102,7 +104,7 @@ def test_a_test_set_cut_from_one_folder_stays_when_an_image_comes(tmp_path: Path
 # -- corrupt images, counts ----------------------------------------------------------------------
 
 
-def test_corrupt_images_are_all_named_or_skipped(pets: Path, tmp_path: Path) -> None:
+def test_all_corrupt_images_are_named_or_skipped(pets: Path, tmp_path: Path) -> None:
     (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
     os.truncate(pets / "test" / "dog" / "000.png", 40)
     bad = ["train/cat/001.png: not an image", "test/dog/000.png: not an image"]
@@ -121,7 +123,7 @@ def test_corrupt_images_are_all_named_or_skipped(pets: Path, tmp_path: Path) -> 
     ] == bad
 
 
-def test_counts_that_differ_are_listed_up_to_five(pets: Path) -> None:
+def test_at_most_five_different_counts_are_listed(pets: Path) -> None:
     with pytest.raises(DatasetError, match="2 of class 'cat', 3 found"):
         made(pets, train_counts=[2, 3])
     for split in ("train", "test"):
@@ -135,7 +137,7 @@ def test_counts_that_differ_are_listed_up_to_five(pets: Path) -> None:
     assert str(refusal.value).count("train_counts") == 5
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused folders -----------------------------------------------------------------------------
 
 
 def rename(old: str, new: str) -> Callable[[Path], Any]:
@@ -143,7 +145,7 @@ def rename(old: str, new: str) -> Callable[[Path], Any]:
 
 
 def link(place: str, target: str) -> Callable[[Path], Any]:
-    """A link; ``~`` is a folder beside that of the pets."""
+    """Return a function that makes a link; ``~`` stands for a folder outside the pets' folder."""
 
     def make(pets: Path) -> None:
         fill(pets.parent / "private" / "cat", 1)
@@ -214,18 +216,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_folder_that_cannot_be_right_is_refused(
+def test_invalid_folders_are_refused_before_decoding(
     pets: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, message = REFUSED[kind]
     change(pets)
     assert source_fingerprint(section(pets, 5, 2)), "the workflow reads this before the job runs"
-    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # nothing is decoded before
+    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # decoding would fail
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
 
 
-def test_a_folder_that_may_not_be_read_is_named(pets: Path, monkeypatch: Any) -> None:
+def test_unreadable_folder_is_named(pets: Path, monkeypatch: Any) -> None:
     iterate = Path.iterdir
 
     def refuse(path: Path) -> Any:
@@ -233,12 +235,12 @@ def test_a_folder_that_may_not_be_read_is_named(pets: Path, monkeypatch: Any) ->
             raise PermissionError(13, "Permission denied", str(path))
         return iterate(path)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)  # root may read everything
+    monkeypatch.setattr(Path, "iterdir", refuse)  # permissions do not stop root
     with pytest.raises(DatasetError, match="dog: cannot be read: Permission denied"):
         made(pets)
 
 
-def test_a_cut_that_leaves_nothing_says_what_to_do(tmp_path: Path) -> None:
+def test_empty_test_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
     fill(tmp_path / "cat", 2)
     with pytest.raises(DatasetError, match=r"test_from_train: found 0\.01 of 2 examples.*seed"):
         load_folder(cut(tmp_path, test_from_train=0.01))
@@ -272,12 +274,12 @@ def test_splits_are_found_by_their_names(names: str) -> None:
 
 
 @pytest.mark.parametrize("names", ["val dev", "train_a test_a train_b test_b"])
-def test_two_splits_for_one_use_are_not_chosen_between(names: str) -> None:
+def test_two_splits_for_one_use_are_refused(names: str) -> None:
     with pytest.raises(DatasetError, match="which are all words for"):
         choose_splits(names.split(), "pets")
 
 
-def test_words_within_names_of_classes_are_no_splits() -> None:
+def test_names_of_classes_with_words_for_splits_are_not_splits() -> None:
     names = ("cat", "train station", "test tube", "bullet_train")
     for name in (*names, "latest", "contest", "invalid", "trainer"):
         assert split_uses([name, "dog"]) == {}
@@ -287,7 +289,7 @@ PETS = ["cat", "dog", "eel"]
 
 
 def lay_out(root: Path, *folders: str, images: int = 4) -> Path:
-    """Write as many images into each of some folders; no two have the same name."""
+    """Write the same number of images into each folder; all images have different names."""
     for folder in folders:
         (root / folder).mkdir(parents=True)
         for number in range(images):
@@ -300,7 +302,7 @@ def in_each(*splits: str) -> list[str]:
     return [f"{split}/{name}" for split in splits for name in PETS]
 
 
-def test_splits_are_read_and_others_are_not(tmp_path: Path) -> None:
+def test_only_folders_of_splits_are_read(tmp_path: Path) -> None:
     root = lay_out(tmp_path / "a", *in_each("seg_train", "seg_test", "seg_pred"))
     found = look_at_folder(root)
     assert found.source["train_folders"] == ["seg_train"]
@@ -312,7 +314,7 @@ def test_splits_are_read_and_others_are_not(tmp_path: Path) -> None:
         assert (each.classes, each.train_counts, each.test_counts) == (PETS, [4] * 3, [4] * 3)
 
 
-def test_test_images_without_classes_are_not_read(tmp_path: Path) -> None:
+def test_unlabelled_test_images_are_not_read(tmp_path: Path) -> None:
     found = look_at_folder(lay_out(tmp_path / "pets", *in_each("train"), "test"))
     assert found.classes == PETS and "not read: test" in found.reading
     both = zip(found.train_counts, found.test_counts, strict=True)
@@ -341,7 +343,7 @@ NO_CLASSES = {
 
 
 @pytest.mark.parametrize("kind", NO_CLASSES)
-def test_folders_that_are_no_classes_are_refused_unless_a_study_says_so(
+def test_folders_that_look_like_splits_or_parts_are_refused_without_folders_are_classes(
     tmp_path: Path, kind: str
 ) -> None:
     folders, message = NO_CLASSES[kind]
@@ -387,7 +389,7 @@ LITTER = [
 ]
 
 
-def test_litter_is_no_class_and_no_example(tmp_path: Path) -> None:
+def test_litter_is_neither_a_class_nor_an_example(tmp_path: Path) -> None:
     root = lay_out(tmp_path / "pets", *in_each("train", "test"), images=1)
     clean, made_for = look_at_folder(root), source_fingerprint(section(root, 3, 3))
     places = ("", "train", "test", "train/cat", "test/dog")

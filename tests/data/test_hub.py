@@ -1,4 +1,4 @@
-"""Datasets of the hub, and local copies of them: what is read, and what is refused by name."""
+"""Tests of datasets of the hub and of local copies: reading, and refused copies."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ FIRST = "{}-00000-of-00001.parquet".format
 
 
 def save(folder: Path, split: str, labels: list[Any], first: int = 0, images: Any = None) -> None:
-    """Write one parquet file, as on the hub; the red of image i is first + i."""
+    """Write a split as one parquet file, as on the hub; the red of image i is first + i."""
     label = ClassLabel(names=["cat", "dog"]) if isinstance(labels[0], int) else Value("string")
     encoded = [{"bytes": picture((first + i) % 256), "path": None} for i in range(len(labels))]
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def save(folder: Path, split: str, labels: list[Any], first: int = 0, images: An
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    """A local copy with three images to train on and two to test with."""
+    """Write a local copy with three training images and two test images."""
     save(tmp_path / "raw", "train", [0, 1, 1])
     save(tmp_path / "raw", "test", [1, 0], first=100)
     return tmp_path / "raw"
@@ -48,10 +48,10 @@ def made(raw: Path, *sizes: int, **source: Any) -> PreparedDataset:
     return prepare("pets", section(raw, *sizes, **source), raw.parent / "out")
 
 
-# -- what is read --------------------------------------------------------------------------------
+# -- datasets that are read ----------------------------------------------------------------------
 
 
-def test_images_and_labels_stay_together_in_the_order_of_the_splits(raw: Path) -> None:
+def test_images_keep_their_labels_in_the_order_of_the_splits(raw: Path) -> None:
     save(raw, "validation", [1, 0], first=50)
     found = made(raw, 5, 2, train_splits=["train", "validation"])
     assert found.train_inputs.shape == (5, 4, 4, 3)
@@ -59,11 +59,11 @@ def test_images_and_labels_stay_together_in_the_order_of_the_splits(raw: Path) -
     assert found.train_labels.tolist() == [0, 1, 1, 1, 0]
     assert red(found.test_inputs) == [100, 101]
     assert found.metadata.classes == ("cat", "dog")
-    # Colours keep their channels.
+    # Channels keep their order.
     assert found.train_inputs[1, 0, 0].tolist() == [1, 254, 7]
 
 
-def test_shares_are_stratified_and_take_images_with_their_labels(raw: Path) -> None:
+def test_shares_are_stratified_and_keep_images_with_their_labels(raw: Path) -> None:
     labels = [0] * 60 + [1] * 20
     save(raw, "train", labels)
     save(raw, "test", labels)
@@ -90,14 +90,14 @@ def test_classes_are_merged_into_coarser_ones(raw: Path) -> None:
     assert found.test_labels.tolist() == [0, 1]
     fine = section(raw, 16, 2, train_share=0.8).model_copy(update={"classes": 3})
     unmerged = prepare("fine", fine, raw.parent / "fine")
-    # Merging chooses no other examples.
+    # Without merging, the same examples are chosen.
     assert red(unmerged.train_inputs) == kept
     classes = unmerged.metadata.classes
     assert classes == ("ant", "cat", "dog")
     assert [classes[label] for label in unmerged.train_labels] == [labels[level] for level in kept]
 
 
-def test_one_of_several_configurations(raw: Path) -> None:
+def test_configuration_is_chosen_by_its_key(raw: Path) -> None:
     save(raw / "large", "train", [0, 1, 1], first=50)
     save(raw / "large", "test", [1, 0], first=150)
     (raw / "README.md").write_text(
@@ -114,10 +114,9 @@ def test_one_of_several_configurations(raw: Path) -> None:
         made(raw)
 
 
-def test_offline_a_cached_snapshot_is_enough(
+def test_offline_dataset_comes_from_the_cache_or_the_error_has_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one it fails with what to do."""
     cache = offline(monkeypatch, tmp_path)
     online = section(None, 3, 1, revision=REVISION)
     command = rf"hf download someone/pets --repo-type dataset --revision {REVISION}"
@@ -134,7 +133,7 @@ def test_offline_a_cached_snapshot_is_enough(
 @pytest.mark.parametrize(
     "name", ["Thumbs.db", ".cache/huggingface/download/train.metadata", f"._{FIRST('train')}"]
 )
-def test_what_other_software_leaves_beside_a_local_copy_is_not_read(raw: Path, name: str) -> None:
+def test_litter_in_a_local_copy_is_not_read(raw: Path, name: str) -> None:
     copy(name)(raw)
     assert made(raw).train_labels.tolist() == [0, 1, 1]
 
@@ -148,8 +147,8 @@ def texts(folder: Path, train: str, card: str = "") -> LabelledData:
     return load_hub(HubSource.model_validate(keys), "text")
 
 
-def test_tables_of_a_dataset_lose_no_characters(tmp_path: Path) -> None:
-    """The library reads quotes as pandas does, which leaves some of them out."""
+def test_text_tables_are_read_exactly(tmp_path: Path) -> None:
+    """Check quotes, which the library reads as pandas does: it drops some of them."""
     data = texts(tmp_path / "good", '"say ""hi"", now",0\nNA,1\n')
     assert list(data.train.inputs) == ['say "hi", now', "NA"]
     assert (data.train.labels.tolist(), data.classes) == ([0, 1], ["0", "1"])
@@ -157,18 +156,18 @@ def test_tables_of_a_dataset_lose_no_characters(tmp_path: Path) -> None:
         texts(tmp_path / "bad", '"say \\"hi\\" now",0\nb,1\n')
     with pytest.raises(DatasetError, match=r"train\.csv, line 3 .*: found 3 fields; allowed: 2"):
         texts(tmp_path / "worse", "a,0\nb, c,1\n")
-    # A card may name the classes.
+    # A card may define the names of the classes.
     label = "{name: label, dtype: {class_label: {names: {'0': ham, '1': spam}}}}"
     card = f"---\ndataset_info:\n  features:\n  - {{name: text, dtype: string}}\n  - {label}\n---\n"
     named = texts(tmp_path / "named", "a,spam\nb,0\n", card)
     assert (named.train.labels.tolist(), named.classes) == ([1, 0], ["ham", "spam"])
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused copies ------------------------------------------------------------------------------
 
 
 def copy(name: str) -> Any:
-    """Write the training split once more."""
+    """Return a function that writes the training split once more."""
 
     def change(raw: Path) -> None:
         (raw / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +182,7 @@ def write(name: str, content: str | bytes) -> Any:
 
 
 def second_image(**image: Any) -> Any:
-    """The second training image is this one; {} is the place of the copy."""
+    """Return a function that replaces the second training image; {} stands for the folder of the copy."""
 
     def change(raw: Path) -> None:
         (raw.parent / "outside").write_bytes(picture(1))
@@ -205,7 +204,7 @@ def merged(**classes: list[str]) -> dict[str, Any]:
     return {"merge_classes": classes}
 
 
-# A change of the files, keys of the source, and what is said.
+# A change of the files, keys of the source, and the message.
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a column of inputs": (unchanged, {"input_column": "picture"}, "no column 'picture'; allowed: img, tag"),
     "a column of labels": (unchanged, {"label_column": "class"}, "no column 'class'; allowed: img, tag"),
@@ -233,7 +232,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_copy_that_cannot_be_right_is_refused(raw: Path, kind: str) -> None:
+def test_invalid_copies_are_refused(raw: Path, kind: str) -> None:
     change, source, message = REFUSED[kind]
     change(raw)
     with pytest.raises(DatasetError, match=rf"(?s){message}"):
@@ -243,8 +242,8 @@ def test_a_copy_that_cannot_be_right_is_refused(raw: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("where", [0.2, 0.5, 0.9, 0.98])
-def test_damaged_pages_name_their_file(raw: Path, where: float) -> None:
-    """What is damaged: images, or labels, or what says where they are."""
+def test_error_of_damaged_pages_names_the_file(raw: Path, where: float) -> None:
+    """Damage images, labels, or the metadata of parquet."""
     save(raw, "test", [0, 1] * 100)
     file = raw / FIRST("test")
     content = bytearray(file.read_bytes())

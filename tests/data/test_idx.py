@@ -1,4 +1,4 @@
-"""The files of MNIST and its relatives."""
+"""Tests of IDX files, the format of MNIST."""
 
 import gzip
 import struct
@@ -40,7 +40,7 @@ def read(folder: Path, **source: Any) -> LabelledData:
 
 
 @pytest.mark.parametrize(("mark", "end"), [("-", ""), ("-", ".gz"), (".", "")])
-def test_images_and_labels_are_read_as_they_are(tmp_path: Path, mark: str, end: str) -> None:
+def test_images_and_labels_are_read_unchanged(tmp_path: Path, mark: str, end: str) -> None:
     write(tmp_path, mark, end)
     found = read(tmp_path)
     for split, part in (("train", found.train), ("t10k", found.test)):
@@ -50,7 +50,7 @@ def test_images_and_labels_are_read_as_they_are(tmp_path: Path, mark: str, end: 
     assert found.classes == ["0", "1", "2"]
 
 
-def test_a_share_is_stratified_and_keeps_images_with_their_labels(tmp_path: Path) -> None:
+def test_share_is_stratified_and_keeps_images_with_their_labels(tmp_path: Path) -> None:
     write(tmp_path)
     found = read(tmp_path, train_share=0.5).train
     assert np.bincount(found.labels).tolist() == [2, 2, 1]
@@ -80,7 +80,7 @@ PACKED = gzip.compress(b"x" * 99, mtime=0)
         (f"{IMAGES}.gz", b"no archive", f"{IMAGES}.gz: cannot be read"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_names_the_file(
+def test_errors_name_the_damaged_file(
     tmp_path: Path, file: str, content: bytes | None, said: str
 ) -> None:
     write(tmp_path)

@@ -1,4 +1,4 @@
-"""Encoded images to pixels: all kinds as they are seen, or refused by name; resumable, in bounded memory."""
+"""Tests of decoding: images of all formats, refused images, resuming, and bounded memory."""
 
 import signal
 import struct
@@ -28,12 +28,12 @@ from dpsweep.data.unfinished import progress
 
 SIZE = 16
 EXACT = Transform(Resize(size=SIZE, interpolation="nearest"))
-# Squares, because equal steps of 16 bits are the right ones of 8 even where they overflow.
+# Squares, because a linear ramp of 16 bits gives the right 8 bits even with an overflow.
 RAMP = np.linspace(0, 1, SIZE) ** 2
 
 
 def ramp(form: str, kind: str, mode: str = "") -> bytes:
-    """A column for each of 16 levels from the darkest to the brightest of a type."""
+    """Encode 16 columns, from the darkest to the brightest level of a type."""
     levels = (RAMP * np.iinfo(kind).max).round()
     content = np.tile(levels, (SIZE, 1)).astype(kind).tobytes()
     if form == "PGM":
@@ -52,7 +52,7 @@ def tiff(size: int, bits: int, photometric: int, data: bytes, sample_format: int
 
 
 def twelve_bit_tiff() -> bytes:
-    """Grey of 12 bits, two pixels in three bytes, as cameras of microscopes write it."""
+    """Encode 12-bit grey, two pixels in three bytes, as cameras of microscopes do."""
     levels = (RAMP * 4095).round().astype(int)
     row = b"".join(
         bytes([one >> 4, (one & 15) << 4 | two >> 8, two & 255])
@@ -76,7 +76,7 @@ def palette() -> bytes:
     return saved(image, transparency=0)
 
 
-# A picture, and the level of each of its columns, or of its first.
+# An image, and the level of each column, or the same level for all columns.
 LEVELS = 255 * RAMP
 PICTURES: dict[str, tuple[bytes, Any]] = {
     "8-bit PNG": (ramp("PNG", "u1", "L"), LEVELS),
@@ -98,7 +98,7 @@ PICTURES: dict[str, tuple[bytes, Any]] = {
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_pictures_of_all_kinds_are_read(kind: str) -> None:
+def test_images_of_all_formats_are_read(kind: str) -> None:
     content, levels = PICTURES[kind]
     assert np.abs(EXACT(content) - np.reshape(levels, (1, -1, 1))).max() <= 0.51
 
@@ -108,7 +108,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(depth: int, colour: int, pixels: Any, hidden: list[int] | None = None) -> bytes:
-    """Write a PNG of any depth, (height, width, channels), by hand."""
+    """Encode a PNG of any bit depth without Pillow; pixels are (height, width, channels)."""
     packed = b""
     for row in np.asarray(pixels).reshape(len(pixels), -1):
         bits = "".join(f"{value:0{depth}b}" for value in row)
@@ -127,10 +127,10 @@ FOUR = Transform(Resize(size=4, interpolation="nearest"))
 @pytest.mark.parametrize(
     ("colour", "depth"), [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16)]
 )
-def test_the_colour_that_a_png_calls_transparent_becomes_white(colour: int, depth: int) -> None:
+def test_transparent_colour_of_a_png_becomes_white(colour: int, depth: int) -> None:
     top = 2**depth - 1
     grey = [[0], [min(1, top)], [top], [top // 2]]
-    # The last two differ in their lower bytes alone, where there are 16 bits.
+    # With 16 bits, the last two differ only in their lower bytes.
     colours = [[0, 0, 0], [top, 0, 9], [top // 2, 1, 2], [top // 2, 2, 1]] if colour else grey
     for hidden in colours:
         wanted = np.array([[top] if each == hidden else each for each in colours], dtype=object)
@@ -147,7 +147,7 @@ def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
     pixels[0, :2, -1] = 0, top
     alpha = pixels[..., -1:] / top
     wanted = 255 * (alpha * pixels[..., :-1] / top + 1 - alpha)
-    # Of 16 bits of colour the upper 8 are kept.
+    # Only the upper 8 bits of 16-bit colours are kept.
     assert np.abs(FOUR(png(depth, colour, pixels)) - wanted).max() < (0.51 if depth == 8 else 1.6)
 
 
@@ -159,7 +159,7 @@ def in_memory(*contents: bytes) -> Split:
 
 @pytest.mark.parametrize("form", ["TIFF", "PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_turned_picture_is_stored_as_it_is_seen(form: str, orientation: int) -> None:
+def test_exif_rotation_is_applied(form: str, orientation: int) -> None:
     pixels = np.zeros((8, 16, 3), np.uint8)
     pixels[:4, :8] = 255  # the corner that EXIF calls the first row and column
     exif = Image.Exif()
@@ -204,7 +204,7 @@ REFUSED = {
 }
 
 
-def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_images_are_named(tmp_path: Path) -> None:
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             fill(tmp_path / "pets" / split / name, 2)
@@ -219,10 +219,10 @@ def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for kind, (_, reason) in REFUSED.items():
         assert said[kind].startswith("not an image that can be read (")
         assert reason.partition(".*")[0] in said[kind] and reason.rpartition(".*")[2] in said[kind]
-        assert "0x" not in said[kind]  # an address in memory: another one every time
+        assert "0x" not in said[kind]  # memory addresses would differ between runs
 
 
-def test_a_narrow_image_is_not_blown_up_to_be_cropped() -> None:
+def test_narrow_image_is_refused_before_enlarging() -> None:
     content = saved(Image.new("L", (1, 60_000)))
     assert EXACT(content).shape == (SIZE, SIZE, 3)
     with pytest.raises(ValueError, match="too narrow to crop: 1 x 60000"):
@@ -237,7 +237,7 @@ def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:
     return saved(Image.fromarray(pixels), form)
 
 
-def test_without_crop_the_whole_image_becomes_a_square() -> None:
+def test_whole_image_becomes_a_square_without_crop() -> None:
     content = encoded((30, 10))
     wanted = Image.open(BytesIO(content)).resize((8, 8), Image.Resampling.BICUBIC)
     found = Transform(Resize(size=8, interpolation="bicubic"))(content)
@@ -255,7 +255,7 @@ def test_without_crop_the_whole_image_becomes_a_square() -> None:
         ([(500, 300)], None),
     ],
 )
-def test_images_of_one_small_size_are_stored_as_they_are(
+def test_images_of_one_small_size_are_stored_in_this_size(
     sizes: list[tuple[int, int]], stored: tuple[int, int] | None
 ) -> None:
     train = in_memory(*(encoded(size, seed) for seed, size in enumerate(sizes[:-1])))
@@ -274,7 +274,7 @@ def test_images_of_one_small_size_are_stored_as_they_are(
 
 
 class Reader:
-    """Ten images whose red level is their position; notes what is read, and may stop."""
+    """A reader of ten images with their position as red level. It records reads, and may stop."""
 
     def __init__(self, corrupt: tuple[int, ...] = (), stop: int | None = None):
         self.corrupt, self.stop = corrupt, stop
@@ -293,7 +293,7 @@ class Reader:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode in this process, a block of three at a time."""
+    """Decode in this process, in blocks of three."""
     monkeypatch.setattr("dpsweep.data.images._BLOCK", 3)
 
     def inline(images: EncodedImages, transform: Transform, start: int, count: int) -> Any:
@@ -312,17 +312,17 @@ def levels(path: Path) -> list[int]:
     return np.load(path)[:, 0, 0, 0].tolist()
 
 
-def test_headers_are_read_up_to_the_first_large_image() -> None:
+def test_headers_are_read_until_the_first_large_image() -> None:
     reader = Reader()
     make_transform(SMALL.resize, reader.images())
     assert reader.given == [0]
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_stopped_preparation_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_stopped_preparation_resumes(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         decode_images(Reader(corrupt=(1,), stop=8).images(), SMALL, tmp_path, "train")
-    # What is written after the last record does not count.
+    # Bytes after the last record are discarded.
     with (tmp_path / "train.npy").open("ab") as stream:
         stream.write(b"half an image")
     again = Reader(corrupt=(1,))
@@ -335,7 +335,7 @@ def test_a_stopped_preparation_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("change", ["images", "transform", "record"])
-def test_what_was_made_of_something_else_is_not_used(tmp_path: Path, change: str) -> None:
+def test_unfinished_pixels_of_other_settings_are_not_used(tmp_path: Path, change: str) -> None:
     decode_images(Reader().images(), SMALL, tmp_path, "train")
     if change == "record":
         (tmp_path / "train.json").write_text('{"identity')
@@ -346,7 +346,7 @@ def test_what_was_made_of_something_else_is_not_used(tmp_path: Path, change: str
     assert again.given == levels(tmp_path / "train.npy") == list(range(10))
 
 
-def test_too_small_a_disk_is_refused_before_anything_is_decoded(
+def test_too_small_disk_is_refused_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -357,7 +357,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_decoded(
     assert reader.given == []
 
 
-def test_progress_is_a_line_now_and_then_in_a_log(
+def test_progress_is_logged_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "dpsweep")
@@ -372,9 +372,7 @@ def test_progress_is_a_line_now_and_then_in_a_log(
 # -- in processes --------------------------------------------------------------------------------
 
 
-def test_more_images_than_a_block_keep_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parallel_decoding_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsweep.data.images._BLOCK", 4)
     monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
     _, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, tmp_path, "train")
@@ -406,7 +404,7 @@ if __name__ == "__main__":
 
 
 def start_many(folder: Path, count: int) -> "subprocess.Popen[str]":
-    """Prepare many images of 100 kB that become pixels of 49 kB, in a process of its own."""
+    """Start a process that decodes many images of 100 kB to pixels of 49 kB."""
     folder.mkdir(exist_ok=True)
     (folder / "image.jpg").write_bytes(encoded((64, 64), form="JPEG"))
     (folder / "many.py").write_text(MANY)
@@ -417,7 +415,7 @@ def start_many(folder: Path, count: int) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     peaks = []
     for count in (600, 2000):
         process = start_many(tmp_path / str(count), count)
@@ -430,7 +428,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_preparation_goes_on_and_leaves_no_process(tmp_path: Path) -> None:
+def test_killed_preparation_resumes_and_leaves_no_process(tmp_path: Path) -> None:
     record = tmp_path / "out" / "train.json"
     process = start_many(tmp_path, 2500)
     wait_for(record.exists, "record of what is done", process)

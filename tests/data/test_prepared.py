@@ -1,4 +1,4 @@
-"""Prepared datasets: what is written comes back, or the damage is said."""
+"""Tests that prepared datasets are read exactly as written, or their damage is reported."""
 
 import json
 import os
@@ -31,14 +31,14 @@ def write(folder: Path, train: Split, test: Split, **changes: Any) -> PreparedDa
     return write_prepared(folder, train=train, test=test, **(facts | changes))
 
 
-def test_a_wrong_fact_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unknown_fact_is_refused_before_writing(tmp_path: Path) -> None:
     written = write(tmp_path, make(10, 0), make(4, 1))
     with pytest.raises(TypeError, match=r"missing or unknown: \['colour'\]"):
         write(tmp_path, make(12, 2), make(4, 3), colour="red")
     assert PreparedDataset.open(tmp_path).metadata == written.metadata
 
 
-def test_what_is_written_comes_back_at_once_or_in_blocks(tmp_path: Path) -> None:
+def test_arrays_and_blocks_are_read_as_written(tmp_path: Path) -> None:
     train, test = make(10, 0), make(4, 1)
     written = write(tmp_path / "a", train, test)
     opened = PreparedDataset.open(tmp_path / "a")
@@ -70,11 +70,11 @@ def test_checksum_depends_on_every_array_and_on_how_images_are_resized(tmp_path:
     made = [write(tmp_path / str(i), *two, **keys) for i, (*two, keys) in enumerate(variants)]
     assert len({each.metadata.checksum for each in made}) == len(variants)
     assert made[-1].metadata.resize == sizes[-1]
-    # As it was before there were such images: trials keep their keys, outputs stay current.
+    # Metadata without ``resize`` stay the same, so trials keep their keys and outputs stay current.
     assert "resize" not in json.loads((tmp_path / "0" / "metadata.json").read_text())
 
 
-def test_an_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
+def test_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
     write(tmp_path, make(10, 0), make(4, 1))
 
     def dying() -> Iterator[Images]:
@@ -99,7 +99,7 @@ def swap(folder: Path) -> None:
 
 
 def flip(name: str, place: int) -> Callable[[Path], object]:
-    """Change a bit of the numbers of an array."""
+    """Return a function that flips a bit in the data of an array."""
 
     def change(folder: Path) -> None:
         path = folder / f"{name}.npy"
@@ -130,7 +130,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_seen_when_opened(tmp_path: Path, kind: str) -> None:
+def test_opening_detects_damage(tmp_path: Path, kind: str) -> None:
     change, message = DAMAGES[kind]
     write(tmp_path / "toys", make(10, 0), make(4, 1))
     change(tmp_path / "toys")
@@ -145,7 +145,7 @@ def images(*shape: int) -> Images:
 
 LABELS, FOUR = np.array([0, 1, 2]), np.arange(4) % 3
 KINDS = "allowed: uint8 .* with 1 or 3 channels"
-# Training inputs, labels and other facts, and what is said.
+# Training inputs, labels and other facts, and the message.
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found 0 to 3; allowed: 0 to 2"),
     (images(3, 4, 5, 3), np.array([0, 1, -1]), {}, "found -1 to 1"),
@@ -164,7 +164,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("inputs", "labels", "facts", "message"), REFUSED)
-def test_what_does_not_belong_together_is_refused(
+def test_inconsistent_inputs_and_labels_are_refused(
     tmp_path: Path, inputs: Any, labels: Any, facts: dict[str, Any], message: str
 ) -> None:
     split = Split(inputs, labels)
@@ -182,7 +182,7 @@ GLYPHS: dict[str, Any] = {
 }
 
 
-def test_a_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
+def test_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
     for key in ("classes", "train_size", "test_size"):
         wrong = GLYPHS | {key: GLYPHS[key] + 1}
         message = rf"datasets\.toys\.{key}: the study says {wrong[key]}, {GLYPHS[key]} found"

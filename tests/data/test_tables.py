@@ -1,4 +1,4 @@
-"""Tables of texts as people have them: each kind is read rightly or refused by name."""
+"""Tests that tables of texts in all formats are read exactly, or refused with the reason."""
 
 import ast
 import json
@@ -41,7 +41,7 @@ def write(path: Path, content: Content) -> Path:
 
 def read(folder: Path, train: Content, test: Content | None = None, suffix: str = ".csv",
          test_suffix: str | None = None) -> LabelledData:  # fmt: skip
-    """Write two tables and read them; without another one the second is as the first."""
+    """Write a training and a test table and read them; the test table defaults to the training table."""
     second = train if test is None else test
     files = {
         "train": str(write(folder / f"train{suffix}", train)),
@@ -85,7 +85,7 @@ READ: dict[str, tuple[str, Content, list[int], list[str]]] = {
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_tables_of_all_kinds_are_read(tmp_path: Path, kind: str) -> None:
+def test_tables_of_all_formats_are_read(tmp_path: Path, kind: str) -> None:
     suffix, content, labels, classes = READ[kind]
     data = read(tmp_path, content, suffix=suffix)
     assert (data.train.labels.tolist(), data.classes) == (labels, classes)
@@ -94,7 +94,7 @@ def test_tables_of_all_kinds_are_read(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["7, 'seven'", "[1], {'a': 2}", "None, 1.5", "'2024', 'never'"])
-def test_only_the_two_columns_of_lines_of_json_are_read(tmp_path: Path, other: str) -> None:
+def test_other_columns_of_json_lines_are_ignored(tmp_path: Path, other: str) -> None:
     lines = [
         json.dumps({"text": text, "label": label, "other": each})
         for text, label, each in zip("ab", (1, 0), ast.literal_eval(other), strict=True)
@@ -112,8 +112,8 @@ def test_only_the_two_columns_of_lines_of_json_are_read(tmp_path: Path, other: s
         ['"a\t0', 'b"\t1'],
     ],
 )
-def test_quotes_between_tabs_may_be_text(tmp_path: Path, lines: list[str]) -> None:
-    """Those of GLUE are written so: every line is a row."""
+def test_quotes_in_tab_separated_tables_may_be_text(tmp_path: Path, lines: list[str]) -> None:
+    """Read files as those of GLUE, in which every line is a row."""
     content = "text\tlabel\n" + "\n".join(lines) + "\n"
     train = read(tmp_path, content, suffix=".tsv").train
     assert [
@@ -143,14 +143,14 @@ def of_json(*labels: str) -> str:
         (".csv", of_csv("1", "two"), ".jsonl", of_json("1", '"two"'), [0, 1], ["1", "two"]),
     ],
 )  # fmt: skip
-def test_labels_are_the_same_classes_in_files_of_all_kinds(
+def test_labels_are_the_same_classes_in_all_formats(
     tmp_path: Path, suffix: str, train: Any, test_suffix: str, test: Any, labels: Any, classes: Any
 ) -> None:
     data = read(tmp_path, train, test, suffix, test_suffix)
     assert (data.test.labels.tolist(), data.classes) == (labels, classes)
 
 
-# -- tables that others write --------------------------------------------------------------------
+# -- tables written by other libraries -----------------------------------------------------------
 
 characters = st.one_of(
     st.sampled_from("\",;\t\n\r\\'| #=\ufeff\u2028\x85\x0b"),
@@ -176,7 +176,7 @@ def with_pandas(rows: list[tuple[str, str]], path: Path, delimiter: str) -> None
 @pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
 @given(rows=written)
 @settings(max_examples=25)
-def test_what_others_write_is_read_to_the_character_or_refused(
+def test_tables_of_other_libraries_are_read_exactly_or_refused(
     suffix: str, delimiter: str, write_table: Any, rows: list[tuple[str, str]]
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -185,7 +185,7 @@ def test_what_others_write_is_read_to_the_character_or_refused(
         try:
             found = zip(*read_table(path, "text", "label"), strict=True)
         except DatasetError as refusal:
-            # A text that is itself lines of a table.
+            # The text itself consists of lines of a table.
             assert "looks like a row of its own" in str(refusal)
             assert any(delimiter in line for text, _ in rows for line in re.split(r"[\r\n]", text))
             return
@@ -203,7 +203,7 @@ def test_texts_of_several_lines_are_read(tmp_path: Path) -> None:
 
 LONG = "t" * MEGABYTES
 ROW = "data row {}, column 'label': found the label {}".format
-# A suffix, what is in the file, and what is said behind its name.
+# The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
     (".csv", "", ": empty; allowed: a header and at least one row"),
     (".csv", "text,label\n", ": found no row; allowed: at least one example"),
@@ -274,7 +274,7 @@ REFUSED: list[tuple[str, Content, str]] = [
 @pytest.mark.parametrize(
     ("suffix", "content", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED]
 )
-def test_a_table_that_cannot_be_right_is_refused(
+def test_invalid_tables_are_refused(
     tmp_path: Path, suffix: str, content: Content, message: str
 ) -> None:
     with pytest.raises(DatasetError, match=rf"(?s)train{re.escape(suffix)}.*{message}") as refusal:
@@ -300,7 +300,7 @@ def test_a_damaged_page_of_parquet_names_its_file(tmp_path: Path) -> None:
         ("0 1", "", "found no row"),
     ],
 )
-def test_test_labels_are_those_of_training(
+def test_unknown_test_labels_are_refused(
     tmp_path: Path, train: str, test: str, message: str
 ) -> None:
     with pytest.raises(DatasetError, match=rf"test\.csv.*{message}"):
@@ -308,24 +308,24 @@ def test_test_labels_are_those_of_training(
 
 
 @pytest.mark.parametrize("what", ["missing", "folder", "pipe", "forbidden"])
-def test_a_file_that_cannot_be_opened_is_named(
+def test_unreadable_file_is_named(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "folder":
         (tmp_path / "train.csv").mkdir()
     if what == "pipe":
         os.mkfifo(tmp_path / "train.csv")
-    if what == "forbidden":  # root may read everything
+    if what == "forbidden":  # permissions do not stop root
         refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
         monkeypatch.setattr("dpsweep.data.tables.require_content", refuse)
     with pytest.raises(DatasetError, match=r"train\.csv: (no such file|cannot be read)"):
         read_table(tmp_path / "train.csv", "text", "label")
 
 
-# -- test sets that are cut, texts that say nothing ------------------------------------------------
+# -- test sets from training tables, empty texts ---------------------------------------------------
 
 
-def test_a_table_is_cut_by_its_texts(tmp_path: Path) -> None:
+def test_test_set_of_a_table_is_drawn_by_text(tmp_path: Path) -> None:
     rows = [(f"text {number % 150}", "01"[number % 2]) for number in range(300)]
     with_pandas(rows, tmp_path / "all.csv", ",")
     keys = {"kind": "files", "train": str(tmp_path / "all.csv"), "test_from_train": 0.2}
@@ -337,7 +337,7 @@ def test_a_table_is_cut_by_its_texts(tmp_path: Path) -> None:
         named = [split.where(place).rpartition(" ")[2] for place in range(len(pairs))]
         assert [rows[int(row) - 1] for row in named] == pairs
     assert sorted(found) == sorted(rows)
-    assert not {*data.train.inputs} & {*data.test.inputs}, "equal texts are on the same side"
+    assert not {*data.train.inputs} & {*data.test.inputs}, "equal texts are in the same part"
     assert 30 < len(data.test.inputs) < 90
     again = load_files(FilesSource.model_validate(keys | {"seed": 3}))
     assert again.test.inputs != data.test.inputs
@@ -352,7 +352,7 @@ SILENT = {
 }
 
 
-def test_a_text_that_says_nothing_is_refused_or_left_out(tmp_path: Path) -> None:
+def test_empty_texts_are_refused_or_left_out(tmp_path: Path) -> None:
     lines = ["one", *SILENT, "two", "three"]
     table = {"text": lines, "label": [0] + [1] * (len(SILENT) + 1) + [0]}
     files = {split: str(write(tmp_path / f"{split}.parquet", table)) for split in ("train", "test")}

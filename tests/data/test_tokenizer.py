@@ -1,4 +1,4 @@
-"""Tokenizers: published ones are taken as they are, trained ones are the same everywhere."""
+"""Tests that published tokenizers are used unchanged, and trained ones are deterministic."""
 
 from pathlib import Path
 from typing import Any
@@ -36,30 +36,30 @@ def encode(tokenizer: Tokenizer, texts: list[str], max_length: int) -> list[list
     return [row for block in tokenizer.blocks(texts, max_length) for row in block.tolist()]
 
 
-def test_a_vocabulary_of_bert_reads_as_in_transformers(tmp_path: Path) -> None:
+def test_vocabulary_of_bert_gives_the_tokens_of_transformers(tmp_path: Path) -> None:
     texts = ["The cats SAT!", "Café  dog", "", "the " * 20]
     made = bert(tmp_path)
     assert made.identity.vocabulary == len(PIECES)
     known = BertTokenizer(vocab={piece: i for i, piece in enumerate(PIECES)})
     wanted = known(texts, truncation=True, max_length=8)["input_ids"]
     assert encode(made, texts, 8) == [[*row, *[-1] * (8 - len(row))] for row in wanted]
-    # By hand: [CLS] the cat ##s sat ! [SEP]; a text that is cut keeps its last token.
+    # By hand: [CLS] the cat ##s sat ! [SEP]. A text that is cut keeps [SEP].
     assert wanted[0] == [2, 5, 6, 7, 8, 9, 3]
     assert encode(made, ["the cat sat!"], 5) == [[2, 5, 6, 8, 3]]
     assert next(made.blocks(["the cat"], 5)).dtype == np.int32
 
 
-def test_capitals_in_a_vocabulary_are_kept_in_texts(tmp_path: Path) -> None:
+def test_vocabulary_with_capitals_keeps_capitals_in_texts(tmp_path: Path) -> None:
     made = bert(tmp_path, [*PIECES, "Cat"])
     assert encode(made, ["cat Cat CAT"], 5) == [[2, 6, 12, 1, 3]]
 
 
 def publish(prepared: Path, file: Path) -> None:
-    """Write the library's file of a prepared tokenizer."""
+    """Write the ``tokenizer.json`` of a prepared tokenizer."""
     write_json(file, read_checked_json(prepared)["tokenizer"])
 
 
-def test_an_edited_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_edited_tokenizer_is_refused(tmp_path: Path) -> None:
     bert(tmp_path)
     path = tmp_path / "out.json"
     path.write_text(path.read_text().replace('"[CLS]": 2', '"[CLS]": 3'))
@@ -76,7 +76,7 @@ def test_many_texts_keep_their_order(tmp_path: Path) -> None:
     assert lengths.tolist() == [number % 7 for number in range(3000)]
 
 
-def test_a_published_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_published_file_is_used_unchanged(tmp_path: Path) -> None:
     first = bert(tmp_path)
     publish(tmp_path / "out.json", tmp_path / "tokenizer.json")
     section = reader({"kind": "file", "path": str(tmp_path / "tokenizer.json")})
@@ -90,7 +90,7 @@ WORDS = [f"{a}{b}ation" for a in ("transform", "rel", "cre", "not") for b in (""
 TEXTS = [f"{WORDS[i % 12]} and {WORDS[(i * 5) % 12]}" for i in range(200)]
 
 
-def test_a_trained_vocabulary(tmp_path: Path) -> None:
+def test_vocabulary_is_trained_on_the_texts_of_a_dataset(tmp_path: Path) -> None:
     rows = [f"{text},{i % 2}" for i, text in enumerate(TEXTS)]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
     files = {"kind": "files", "train": str(tmp_path / "train.csv"), "test_from_train": 0.5}
@@ -101,7 +101,7 @@ def test_a_trained_vocabulary(tmp_path: Path) -> None:
     made = prepare("reader", section, {"public": public}, tmp_path / "out.json")
     assert made.identity.vocabulary <= 200
     (row,) = encode(made, ["transformation and creation"], 8)
-    # Frequent words became one piece each, between [CLS] and [SEP].
+    # Each frequent word is one piece, between [CLS] and [SEP].
     assert [each >= 0 for each in row] == [True] * 5 + [False] * 3
     assert (row[0], row[4]) == (2, 3)
     (unknown,) = encode(made, ["日"], 8)
@@ -109,11 +109,11 @@ def test_a_trained_vocabulary(tmp_path: Path) -> None:
 
 
 def test_training_is_deterministic() -> None:
-    # The library numbers pieces by a hash that is another one each time.
+    # The library numbers pieces by a hash that is random for each call.
     assert len({train_word_pieces(TEXTS, 200).to_str() for _ in range(12)}) == 1
 
 
-def test_what_is_not_a_tokenizer(tmp_path: Path) -> None:
+def test_invalid_tokenizers_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     for name, content, problem in (
         ("none.json", None, "no such file; put the tokenizer there"),
@@ -136,15 +136,16 @@ def test_what_is_not_a_tokenizer(tmp_path: Path) -> None:
         prepare("images", image, {}, out)
 
 
-def test_offline_the_hubs_cache_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, it fails with what to do."""
+def test_offline_tokenizer_comes_from_the_cache_or_the_error_has_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = offline(monkeypatch, tmp_path)
     first, revision = bert(tmp_path), "0123456789abcdef0123456789abcdef01234567"
     weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
     section = reader(None, architecture="bert", weights=weights)
     with pytest.raises(HubError) as refused:
         prepare("b", section, {}, tmp_path / "b.json")
-    # All that the backbone will need, in one command.
+    # The command fetches all files that the backbone needs.
     files = "tokenizer.json config.json model.safetensors"
     assert f"hf download someone/bert {files} --revision {revision}" in str(refused.value)
     assert "backbones.b.tokenizer: {kind: file, path: ...}" in str(refused.value)

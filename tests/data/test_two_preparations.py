@@ -1,4 +1,4 @@
-"""Two preparations of one dataset at once, and what a killed one leaves to the next."""
+"""Tests of two simultaneous preparations of a dataset, and of resuming a killed one."""
 
 import os
 import socket
@@ -30,11 +30,11 @@ def left_by(parent: Path, process: int) -> Path:
     return folder
 
 
-def test_what_a_killed_preparation_left_is_taken_over(
+def test_folder_of_a_killed_preparation_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = left_by(tmp_path, ended_process())
-    with monkeypatch.context() as patch:  # it goes away meanwhile
+    with monkeypatch.context() as patch:  # another process removes the folder first
         patch.setattr(unfinished, "_is_abandoned", Path.rmdir)
         assert list(unfinished.claim(tmp_path).iterdir()) == []
     own = unfinished.claim(tmp_path)
@@ -42,7 +42,7 @@ def test_what_a_killed_preparation_left_is_taken_over(
     assert not left.exists()
 
 
-def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
+def test_folder_of_a_running_preparation_is_not_touched(tmp_path: Path) -> None:
     theirs = left_by(tmp_path, os.getppid())
     elsewhere, foreign = tmp_path / "another-host-1", tmp_path / f"{socket.gethostname()}-backup"
     elsewhere.mkdir()
@@ -50,13 +50,13 @@ def test_what_a_running_preparation_has_is_left_alone(tmp_path: Path) -> None:
     own = unfinished.claim(tmp_path)
     assert list(own.iterdir()) == []
     assert (theirs / "train.json").exists() and elsewhere.exists() and foreign.exists()
-    os.utime(elsewhere, (0, 0))  # nothing has been written there for long
+    os.utime(elsewhere, (0, 0))  # the last write was long ago
     own.rmdir()
     assert unfinished.claim(tmp_path) == own
     assert not elsewhere.exists()
 
 
-def test_the_slower_of_two_takes_what_the_faster_has_made(
+def test_slower_preparation_uses_the_result_of_the_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for split in ("train", "test"):
@@ -74,7 +74,7 @@ def test_the_slower_of_two_takes_what_the_faster_has_made(
 
     made: list[PreparedDataset] = []
     monkeypatch.setattr(module, "decode_images", slowly)
-    # Threads share a process; here each is an owner.
+    # Folders are named after processes; here after threads, which simulate the processes.
     monkeypatch.setattr(unfinished, "claim", lambda path: path / threading.current_thread().name)
     slower = threading.Thread(target=lambda: made.append(prepare("pets", dataset, out)))
     slower.start()

@@ -1,4 +1,4 @@
-"""The demo's data: handwritten digits, rendered letters, and docstrings of the installed packages."""
+"""Tests of the demo's data: handwritten digits, rendered letters, docstrings of installed packages."""
 
 import os
 import string
@@ -32,7 +32,7 @@ def made(kind: str, size: int | None = 8, **source: Any) -> LabelledData:
 # -- digits --------------------------------------------------------------------------------------
 
 
-def test_digits_are_partitioned_by_the_seed_alone() -> None:
+def test_digits_are_split_by_the_seed() -> None:
     data = made("sklearn-digits")
     train, test = data.train, data.test
     assert (len(train.labels), len(test.labels)) == (1347, 450)
@@ -54,13 +54,13 @@ def test_digits_are_partitioned_by_the_seed_alone() -> None:
     assert not np.array_equal(train.inputs, other)
 
 
-def test_a_long_tail_of_some_digits() -> None:
+def test_long_tail_of_some_digits() -> None:
     whole = made("sklearn-digits")
     some = made("sklearn-digits", digits=[3, 5, 9], train_share=0.5, imbalance=16)
     sizes, tested = (np.bincount(each.labels)[[3, 5, 9]] for each in (whole.train, whole.test))
     shares = np.bincount(some.train.labels) / sizes
     np.testing.assert_allclose(shares, [0.5, 0.5 / 4, 0.5 / 16], atol=0.5 / sizes.min())
-    # The images of a label are those of its digit; the test set is not thinned out.
+    # Images keep the label of their digit, and the test set is not reduced.
     digit = {
         image.tobytes(): label
         for image, label in zip(whole.train.inputs, whole.train.labels, strict=True)
@@ -74,7 +74,7 @@ def test_a_long_tail_of_some_digits() -> None:
 
 
 def drawn(characters: str, train: int, test: int = 1, seed: int = 0) -> list[Split]:
-    """Draw images of 8 x 8 pixels, so many of each class."""
+    """Draw images of 8 x 8 pixels, ``train`` and ``test`` of each class."""
     counts = {"train_per_class": train, "test_per_class": test}
     data = made("glyphs", characters=characters, seed=seed, **counts)
     return [
@@ -83,7 +83,7 @@ def drawn(characters: str, train: int, test: int = 1, seed: int = 0) -> list[Spl
 
 
 def test_glyphs_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("sklearn.datasets.load_digits")  # no private image is read
+    monkeypatch.delattr("sklearn.datasets.load_digits")  # reading private images would fail
     train, test = drawn("07aQ", 30, 30, seed=3)
     assert train.inputs.shape == (120, 8, 8, 1) and train.inputs.dtype == np.uint8
     assert np.bincount(train.labels).tolist() == [30] * 4
@@ -95,14 +95,14 @@ def test_glyphs_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> N
         assert not np.array_equal(train.inputs, each.inputs)
 
 
-def test_glyphs_fill_the_height_stand_in_the_middle_and_vary() -> None:
+def test_glyphs_fill_the_height_are_centred_and_vary() -> None:
     ink = drawn("2468", 100)[0].inputs[..., 0] / 255
     rows, columns = ink.max(axis=2) > 0, ink.sum(axis=1)
-    # The top and bottom rows of nearly all images have ink, as in the digits.
+    # Nearly all images have ink in the top and bottom rows, as the digits do.
     assert rows[:, [0, 7]].mean() > 0.8
     centre = (columns * np.arange(8)).sum(axis=1) / columns.sum(axis=1)
     assert abs(centre.mean() - 3.5) < 0.3
-    # At most three quarters of the width, apart from the bends.
+    # Glyphs fill at most three quarters of the width, apart from the bends.
     assert columns[:, [0, 7]].mean() < 0.3 * columns[:, 3:5].mean()
     ones = drawn("1", 300)[0].inputs / 255
     amount = ones.mean(axis=(1, 2, 3))
@@ -124,7 +124,7 @@ def test_all_fonts_have_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_package(folder: Path, name: str, topic: str) -> None:
-    """A package whose import would fail, with sixty functions that have a docstring each."""
+    """Write a package of sixty functions with docstrings; importing it raises an error."""
     functions = [
         f'def f{i}():\n    """{string.ascii_lowercase[i % 26]}{i} is\\0 about {topic}, says {name}.core '
         f'and {name.upper()}.\n\n    It {"is told at length " * 3}.\n\n    >>> {name}.run()\n    """\n'
@@ -152,7 +152,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def texts(*modules: str, train: int = 20, test: int = 5, seed: int = 0) -> LabelledData:
     keys = {"train_per_class": train, "test_per_class": test, "seed": seed}
     data = made("docstrings", None, modules=list(modules), **keys)
-    list(data.train.inputs)  # they are read when they are asked for
+    list(data.train.inputs)  # texts are read lazily
     return data
 
 
@@ -170,17 +170,17 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
     for text in together:
         assert not [each for each in unwanted if each in text.lower()]
         assert "is about" in text and text.count("is told at length") == 3
-    assert not {"planets", "recipes"} & set(sys.modules), "nothing is imported for it"
+    assert not {"planets", "recipes"} & set(sys.modules), "the packages are not imported"
 
 
-def test_short_names_are_taken_out_as_words_only() -> None:
+def test_short_names_are_removed_only_as_words() -> None:
     names = _package_names(["numpy", "other"])
     words = ["np.array(3)", "and", "input", "of", "an", "(np)", "npy", "by", "Numpy-dev", "another"]
     kept = [word for word in words if not names.search(word)]
     assert kept == ["and", "input", "of", "an", "npy", "by"]
 
 
-def test_modules_inside_packages(packages: Path) -> None:
+def test_submodules_are_classes_too(packages: Path) -> None:
     data = texts("planets.inner", "recipes.part0", train=6, test=2)
     numbers: list[list[int]] = [[], []]
     for text, label in zip(data.train.inputs, data.train.labels, strict=True):
@@ -207,7 +207,7 @@ def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
     assert again.splitlines() == [*first.train.inputs, *first.test.inputs, *labels]
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused sources -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
         ({"modules": ["planets.outer", "recipes"]}, r"no Python source of planets\.outer is installed"),
         ({"modules": ["planets", "recipes"], "train_per_class": 60, "test_per_class": 10},
          "planets has 60 that can be used; 70 are needed"),
-        # The 60 texts under another name: copies count once, so what one class takes is gone.
+        # recipes2 is a copy of recipes: copies count once, so 15 of 60 texts remain.
         ({"modules": ["recipes", "recipes2"], "train_per_class": 40}, "recipes2 has 15 .*; 45 are needed"),
     ],
 )  # fmt: skip
-def test_what_is_not_installed_or_too_small(
+def test_invalid_sources_of_the_demo_are_refused(
     packages: Path, source: dict[str, Any], said: str
 ) -> None:
     (packages / "recipes2").mkdir()
