@@ -1,6 +1,6 @@
-"""Measurements behind numbers of the documentation.
+"""Measurements behind the numbers of the documentation.
 
-`speed` says what things cost, `campaigns` try whether they hold, `evidence` has studies that were made once;
-`findings` and `tables` write pages from all that, `gpu` is what a machine with a GPU runs. Their results are
-in the folder results.
+`speed` measures costs, `campaigns` test reliability, and `evidence` has studies that run once. `gpu` runs on
+a machine with a GPU. `findings` and `tables` write the results into the pages. Results are in the folder
+results.
 """

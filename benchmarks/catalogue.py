@@ -1,4 +1,4 @@
-"""Every figure and table of a study on one page: what it shows, what it needs, how to make it.
+"""Write a page with all figures and tables of a study: command, caption, number of cells.
 
 python -m benchmarks.catalogue > docs/figures.md
 """
@@ -30,7 +30,7 @@ A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers i
 
 
 def catalogue(study: Study) -> str:
-    """The page in Markdown: a table for each section of the report."""
+    """Return the page in Markdown, with a table for each section of the report."""
     paths = Paths(Path(study.results))
     sections: dict[str, list[str]] = {}
     for name, figure in study.figures.items():
@@ -48,7 +48,7 @@ def catalogue(study: Study) -> str:
 
 def _row(name: str, target: Figure | PrintedTable, file: Path) -> str:
     cells = {cell for selection in target.selections() for cell in selection.cells()}
-    # A full stop and a capital letter: numbers and "(10%)." go on.
+    # A sentence ends with a full stop before a capital letter; "(10%)." and numbers do not end it.
     sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", target.caption, maxsplit=1)[0]
     return f"| **{name}**<br>`snakemake {file.as_posix()}` | {sentence} | {len(cells):,} |"
 

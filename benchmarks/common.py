@@ -1,4 +1,4 @@
-"""What benchmarks share: folders, command lines, the version and machine of a measurement."""
+"""Shared code of the benchmarks: folders, command lines, the version and machine of a measurement."""
 
 import argparse
 import os
@@ -14,14 +14,14 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 
 
 def command_line(docstring: str | None, **settings: Any) -> argparse.ArgumentParser:
-    """A command line that has the docstring of its module as its help."""
+    """Return a command line with the docstring of its module as help."""
     return argparse.ArgumentParser(
         description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
     )
 
 
 def snakemake(folder: Path, *arguments: str) -> list[str]:
-    """The call of this repository's Snakemake in another folder, without a profile."""
+    """Return the call of this repository's Snakemake in another folder, without a profile."""
     return [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(REPOSITORY / "Snakefile")),
         *("--directory", str(folder), "--workflow-profile", "none", "--cores", "2"),
@@ -30,12 +30,12 @@ def snakemake(folder: Path, *arguments: str) -> list[str]:
 
 
 def environment(*packages: str, device: str = "", load: bool = True) -> dict[str, Any]:
-    """Describe this machine; called before what is measured, so that the load is that of others.
+    """Describe this machine. Call it before the measurement: then the load does not include it.
 
     Args:
-        packages: whose versions matter.
-        device: what computes.
-        load: whether the load of the machine matters.
+        packages: to record versions of.
+        device: that computes.
+        load: whether to record the load of the machine.
     """
     return {
         **({"device": device} if device else {}),
@@ -46,12 +46,12 @@ def environment(*packages: str, device: str = "", load: bool = True) -> dict[str
     }
 
 
-# What results depend on; results themselves are written while a measurement runs.
+# Files that results depend on. Result files are not listed: measurements write them.
 _DECISIVE = ("Snakefile", "workflow", "src", "config.yaml", "studies", "benchmarks/**/*.py")
 
 
 def commit() -> str:
-    """The commit that is tried, with a mark if anything that results depend on was changed since."""
+    """Return the current commit, with a mark if a file that results depend on was changed since."""
 
     def git(*words: str) -> "subprocess.CompletedProcess[str]":
         command = ("git", "-C", str(REPOSITORY), *words)
@@ -63,11 +63,11 @@ def commit() -> str:
 
 
 def peak_bytes(process: int | str = "self") -> int:
-    """The most memory that a process has had so far (on Linux).
+    """Return the peak memory of a process so far, in bytes (Linux only).
 
     Raises:
-        FileNotFoundError: there is no such process.
-        IndexError: it has just ended.
+        FileNotFoundError: the process does not exist.
+        IndexError: the process has just ended.
     """
     status = Path(f"/proc/{process}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -1,18 +1,18 @@
-"""Record what users have, and compare it with what the present code gives: a redesign changes none of it.
+"""Record the outputs of the present code, and compare later code with them: a redesign must not change any.
 
-    python -m benchmarks.record write            # what the present code gives becomes the record
+    python -m benchmarks.record write            # write the record with the present code
     python -m benchmarks.record compare          # each difference by name; exits with 1 if there is one
     python -m benchmarks.record compare targets cells jobs   # these parts only
 
-The parts, each a file of benchmarks/results/record/ with one item a line under headings:
+The parts, each a file of benchmarks/results/record/ with one item on a line, under headings:
 
-- targets: every figure and table of the studies, written out, and the reasons for those that are not drawn;
-- cells: every cell by its path, with a hash of the keys of its trials. Data, weights and noise are made up
-  here, so that it depends on the study and on the code alone;
-- noise: noise multipliers and certified epsilons of all that the studies train (10 minutes);
-- demo: what the demo has made: a hash of each CSV file, its noise, a hash of the trial keys of each cell. It
-  needs results/demo, and another processor changes the last digits of what is trained;
-- jobs: how many jobs of each rule `snakemake -n` plans where nothing is there.
+- targets: the settings of every figure and table of the studies, and the reasons for undrawn ones;
+- cells: the path of every cell, with a hash of the keys of its trials. Data, weights and noise are made up,
+  so the hash depends only on the study and the code;
+- noise: noise multipliers and certified epsilons of all cells of the studies (10 minutes);
+- demo: outputs of the demo: a hash of each CSV file, the noise, a hash of the trial keys of each cell. It
+  needs results/demo, and another processor changes the last digits of training;
+- jobs: the number of jobs of each rule that `snakemake -n` plans without any results.
 """
 
 import hashlib
@@ -55,12 +55,12 @@ Items = Iterator[tuple[str, str, Any]]
 
 
 def short_hash(parts: Iterable[Any]) -> str:
-    """The first 8 digits of a hash of some texts."""
+    """Return the first 8 digits of a hash of some texts."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:8]
 
 
 def studies() -> Iterator[tuple[str, Study]]:
-    """The studies of the record."""
+    """Yield the studies of the record."""
     for name, file in STUDIES.items():
         yield name, load_study(REPOSITORY / file)
 
@@ -69,7 +69,7 @@ def studies() -> Iterator[tuple[str, Study]]:
 
 
 def targets() -> Items:
-    """Every target as it is drawn: its texts, its settings, and which files it is drawn from."""
+    """Yield the texts, settings and input files of every target."""
     for study_name, study in studies():
         for kind, found in (("figures", study.figures), ("tables", study.tables)):
             for name, target in found.items():
@@ -102,7 +102,7 @@ def _heading(part: Any) -> str:
 
 
 def cells() -> Items:
-    """Every cell by its path, with a hash of the keys of all trials that its grid can ask for."""
+    """Yield the path of every cell, with a hash of the keys of all trials that its grid may need."""
     for _, study in studies():
         paths = Paths(Path(study.results))
         for cell in study.all_cells():
@@ -130,7 +130,7 @@ def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
 
 
 def noise() -> Items:
-    """Noise multiplier and certified epsilon of everything trained, and of tuning, as they are computed."""
+    """Yield noise multiplier and certified epsilon of all private cells, and of some settings of tuning."""
     settings = set()
     for _, study in studies():
         for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
@@ -160,7 +160,7 @@ def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, l
 
 
 def demo() -> Items:
-    """Outputs of the demo; empty where it has not run."""
+    """Yield the outputs of the demo; none if it has not run."""
     for file in sorted([*DEMO.glob("figures/*.csv"), *DEMO.glob("tables/*.csv")]):
         yield file.parent.name, file.name, short_hash([file.read_text(encoding="utf-8")])
     for file in sorted(DEMO.glob("noise/*/*.json")):
@@ -174,7 +174,7 @@ def demo() -> Items:
 
 
 def jobs() -> Items:
-    """How many jobs of each rule are planned where nothing is there."""
+    """Yield the number of planned jobs of each rule in an empty folder."""
     for study in ("paper", "demo"):
         with tempfile.TemporaryDirectory() as folder:
             config = f"study={REPOSITORY / STUDIES[study]}"
@@ -197,7 +197,7 @@ PARTS: dict[str, Callable[[], Items]] = {
 
 
 def found_in(part: str) -> dict[tuple[str, str], Any]:
-    """The items of a part as the present code gives them, as JSON holds them, by heading and name."""
+    """Return the items of a part from the present code, as JSON values, by heading and name."""
     found: dict[tuple[str, str], Any] = {}
     for heading, name, value in PARTS[part]():
         assert (heading, name) not in found, f"{part}: two items are {heading} {name}"
@@ -206,12 +206,12 @@ def found_in(part: str) -> dict[tuple[str, str], Any]:
 
 
 def as_json(value: Any) -> str:
-    """JSON in one line."""
+    """Return JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def write(part: str) -> None:
-    """Write what the present code gives, one item a line."""
+    """Write the items of a part from the present code, one on a line."""
     found = found_in(part)
     if not found:
         raise SystemExit(f"{part}: nothing to record; run: make demo")
@@ -228,7 +228,7 @@ def write(part: str) -> None:
 
 
 def compare(part: str) -> int:
-    """Print what differs from the record; return how many items do."""
+    """Print the differences from the record; return the number of different items."""
     recorded, now = read_json(FOLDER / f"{part}.json"), found_in(part)
     if not now:
         print(f"{part}: not compared, nothing is there; run: make demo", flush=True)

@@ -1,4 +1,4 @@
-"""Write what `make docs` builds the site from: pages, a gallery, and pages to explore the findings.
+"""Write the sources of the site for `make docs`: pages, a gallery, and pages to explore the findings.
 
 python -m benchmarks.site build/pages
 """
@@ -23,12 +23,12 @@ EXPLORED = {
     "optimizers": ("fashion/optimizers.parquet", "findings"),
 }
 _IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
-# Not kept with committed trials.
+# Columns that committed trials lack.
 _UNKNOWN = ["mean_gradient_norm", "clipped_fraction"]
 
 
 def explored(name: str, study: Study) -> str:
-    """Return the page to explore the committed trials of a study with."""
+    """Return the page to explore the committed trials of a study."""
     files, about = EXPLORED[name]
     trials = pd.concat(map(pd.read_parquet, sorted(RESULTS.glob(files))), ignore_index=True)
     for column in _UNKNOWN:
@@ -38,7 +38,7 @@ def explored(name: str, study: Study) -> str:
 
 
 def gallery(pages: Path, studies: Mapping[str, Study]) -> str:
-    """Return a page with every figure of the pages, once, under its page, and links to the studies."""
+    """Return a page with every figure of the pages once, under its page, and links to the studies."""
     lines, seen = ["# Figures"], set[str]()
     for file in sorted(pages.glob("*.md"), key=lambda file: (file.stem == "index", file.stem)):
         text = file.read_text()
@@ -53,7 +53,7 @@ def gallery(pages: Path, studies: Mapping[str, Study]) -> str:
 
 
 def write(pages: Path) -> None:
-    """Fill a folder with the site's pages. What it held is removed."""
+    """Write the site's pages into a folder; its old content is removed."""
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(REPOSITORY / "docs", pages)
     for name in ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
@@ -62,7 +62,7 @@ def write(pages: Path) -> None:
     (pages / "benchmarks/results").mkdir(parents=True)
     for file in RESULTS.glob("calibration*.json"):
         shutil.copy(file, pages / "benchmarks/results")
-    # Pages of docs/ link to README.md and to results; the site has all in one folder.
+    # Adapt the links: the site has README.md, docs/ and results in one folder.
     for file in pages.glob("*.md"):
         text = re.sub(r"\]\((docs/|\.\./)", "](", file.read_text())
         file.write_text(text.replace("](README.md", "](index.md"))
@@ -75,7 +75,7 @@ def write(pages: Path) -> None:
 def main() -> None:
     """Write the pages."""
     parser = command_line(__doc__)
-    parser.add_argument("pages", type=Path, help="folder that is filled")
+    parser.add_argument("pages", type=Path, help="folder to write")
     write(parser.parse_args().pages)
 
 

@@ -1,1 +1,1 @@
-"""Does it hold? Kills, random histories, and planted bugs."""
+"""Tests of reliability: kills, random histories, and planted bugs."""

@@ -1,4 +1,4 @@
-"""Shared code of campaigns of kills and histories: calls that may hang, and results that grow."""
+"""Shared code of the campaigns of kills and histories: calls that may hang, and growing results."""
 
 import os
 import shutil
@@ -20,13 +20,13 @@ from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
 
-# Processes that use less processor time than this in so many seconds do nothing, on a busy machine too.
+# A run hangs if its processes use less processor time than this within this time, also on a busy machine.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
 LEFT_SECONDS = 300.0
 
 
 def processes(folder: Path) -> list[psutil.Process]:
-    """The processes that work in a folder."""
+    """Return the processes with their working directory in a folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
@@ -36,7 +36,7 @@ def processes(folder: Path) -> list[psutil.Process]:
 
 
 def left_in(folder: Path) -> list[str]:
-    """Wait until no process works in a folder; return the commands of those that do not end."""
+    """Wait until no process works in a folder; return the commands of those that remain."""
     deadline = time.monotonic() + LEFT_SECONDS
     while (left := processes(folder)) and time.monotonic() < deadline:
         time.sleep(1)
@@ -44,12 +44,12 @@ def left_in(folder: Path) -> list[str]:
 
 
 class Run(Protocol):
-    """A call of Snakemake that has started, as `subprocess.Popen`."""
+    """A running call of Snakemake, with methods as in `subprocess.Popen`."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
+        """Return the exit status, or None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; return the exit status."""
@@ -59,20 +59,20 @@ class Run(Protocol):
 
 
 def start(chain: TinyChain, from_shell: bool = False) -> Run:
-    """Start the command with a server of its own, which is killed with it."""
+    """Start the command with its own server, which a kill ends too."""
     others = (preload.ADDRESS, preload.STARTED_BY)
     environment = {key: value for key, value in chain.environment.items() if key not in others}
     return (chain.start if from_shell else chain.fork)(environment=environment)
 
 
 def unlock(chain: TinyChain) -> None:
-    """Remove the lock that a killed call has left, as its message says."""
+    """Remove the lock of a killed call, as Snakemake's message tells users to do."""
     status = chain.fork(options=("--unlock",)).wait()
     assert status == 0, chain.said
 
 
 def wait(run: Run, folder: Path) -> int | None:
-    """Wait for the end of a run; None if it hangs, and it is killed then."""
+    """Wait for the end of a run, and return its status; kill it and return None if it hangs."""
     used, since = -1.0, time.monotonic()
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -93,7 +93,7 @@ def _processor_seconds(process: psutil.Process) -> float:
 
 
 def undisturbed(scratch: Path) -> TinyChain:
-    """The tiny study, run once as nobody disturbs it."""
+    """Return the tiny study after an undisturbed run."""
     base = TinyChain(scratch / "base")
     if not (base.results / "report.html").exists():
         status = start(base).wait()
@@ -102,12 +102,12 @@ def undisturbed(scratch: Path) -> TinyChain:
 
 
 def wrong(chain: Any, expected: Path, status: int | None) -> list[str]:
-    """The results that a run has shown with success, and that are not those of a fresh run."""
+    """Return the outputs of a successful run that differ from those of a fresh run."""
     return list(differences(chain.parsed, chain.results, expected)) if status == 0 else []
 
 
 def outcome(run: Run, chain: TinyChain, expected: Path) -> dict[str, Any]:
-    """Wait for the end of a run, and say what is wrong with it."""
+    """Wait for the end of a run, and return its status and faults."""
     started = time.monotonic()
     status = wait(run, chain.folder)
     return {
@@ -120,7 +120,7 @@ def outcome(run: Run, chain: TinyChain, expected: Path) -> dict[str, Any]:
 
 
 def is_good(outcome: dict[str, Any]) -> bool:
-    """Whether a run ended, left no process, and nothing that it left passes for what it is not."""
+    """Tell whether a run ended, left no process, and has no wrong output."""
     return not (outcome["hangs"] or outcome["left"] or outcome["wrong"])
 
 
@@ -131,28 +131,27 @@ def grow(
     size: Callable[[dict[str, Any]], int],
     is_good: Callable[[dict[str, Any]], bool],
 ) -> None:
-    """Add to a file of results until there is enough, or time is over: the command line of a campaign.
+    """Add results to a file until there are enough, or the time is over: the command line of a campaign.
 
     Args:
-        file: JSON file of results, each with its version and commit; a campaign goes on where it was
-            stopped, and begins anew with --anew.
-        what: the name of its list.
-        try_one: makes the result of a seed in a scratch folder.
-        size: how much a result counts.
-        is_good: whether a result is as it should be; the folder of any other is kept.
+        file: JSON file of results, each with version and commit; a campaign resumes with it, unless --anew.
+        what: the key of the list of results.
+        try_one: computes the result of a seed in a scratch folder.
+        size: returns the weight of a result in the count.
+        is_good: tells whether a result is good; the folders of bad results are kept.
     """
     parser = command_line(sys.modules["__main__"].__doc__)
-    parser.add_argument("count", type=int, help="in all, those of earlier calls included")
+    parser.add_argument("count", type=int, help="in total, including earlier calls")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     parser.add_argument("--scratch", type=Path, help="folder for runs; by default a new one")
-    parser.add_argument("--anew", action="store_true", help="count no result of an earlier call")
+    parser.add_argument("--anew", action="store_true", help="discard the results of earlier calls")
     arguments = parser.parse_args()
     scratch = (arguments.scratch or Path(tempfile.mkdtemp(prefix=f"{what}-"))).resolve()
     scratch.mkdir(exist_ok=True)
     deadline = time.monotonic() + 60 * arguments.minutes
     goes_on = file.exists() and not arguments.anew
     found: list[dict[str, Any]] = read_json(file)[what] if goes_on else []
-    print(f"{len(found)} earlier ones count")
+    print(f"{len(found)} results of earlier calls")
     while sum(map(size, found)) < arguments.count and time.monotonic() < deadline:
         seed = 1 + max((each["seed"] for each in found), default=0)
         result = try_one(scratch, seed)

@@ -1,17 +1,17 @@
-"""Put a study through random histories and compare with a fresh run of the study as it is then.
+"""Run a study through random histories, and compare its outputs with a fresh run of the final study.
 
-    python -m benchmarks.campaigns.histories 30    # goes on where it was stopped
+    python -m benchmarks.campaigns.histories 30    # resumes after a stop
 
-A history is 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
-a caption), an output or a folder deleted (`.snakemake` too), a trial store that cannot be used, a run that
-is killed or interrupted, two calls at once, a disk that fills while it runs, results that are read-only, an
-earlier copy of the results put back. Between events the same command may run. What it makes when it ends
-with 0 must be what a fresh run of the study gives, and so it must at the end, when nothing is in its way and
-what readers refuse was made again, by the command of their message.
+A history has 3 to 6 events: an edit of the study (an axis, the seeds, a dataset's name, the pretraining,
+a caption), a deleted output or folder (also `.snakemake`), an unusable trial store, a killed or interrupted
+run, two calls at once, a disk that becomes full during a run, read-only results, a restored copy of earlier
+results. The same command may run between events. If a run ends with 0, its outputs must be those of a fresh
+run. This must also hold at the end, without obstacles, after outputs that readers refuse were made again by
+the command in the message.
 
-A job of these runs is needless if it made again what was there, with the same content: these are counted.
+A job is needless if it made an existing output again with the same content. Needless jobs are counted.
 
-The result goes to benchmarks/results/histories.json, a line for every history.
+The result goes to benchmarks/results/histories.json, with one line for every history.
 """
 
 import copy
@@ -35,40 +35,40 @@ from dpsweep.study.paths import Paths
 
 
 def more_seeds(study: dict[str, Any]) -> None:
-    """One more seed."""
+    """Add a seed."""
     study["sweeps"][SWEEP]["seeds"] = 3
 
 
 def longer_axis(study: dict[str, Any]) -> None:
-    """One more clipping bound."""
+    """Add a clipping bound."""
     study["sweeps"][SWEEP]["clipping_bound"] = [1.0, 10.0]
 
 
 def renamed_dataset(study: dict[str, Any]) -> None:
-    """Another name for the private dataset."""
+    """Rename the private dataset."""
     study["datasets"]["animals"] = study["datasets"].pop("pets")
     study["sweeps"][SWEEP]["dataset"] = "animals"
     study["roles"]["datasets"]["main"] = "animals"
 
 
 def other_pretraining(study: dict[str, Any]) -> None:
-    """Pretraining on half of the public images."""
+    """Pretrain on half of the public images."""
     study["backbones"]["vit"]["weights"]["train_share"] = 0.5
 
 
 def other_caption(study: dict[str, Any]) -> None:
-    """Another caption of a figure."""
+    """Change the caption of a figure."""
     study["figures"]["heatmap"]["caption"] = "Other words."
 
 
-# Every edit goes there and back, so that few different studies have to be run afresh.
+# Every edit can be undone, so only few different studies need a fresh run.
 EDITS: tuple[Callable[[dict[str, Any]], None], ...] = (
     *(more_seeds, longer_axis, renamed_dataset, other_pretraining, other_caption),
 )
 
 
 class History:
-    """A study and what happens to it."""
+    """A study and its events."""
 
     def __init__(self, scratch: Path, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -82,12 +82,12 @@ class History:
         self._edited: set[Callable[[dict[str, Any]], None]] = set()
         self.events: list[str] = []
         self.wrong: list[str] = []
-        """Differences from fresh runs where a run ended with 0, and the output of runs that had to."""
+        """Differences of successful runs from fresh runs, and the messages of runs that had to succeed."""
         self.jobs = self.needless = 0
-        """Jobs that made an output, and those of them that found the same content there."""
+        """Number of jobs that made an output, and of those that made the same content again."""
 
     def fresh(self, study: dict[str, Any]) -> Path:
-        """The results of a run of a study in a folder where nothing is."""
+        """Return the results of a run of a study in an empty folder."""
         folder = self._fresh / fingerprint(study)[:16]
         if not (folder / "done").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ class History:
         self.events.append(f"{event.__name__.strip('_')}: {event()}")
 
     def run(self, must_succeed: bool = False) -> int:
-        """Call the command, and compare what it made; the lock of a run that was killed is removed first."""
+        """Remove the lock of a killed run, call the command, and compare its outputs."""
         campaign.unlock(self.chain)
         before = self._outputs()
         status = self._finished(campaign.start(self.chain))
@@ -122,21 +122,21 @@ class History:
         return status
 
     def _plain(self, said: str) -> str:
-        """What a run said, without folders of this machine."""
+        """Return the output of a run without folders of this machine."""
         places = {self.chain.folder: "RUN", REPOSITORY: "DPSWEEP", Path.home(): "~"}
         for place, name in places.items():
             said = said.replace(str(place), name)
         return said
 
     def follow_messages(self) -> None:
-        """Make again what readers refuse, by the commands that their messages end with."""
+        """Make outputs that readers refuse again, by the commands in the messages."""
         refused = set(re.findall(r"To make it again:\n +snakemake .* -- (\S+)", self.chain.logs()))
         for file in sorted(refused):
             status = self.chain.fork(file, options=("--force",)).wait()
             self.events.append(f"refused and made again: {file}, exit {status}")
 
     def _finished(self, run: campaign.Run) -> int:
-        """Wait for the end of a run; where it is 0, compare what it made."""
+        """Wait for the end of a run; if its status is 0, compare its outputs."""
         status = campaign.wait(run, self.chain.folder)
         left = campaign.left_in(self.chain.folder)
         assert status is not None and not left, left
@@ -146,7 +146,7 @@ class History:
         return status
 
     def clear(self) -> None:
-        """Take away what keeps a run from its end."""
+        """Remove obstacles to a successful run."""
         store = self.chain.results / "trials"
         if store.is_file():
             store.unlink()
@@ -163,7 +163,7 @@ class History:
         return f"{change.__name__} {'on' if change in self._edited else 'off'}"
 
     def _outputs(self) -> dict[tuple[Path, ...], tuple[list[int], list[Any]]]:
-        """Times and content of the outputs of the study as it is now that are complete."""
+        """Return times and content of the complete outputs of the present study."""
         outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
         return {
             tuple(files): ([file.stat().st_mtime_ns for file in files], list(map(content, files)))
@@ -187,7 +187,7 @@ class History:
         return str(place.relative_to(self.chain.folder))
 
     def _call_twice(self) -> str:
-        """Call the command while it runs: one of the two does the work."""
+        """Call the command twice at once; one of the calls does the work."""
         runs = [campaign.start(self.chain), campaign.start(self.chain)]
         statuses = [campaign.wait(run, self.chain.folder) for run in runs]
         left = campaign.left_in(self.chain.folder)
@@ -204,7 +204,7 @@ class History:
         return f"{spare} bytes left, exit {status}"
 
     def _make_read_only(self) -> str:
-        """Run where results cannot be written."""
+        """Run with read-only results."""
         if not self.chain.results.is_dir():
             return "no results"
         with surroundings.read_only(self.chain.results):
@@ -243,7 +243,7 @@ class History:
 
 
 def live(scratch: Path, seed: int) -> dict[str, Any]:
-    """Live through one history."""
+    """Run one history."""
     draw = random.Random(-seed)
     history = History(scratch, seed)
     for _ in range(draw.randint(3, 6)):

@@ -1,16 +1,15 @@
-"""Kill runs at random moments, run the same command again, and compare with a run that nobody killed.
+"""Kill runs at random moments, run the same command again, and compare with an undisturbed run.
 
-    python -m benchmarks.campaigns.kills 300    # goes on where it was stopped
+    python -m benchmarks.campaigns.kills 300    # resumes after a stop
 
-A history begins with nothing or with some outputs missing or damaged. The command runs and is killed,
-again and again, until it ends before its kill; `snakemake --unlock` comes before every run. A kill is a
+A history begins without outputs, or with some outputs missing or damaged. The command runs and is killed,
+again and again, until it ends before its kill; `snakemake --unlock` runs before every run. A kill is a
 signal (SIGTERM, SIGINT, SIGKILL, SIGHUP) to Snakemake, to one other process of the run, or to the whole
-process group. Its moment is drawn by the run's own progress, whatever the speed of the machine: by
-Snakemake's processor time before the first job, by the files that jobs have written after it.
+process group. Its moment is drawn by the progress of the run, not by time: by Snakemake's processor time
+before the first job, by the number of files that jobs have written after it.
 
-After every kill, the run must end, no process may be left, an output that counts as current must be
-that of the run that nobody killed, and so must all outputs if the exit status is 0. At the end of a
-history all outputs must be.
+After every kill, the run must end and leave no process. Outputs that count as current must be those of the
+undisturbed run; with exit status 0, and at the end of a history, all outputs must be.
 
 The result goes to benchmarks/results/kills.json.
 """
@@ -36,19 +35,19 @@ from dpsweep.study.paths import Paths
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
 VICTIMS = ("Snakemake", "one other process", "process group")
 KILLS = 10
-"""of one history at most"""
+"""largest number in one history"""
 START_SHARE = 0.25
-"""of the kills that come before the first job"""
+"""share of kills before the first job"""
 SHELL_SHARE = 0.1
-"""of the runs that a shell starts; the others are forked (see `warm`), which is ten times cheaper"""
+"""share of runs from a shell; the others are forked (see `warm`), which is ten times cheaper"""
 START_SECONDS = {True: 2.5, False: 0.5}
-"""processor time of Snakemake until about its first job, from a shell and forked"""
+"""processor time of Snakemake before its first job, about; from a shell (True) and forked (False)"""
 FILES = 30
-"""written by a run before its kill at most; a whole run writes about 75"""
+"""largest number of files written before a kill; a whole run writes about 75"""
 
 
 def lose(chain: TinyChain, draw: random.Random) -> str:
-    """Take outputs away, or some of them and damage others; say which."""
+    """Delete all outputs, or delete and damage some; return a description."""
     if draw.random() < 0.5:
         shutil.rmtree(chain.results)
         shutil.rmtree(chain.folder / ".snakemake")
@@ -69,7 +68,7 @@ def lose(chain: TinyChain, draw: random.Random) -> str:
 def wait_for_moment(
     run: campaign.Run, results: Path, draw: random.Random, from_shell: bool = False
 ) -> str | None:
-    """Wait for a moment of a run; say which, or None if the run ends before."""
+    """Wait for a random moment of a run; return its description, or None if the run ends before."""
     began = time.time_ns()
     snakemake = psutil.Process(run.pid)
     early = draw.random() < START_SHARE
@@ -78,7 +77,7 @@ def wait_for_moment(
 
     def reached() -> bool:
         if early:
-            with suppress(psutil.NoSuchProcess):  # it may end at any time
+            with suppress(psutil.NoSuchProcess):  # the process may end at any time
                 times = snakemake.cpu_times()
                 return float(times.user + times.system) >= seconds
             return False
@@ -93,7 +92,7 @@ def wait_for_moment(
 
 
 def written_since(results: Path, began: int) -> int:
-    """How many files were written since a time (ns)."""
+    """Return the number of files written since a time (ns)."""
     count = 0
     for folder, _, files in os.walk(results):
         for name in files:
@@ -105,7 +104,7 @@ def written_since(results: Path, began: int) -> int:
 def kill(
     run: campaign.Run, folder: Path, victim: str, number: signal.Signals, draw: random.Random
 ) -> str | None:
-    """Send a signal; return the command of the process that got it, None if there is none any more."""
+    """Send a signal; return the command of its receiver, or None if no process is left."""
     with suppress(ProcessLookupError, psutil.NoSuchProcess):
         if victim == "Snakemake":
             run.send_signal(number)
@@ -123,7 +122,7 @@ def kill(
 
 
 def without_folders(command: str, folder: Path) -> str:
-    """Shorten a command line for the results: no path of the machine that it ran on."""
+    """Shorten a command line for the results, and remove paths of this machine."""
     if "forkserver" in command:
         return "the server, or a command in it"
     programs = str(Path(sys.executable).parent)
@@ -131,7 +130,7 @@ def without_folders(command: str, folder: Path) -> str:
 
 
 def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[str, Any]:
-    """Run the command and kill it; say what happened. Nothing is hit if it ends before."""
+    """Run the command and kill it; return the result. ``hit`` is None if the run ends before the kill."""
     campaign.unlock(chain)
     victim, number = draw.choice(VICTIMS), draw.choice(SIGNALS)
     from_shell = draw.random() < SHELL_SHARE
@@ -143,7 +142,7 @@ def run_and_kill(chain: TinyChain, expected: Path, draw: random.Random) -> dict[
 
 
 def history(scratch: Path, seed: int) -> dict[str, Any]:
-    """Kill one run after another, until one ends before its kill."""
+    """Kill one run after another until a run ends before its kill."""
     base, folder = campaign.undisturbed(scratch), scratch / "run"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base.folder, folder)
@@ -162,7 +161,7 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
 
 
 def is_good(result: dict[str, Any]) -> bool:
-    """Whether nothing was wrong after any kill, and the same command made everything good."""
+    """Tell whether all kills and the end were good, and the last run succeeded."""
     return (
         all(map(campaign.is_good, [*result["kills"], result["end"]])) and not result["end"]["exit"]
     )

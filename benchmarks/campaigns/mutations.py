@@ -1,13 +1,12 @@
-"""Mistakes as mutations of a function's syntax tree.
+"""Bugs as mutations of a function's syntax tree.
 
-A mutation names a function, method, class or constant of a module and says what to change in it, as
-Python that is parsed and compared as a tree: neither formatting nor comments nor the place of a line
-matter. In a pattern
+A mutation names a function, method, class or constant of a module, and a change of its code. The code is
+parsed and compared as a tree, so formatting, comments and positions do not matter. In a pattern
 
-* ``_1``, ``_2``, ... stand for any expression, the same one wherever the name occurs;
+* ``_1``, ``_2``, ... stand for any expression, the same one for each occurrence of the name;
 * one ``...`` stands for any further arguments, elements, operands or statements.
 
-Both may be used in what stands there instead.
+Both may be used in the replacement.
 """
 
 import ast
@@ -20,24 +19,23 @@ from typing import Any
 _PLACEHOLDER = re.compile(r"_\d")
 _IGNORED = ("ctx", "kind", "type_comment", "type_params")
 Found = dict[str, Any]
-"""What stands for the placeholders; for ``...`` a list, and one of keyword arguments."""
+"""Values of the placeholders; for ``...`` a list, and a list of keyword arguments."""
 
 
 class PlaceNotFoundError(ValueError):
-    """The code to change is missing, or there more than once."""
+    """Code to change that is missing, or occurs more than once."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change of one function; exactly one of the verbs is given.
+    """A change of one function; exactly one of replace, negate, drop and returns is given.
 
     Attributes:
-        function: its qualified name in the module, such as ``GaussianNoise.add``; also a class or a
-            constant.
-        replace: an expression or statement that the function has once, replaced by the code ``by``.
-        negate: an expression that it has once, a condition.
-        drop: a statement that it has once.
-        returns: the expression that the function returns, instead of all it does.
+        function: its qualified name in the module, such as ``GaussianNoise.add``, or a class or constant.
+        replace: an expression or statement that occurs once in the function, replaced by the code ``by``.
+        negate: a condition that occurs once.
+        drop: a statement that occurs once.
+        returns: an expression that the function returns instead of its own code.
     """
 
     function: str
@@ -55,14 +53,14 @@ class Mutation:
             raise ValueError(f"{self.function}: replace and by belong together")
 
     def applied(self, source: str) -> ast.Module:
-        """The tree of a module with the mistake in it.
+        """Return the tree of a module with the bug in it.
 
         Args:
             source: the module's text.
 
         Raises:
-            PlaceNotFoundError: the function or the place in it is not there, or more than once; or
-                the change changes nothing.
+            PlaceNotFoundError: the function or the code to change does not occur exactly once, or the
+                mutation has no effect.
         """
         module = ast.parse(source)
         place = _definition(module, self.function)
@@ -98,9 +96,9 @@ class Mutation:
 
 
 def matched(pattern: ast.AST, node: ast.AST) -> Found | None:
-    """Match a node with a pattern: values of its placeholders; None if they differ.
+    """Return the values of a pattern's placeholders if a node matches, else None.
 
-    A name that is assigned to is no match for an expression.
+    A name that is assigned to does not match an expression.
     """
     if isinstance(pattern, ast.expr) and not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
         return None
@@ -141,7 +139,7 @@ def _same_list(pattern: list[Any], nodes: list[Any], found: Found) -> bool:
 
 
 def _same_keywords(pattern: ast.Call, node: ast.Call, found: Found) -> bool:
-    """Whether calls agree in their keyword arguments, which have no order."""
+    """Tell whether calls have the same keyword arguments, in any order."""
     given = {keyword.arg: keyword for keyword in node.keywords}
     wanted = {keyword.arg: keyword for keyword in pattern.keywords}
     rest = [keyword for name, keyword in given.items() if name not in wanted]
@@ -161,7 +159,7 @@ def _is_rest(node: object) -> bool:
 
 
 class _Filled(ast.NodeTransformer):
-    """Code with what its placeholders stand for."""
+    """A transformer that fills in the values of placeholders."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
@@ -185,7 +183,7 @@ class _Filled(ast.NodeTransformer):
 
 
 class _Exchange(ast.NodeTransformer):
-    """A tree with one node exchanged for another, or for several."""
+    """A transformer that replaces one node by another, or by several."""
 
     def __init__(self, old: ast.AST, new: Any) -> None:
         self.old, self.new = old, new
@@ -195,10 +193,10 @@ class _Exchange(ast.NodeTransformer):
 
 
 def _definition(module: ast.Module, qualified: str) -> Any:
-    """The definition with a qualified name.
+    """Return the definition with a qualified name.
 
     Raises:
-        PlaceNotFoundError: there is none, or more than one.
+        PlaceNotFoundError: there is not exactly one definition.
     """
     node: ast.AST = module
     for name in qualified.split("."):
@@ -210,7 +208,7 @@ def _definition(module: ast.Module, qualified: str) -> Any:
 
 
 def _scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The definitions and assignments of a scope, those under an `if` or a `with` too."""
+    """Yield the definitions and assignments of a scope, also those inside `if` or `with`."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -218,7 +216,7 @@ def _scope(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """The names that a statement defines."""
+    """Return the names that a statement defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else []

@@ -1,14 +1,14 @@
-"""Plant one bug after another and see the fast tests fail.
+"""Plant bugs one after another, and check that the fast tests fail.
 
     python -m benchmarks.campaigns.planted_bugs                      # all of planted_bugs.yaml, two at a time
-    python -m benchmarks.campaigns.planted_bugs --only release.train # whose module or name has this text
+    python -m benchmarks.campaigns.planted_bugs --only release.train # bugs with this text in module or name
 
-A bug is a mutation of a named function (`mutations`). It is planted where Python imports
-the module, in a fork of a process that has the libraries already; no file is changed. The tests of the
-module must fail: a test that fails, not one that cannot be collected. The one that failed the last
-time comes first. At the end, all those that failed must pass without a bug.
+A bug is a mutation of a named function (`mutations`). It is planted when Python imports the module, in a fork
+of a process that has already imported the libraries; no file is changed. A test of the module must fail; an
+error during collection does not count. The test that failed the last time runs first. At the end, all failed
+tests must pass without a bug.
 
-Results go to benchmarks/results/planted_bugs.json, where the bugs that were not tried keep theirs;
+Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
 survives.
 """
@@ -49,18 +49,18 @@ TIME_LIMIT = 600
 _SOURCE = REPOSITORY / "src" / "dpsweep"
 _VERBS = {"in": "function", "return": "returns"}
 Runs = list[list[str]]
-"""Arguments of pytest; later ones only where the earlier ones pass."""
+"""Arguments of calls of pytest; a call runs only if the earlier ones pass."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A mistake, and who must see it.
+    """A bug, and the tests that must catch it.
 
     Attributes:
         module: without ``dpsweep.``.
-        name: what is wrong.
-        mutation: what is changed.
+        name: description of the bug.
+        mutation: the change of the code.
         tests: files of tests.
     """
 
@@ -71,7 +71,7 @@ class Bug:
 
     @property
     def package(self) -> str:
-        """The package of the module; ``dpsweep`` for a module beside the packages."""
+        """The package of the module; ``dpsweep`` for a top-level module."""
         package = self.module.rpartition(".")[0]
         return package or (self.module if self.module in packages_of_dpsweep() else "dpsweep")
 
@@ -82,10 +82,10 @@ class Bug:
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
     def planted(self) -> ast.Module:
-        """The module's tree with the bug in it.
+        """Return the module's tree with the bug in it.
 
         Raises:
-            PlaceNotFoundError: what it changes is no longer there.
+            PlaceNotFoundError: the code to change does not exist any more.
         """
         try:
             return self.mutation.applied(self.file.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ class Bug:
 
 
 def read_bugs() -> list[Bug]:
-    """The list of planted_bugs.yaml."""
+    """Return the bugs of planted_bugs.yaml."""
     modules: dict[str, Any] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
     return [
         Bug(
@@ -110,32 +110,32 @@ def read_bugs() -> list[Bug]:
 
 @cache
 def packages_of_dpsweep() -> tuple[str, ...]:
-    """Every package, without ``dpsweep.``; none is imported for that."""
+    """Return the names of all packages, without ``dpsweep.`` and without importing them."""
     folders = sorted(file.parent.relative_to(_SOURCE) for file in _SOURCE.glob("*/**/__init__.py"))
     return tuple(".".join(folder.parts) for folder in folders)
 
 
-# -- one bug in a process of its own -----------------------------------------------------------
+# -- one bug in a separate process -------------------------------------------------------------
 
 
 class _Planted(importlib.machinery.SourceFileLoader):
-    """Loads a module with a bug."""
+    """A loader of a module with a bug."""
 
     bug: Bug
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 (the loader's signature)
-        """Compile the tree."""
+        """Compile the tree with the bug."""
         return compile(self.bug.planted(), self.path, "exec")
 
 
 class _Planter(MetaPathFinder):
-    """Finds the module of a bug before others do."""
+    """A finder for the module of a bug."""
 
     def __init__(self, bug: Bug) -> None:
         self.bug = bug
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """Return a loader for the bug's module and for no other."""
+        """Return a loader for the bug's module, and None for other modules."""
         if fullname != f"dpsweep.{self.bug.module}":
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -147,13 +147,13 @@ class _Planter(MetaPathFinder):
 
 @dataclass(eq=False)  # pytest puts its plugins into sets
 class Outcome:
-    """Verdict of the tests on a bug: a plugin of pytest.
+    """The result of the tests for a bug; a plugin of pytest.
 
     Attributes:
         caught_by: the first test that failed, or None.
-        passed: how many tests passed until then.
-        seconds: of processor time, which a busy machine does not change much.
-        printed: the end of what was printed.
+        passed: number of tests that passed before.
+        seconds: processor time, which other load hardly changes.
+        printed: the end of the output.
     """
 
     caught_by: str | None = None
@@ -174,7 +174,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
     with tempfile.TemporaryFile() as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-        signal.signal(signal.SIGALRM, signal.default_int_handler)  # pytest takes it for Ctrl-C
+        signal.signal(signal.SIGALRM, signal.default_int_handler)  # for pytest the same as Ctrl-C
         signal.alarm(TIME_LIMIT)
         if bug is not None:
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
@@ -185,7 +185,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
             if status == pytest.ExitCode.TESTS_FAILED:
                 break
         else:
-            found.caught_by = None  # what cannot be collected is not caught
+            found.caught_by = None  # an error during collection does not count
         log.seek(0)
         found.printed = log.read().decode(errors="replace")[-3000:]
     found.seconds = sum(os.times()[:4])
@@ -195,7 +195,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
 def outcomes(
     work: Iterable[tuple[Bug | None, Runs]], workers: int
 ) -> Iterator[tuple[Bug | None, Outcome]]:
-    """Run tests for every bug in a fork of this process, some at a time."""
+    """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
     fork = multiprocessing.get_context("fork")
     waiting, running = list(reversed(list(work))), dict[Any, Bug | None]()
     while waiting or running:
@@ -214,10 +214,10 @@ def outcomes(
 
 
 def import_libraries(tests: Iterable[str]) -> None:
-    """Import all that dpsweep and some tests import, but leave dpsweep itself to the forks."""
+    """Import all libraries of dpsweep and of the tests; only forks import dpsweep itself."""
     modules = [each.name for each in pkgutil.walk_packages(dpsweep.__path__, "dpsweep.")]
     own = [name for name in modules if not name.endswith("__main__")]
-    # pytest imports them for its first test at the latest, and what dpsweep imports where it is needed.
+    # Also import the plugins of pytest and the libraries that dpsweep imports lazily.
     for name in ("hypothesis", *own, *preload.LAZY_LIBRARIES):
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -225,14 +225,14 @@ def import_libraries(tests: Iterable[str]) -> None:
     for name in list(sys.modules):
         if name.partition(".")[0] in ("dpsweep", "tests"):
             del sys.modules[name]
-    gc.freeze()  # forks need not look at all that again
+    gc.freeze()  # garbage collection in forks skips these objects
 
 
 # -- all bugs ------------------------------------------------------------------------------------
 
 
 def try_bugs(bugs: list[Bug], workers: int) -> list[Row]:
-    """Plant bugs, one in each process, and report on each; a call that is stopped keeps its results."""
+    """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
     work: list[tuple[Bug | None, Runs]] = []
     for bug in bugs:
@@ -252,7 +252,7 @@ def try_bugs(bugs: list[Bug], workers: int) -> list[Row]:
 
 
 def check_tests_pass(rows: list[Row], workers: int) -> None:
-    """See that what catches bugs passes without one.
+    """Check that the tests that caught bugs pass without a bug.
 
     Raises:
         SystemExit: a test fails.
@@ -271,12 +271,12 @@ def check_tests_pass(rows: list[Row], workers: int) -> None:
 
 
 def earlier() -> list[Row]:
-    """The results of earlier calls; none where there are none."""
+    """Return the results of earlier calls, or an empty list."""
     return list(read_json(RESULT)["rows"]) if RESULT.exists() else []
 
 
 def merged(before: list[Row], rows: list[Row]) -> list[Row]:
-    """Earlier rows with new ones in their place, in the order of the list."""
+    """Return earlier rows, replaced by new ones, in the order of planted_bugs.yaml."""
     found = {(row["module"], row["bug"]): row for row in (*before, *rows)}
     listed = [(bug.module, bug.name) for bug in read_bugs()]
     return [found[key] for key in listed if key in found]
@@ -298,7 +298,7 @@ def main() -> None:
     minutes = sum(row["seconds"] for row in rows) / 60
     said = f"{len(rows)} bugs, {survivors} survived, {minutes:.0f} minutes of processor time"
     print(said, flush=True)
-    # At an ordinary end libraries of compilers, which nothing has used, list what they have not freed.
+    # At a normal exit, compiler libraries would print lists of leaks.
     os._exit(1 if survivors else 0)
 
 

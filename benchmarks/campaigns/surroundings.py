@@ -1,4 +1,4 @@
-"""What a machine may do to a run: a disk that fills, a read-only folder. Mounting them takes root."""
+"""Simulated faults of a machine: a full disk, a read-only folder. Mounting them requires root."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def can_mount() -> bool:
-    """Whether this process may mount file systems."""
+    """Tell whether this process may mount file systems."""
     return os.geteuid() == 0 and shutil.which("mount") is not None
 
 
 @contextmanager
 def small_disk(folder: Path, spare_bytes: int) -> Iterator[None]:
-    """Put a folder on a disk of its own, with little space left; bring back what is there at the end."""
+    """Put a folder on a separate disk with little free space; move its content back at the end."""
     before, after = (folder.with_name(f"{folder.name}.{each}") for each in ("before", "after"))
     folder.rename(before)
     folder.mkdir()
@@ -36,7 +36,7 @@ def small_disk(folder: Path, spare_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Make a folder read-only, for root too."""
+    """Make a folder read-only, also for root."""
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)

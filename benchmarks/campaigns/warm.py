@@ -1,9 +1,9 @@
-"""Calls of Snakemake that start at once: a process that has imported everything forks them.
+"""Fast calls of Snakemake: forks of a process that has imported everything.
 
-A campaign makes hundreds of short runs, and most of the processor time of a short run is imports: of
-Snakemake, and of the server that runs the commands of its jobs (`dpsweep.cli.preload`). Here both are
-forked. All else is as in a call from a shell: a session of its own, Snakemake with its server as a
-child, the commands of the jobs, signals and exit status.
+A campaign makes hundreds of short runs. Imports take most of the processor time of a short run: those of
+Snakemake, and those of the server that runs the commands of its jobs (`dpsweep.cli.preload`). Here both are
+forked. Everything else is as in a call from a shell: a separate session, the server as a child of Snakemake,
+the commands of the jobs, signals and exit status.
 """
 
 import atexit
@@ -32,7 +32,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thre
 
 
 class Run:
-    """A call that has started; as `subprocess.Popen`."""
+    """A running call, with methods as in `subprocess.Popen`."""
 
     def __init__(self, process: ForkServerProcess) -> None:
         self._process = process
@@ -40,14 +40,14 @@ class Run:
         self.pid = process.pid
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs; the negative number of a signal that ended it."""
+        """Return the exit status, the negative number of the signal that ended it, or None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; return the exit status.
 
         Raises:
-            TimeoutExpired: it still runs.
+            TimeoutExpired: the call is still running.
         """
         self._process.join(timeout)
         if (status := self.poll()) is None:
@@ -65,10 +65,10 @@ def start(arguments: list[str], folder: Path, environment: dict[str, str], said:
     """Call Snakemake.
 
     Args:
-        arguments: what follows `snakemake`.
-        folder: where it runs.
-        environment: as a whole.
-        said: the file for what it prints.
+        arguments: after `snakemake`.
+        folder: working directory.
+        environment: all environment variables.
+        said: the file for its output.
     """
     context = multiprocessing.get_context("forkserver")
     modules = pkgutil.walk_packages(dpsweep.__path__, "dpsweep.")
@@ -79,7 +79,7 @@ def start(arguments: list[str], folder: Path, environment: dict[str, str], said:
     process = context.Process(target=_call, args=(arguments, folder, environment, said))
     process.start()
     run = Run(process)
-    # Its signals go to a group of its own.
+    # Wait until it has its own process group, for signals.
     with suppress(ProcessLookupError):
         while run.poll() is None and os.getpgid(run.pid) != run.pid:
             time.sleep(0.01)
@@ -103,18 +103,20 @@ def _call(arguments: list[str], folder: Path, environment: dict[str, str], said:
         with mock.patch.object(preload, "start", lambda: os.environ.update(server)):
             snakemake.cli.main()
     finally:
-        atexit._run_exitfuncs()  # which multiprocessing leaves out
+        atexit._run_exitfuncs()  # multiprocessing does not call it
 
 
 def _fork_server() -> dict[str, str]:
-    """Start a server as `preload.start` does, with a fork for a new interpreter; return its address."""
+    """Start a server as `preload.start` does, but in a fork; return its address."""
     address = Path(tempfile.mkdtemp(prefix="dpsweep-")) / "socket"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(address))
     listener.listen(socket.SOMAXCONN)
     theirs, ours = os.pipe()
     if os.fork() == 0:
-        os.close(ours)  # it ends when Snakemake does, which closes the other one
+        os.close(
+            ours
+        )  # the server ends when Snakemake ends, which closes the other end of the pipe
         sys.stdin = os.fdopen(os.dup2(theirs, 0))
         try:
             preload.serve(listener)

@@ -1,1 +1,1 @@
-"""Studies that were made once, behind what the documentation says: verdicts, bounds, prices, advice."""
+"""Studies behind the documentation that ran once: verdicts, gradients of networks, theory, pictures."""

@@ -20,7 +20,7 @@ METHODS = ("film", "lora", "all", "head")
 
 
 def method(name: str, targets: list[str]) -> Method:
-    """One of the four methods, with targets for LoRA."""
+    """Return one of the four methods, with targets for LoRA."""
     match name:
         case "film":
             return Film(kind="film")
@@ -33,7 +33,7 @@ def method(name: str, targets: list[str]) -> Method:
 
 @dataclass(frozen=True)
 class Network:
-    """A network of a library in a small version; networks.yaml describes the fields."""
+    """A small version of a library's network; networks.yaml describes the fields."""
 
     library: str
     name: str
@@ -42,8 +42,8 @@ class Network:
     small: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
-        """The network with random weights, and statistics as those of public weights."""
-        # The study's arguments are single values; here some are tuples, one value for each stage.
+        """Build the network with random weights, and with statistics similar to those of public weights."""
+        # Without validation, because some arguments are tuples, which a study does not allow.
         architecture = Architecture.model_construct(
             library=self.library, name=self.name, arguments=self.small
         )
@@ -56,7 +56,7 @@ class Network:
         return model
 
     def inputs(self) -> Tensor:
-        """Random images, or texts of different lengths."""
+        """Return random images, or texts of different lengths."""
         generator = torch.Generator().manual_seed(0)
         if self.library == "timm":
             return torch.randn(EXAMPLES, 3, self.size, self.size, generator=generator)
@@ -81,7 +81,7 @@ NETWORKS = [
 
 
 def built(network: Network, name: str) -> tuple[nn.Module, Tensor]:
-    """A network with what a method trains, none of it zero, and inputs.
+    """Return a network with the trainable parameters of a method, all of them nonzero, and inputs.
 
     Raises:
         BackboneError: the method finds nothing to train.
@@ -98,7 +98,7 @@ def built(network: Network, name: str) -> tuple[nn.Module, Tensor]:
 
 
 def networks() -> Iterator[tuple[str, Any]]:
-    """Every network with every method."""
+    """Yield every network with every method."""
     for network in NETWORKS:
         for name in METHODS:
             yield f"{network.name} {name}", partial(built, network, name)

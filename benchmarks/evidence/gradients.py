@@ -1,14 +1,14 @@
-"""Per-example gradients of networks against a loop in float64, with every method.
+"""Compare per-example gradients of networks with a loop in float64, for every method.
 
     python -m benchmarks.evidence.gradients                 # all of networks.yaml; half an hour on one core
     python -m benchmarks.evidence.gradients --only convnext # these cases again
 
-The loop is plain autograd over single examples, written here (in float32 for the few networks that have
-functions without float64). The engine is what `auto` takes. Norms and the clipped sum of a masked batch are
-compared. A case agrees, is refused with a reason, or is wrong: then the command ends with an error.
+The loop is plain autograd over single examples, in float32 for the few networks with functions without
+float64. `auto` chooses the engine. Norms and the clipped sum of a masked batch are compared. A case agrees,
+is refused with a reason, or is wrong; then the command ends with an error.
 
-A stopped run goes on where it was. Results go to benchmarks/results/gradients.csv; `python -m
-benchmarks.tables` writes the table of docs/your-own-data.md.
+A stopped run resumes. Results go to benchmarks/results/gradients.csv; `python -m benchmarks.tables` writes
+the table of docs/your-own-data.md.
 """
 
 import copy
@@ -33,7 +33,7 @@ from dpsweep.models.architectures import seeded
 RESULT = RESULTS / "gradients.csv"
 _COLUMNS = ["case", "outcome", "engine", "detail"]
 _LONGEST = 240
-# Some networks compute parts in float32, whatever they are given.
+# Some networks compute parts in float32 for every type of input.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6
 
 
@@ -45,17 +45,19 @@ def loop(
     for x, y in zip(inputs, labels, strict=True):
         loss = nn.functional.cross_entropy(model(x[None]), y[None])
         parameters = [model.get_parameter(name) for name in names]
-        gradients = torch.autograd.grad(loss, parameters)  # those of a table may be sparse
+        gradients = torch.autograd.grad(loss, parameters)  # those of an embedding may be sparse
         found.append({name: g.to_dense() for name, g in zip(names, gradients, strict=True)})
     return found
 
 
 def as_exact(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
-    """Return a network and inputs in float64, or as they are where it has no function for that."""
+    """Return network and inputs in float64, or unchanged if the network does not support float64."""
     exact = copy.deepcopy(model).double()
     numbers = inputs.double() if inputs.is_floating_point() else inputs
     try:
-        with torch.no_grad():  # a weight that is computed would be no leaf, which cannot be copied
+        with (
+            torch.no_grad()
+        ):  # with gradients, computed weights are not leaves and cannot be copied
             exact(numbers)
     except RuntimeError:
         return model, inputs
@@ -63,7 +65,7 @@ def as_exact(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
 
 
 def try_case(model: nn.Module, inputs: Tensor) -> str:
-    """Compare what `auto` gives with the loop; return the name of the engine.
+    """Compare the results of `auto` with the loop; return the name of the engine.
 
     Raises:
         DpsweepError: the network is refused.
@@ -101,7 +103,7 @@ def describe(build: Callable[[], tuple[nn.Module, Tensor]]) -> tuple[str, str, s
             return "agrees", try_case(*build()), ""
     except DpsweepError as error:
         return "refused", "", _short(error)
-    except Exception as error:  # of any kind: none may be
+    except Exception as error:  # of any type: all are bugs
         return "wrong", "", f"{type(error).__name__}: {_short(error)}"
 
 
@@ -110,9 +112,9 @@ def _short(error: Exception) -> str:
 
 
 def main() -> None:
-    """Try all cases that were not tried before, and count outcomes."""
+    """Try all cases without a result, and count outcomes."""
     parser = command_line(__doc__)
-    parser.add_argument("--only", nargs="+", default=[], help="cases that begin so, again")
+    parser.add_argument("--only", nargs="+", default=[], help="try cases with these prefixes again")
     again = tuple(parser.parse_args().only)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -3,9 +3,9 @@
     python -m benchmarks.evidence.pictures                        # from results/demo
     python -m benchmarks.evidence.pictures --results FOLDER       # from those in another folder
 
-It is drawn from the numbers of a figure of a finished study. They are kept beside it in docs/images, and so
-is what the study says of the tuning rules: the words under the picture say it too, so that nobody takes
-noise for an effect. ``tests/figures/test_document_pictures.py`` draws it again.
+It is drawn from the numbers of a figure of a finished study. These numbers, and the study's verdicts about
+the tuning rules, are kept in docs/images. The text below the picture states the verdicts, so readers do not
+take noise for an effect. ``tests/figures/test_document_pictures.py`` draws the picture again.
 """
 
 import re
@@ -33,14 +33,14 @@ SHOWN = "ccuracy over clipping bound and batch size, for problems of increasing 
 
 
 def draw(file: Path) -> None:
-    """Draw the picture from the numbers that lie beside it."""
+    """Draw the picture from its kept numbers."""
     figure = load_study(STUDY).figures[FIGURE]
     with style.style():
         figure.plot(read_numbers(PICTURE.with_suffix(".csv"))).savefig(file, dpi=300)
 
 
 def said_of_rules(rules: pd.DataFrame) -> str:
-    """Which of the tuning rules a study supports, so that a picture is not read as one of them."""
+    """Return the sentences about the tuning rules that a study decides."""
     decided = rules[rules["verdict"] != "not resolved"]
     if decided.empty:
         return (
@@ -56,12 +56,12 @@ def said_of_rules(rules: pd.DataFrame) -> str:
 
 
 def filled(document: str) -> str:
-    """The document with the picture between its marks, what it shows, and what the study says."""
+    """Return the document with the picture and its text between the marks."""
     study = load_study(STUDY)
     words = (
         f"*A figure of the demo: a{SHOWN}. {said_of_marks(study, study.figures[FIGURE])} "
-        f"{said_of_rules(read_numbers(VERDICTS))} Other processors round differently: your accuracies, and "
-        "the squares that are framed, may be others.*"
+        f"{said_of_rules(read_numbers(VERDICTS))} Other processors round differently: your accuracies and "
+        "framed squares may differ.*"
     )
     image = f"![A{SHOWN} (demo study)]({PICTURE.relative_to(REPOSITORY)})"
     lines = "\n".join([START, image, "", textwrap.fill(words, width=125), END])

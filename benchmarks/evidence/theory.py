@@ -1,12 +1,11 @@
-"""Take the numbers of the theory from the results of a study, and write the page that shows them.
+"""Compute the numbers of the theory from the results of a study, and write them into the pages.
 
     python -m benchmarks.evidence.theory                                                    # frozen features
     python -m benchmarks.evidence.theory --study studies/demo-dense.yaml                    # the dense demo
     python -m benchmarks.evidence.theory --study studies/demo-dense.yaml --results FOLDER   # from this folder
 
-The numbers are those of the study's figures of the theory. They are computed from the folder's cells and
-gradients, not taken from its figures, go to benchmarks/results/theory/*.csv, and are not private. The page
-is docs/theory.md.
+They are the numbers of the study's figures of the theory, computed from cells and gradients of the folder,
+and are not private. They go to benchmarks/results/theory/*.csv. The page is docs/theory.md.
 """
 
 from pathlib import Path
@@ -27,7 +26,7 @@ FIGURES = {
     },
     Path("studies", "demo-dense.yaml"): {"demo_predictions": "theory_predictions"},
 }
-"""For every study the figures whose numbers are shown, by the names of their files."""
+"""For every study, the figures with the numbers to write, by the names of the files."""
 
 
 def collect(study_file: Path, results: Path | None, folder: Path) -> None:
@@ -35,11 +34,11 @@ def collect(study_file: Path, results: Path | None, folder: Path) -> None:
 
     Args:
         study_file: relative to the repository.
-        results: instead of the folder that the study names.
-        folder: where the numbers go.
+        results: instead of the results folder of the study.
+        folder: for the numbers.
 
     Raises:
-        MissingResultsError: the results are not complete; the message says what is absent.
+        MissingResultsError: results are missing; the message lists them.
     """
     study = load_study(REPOSITORY / study_file)
     paths = Paths(results or REPOSITORY / study.results)

@@ -1,15 +1,15 @@
-"""Simulate studies whose effects are known: are intervals and verdicts right, and what do they find?
+"""Simulate studies with known effects, and measure the errors of intervals and verdicts, and their power.
 
     python -m benchmarks.evidence.verdicts
 
-The grids are those of real studies (the paper's, the demo's, the frozen features') and of a user's with very
-unequal datasets. Accuracies follow the worlds below (`dpsweep.analysis.power.World` has the law). Choices,
-effects, intervals and verdicts are those of `dpsweep.analysis`.
+The grids are those of real studies (the paper, the demo, frozen features) and of a study with very unequal
+datasets. Accuracies follow the worlds below (see `dpsweep.analysis.power.World`). `dpsweep.analysis` computes
+choices, effects, intervals and verdicts.
 
-For each design, world and rule: how many 95 % intervals contain the gain that there would be without any
-noise; and for each design and world the share of studies with a wrong verdict about any rule. A verdict is
-wrong if what it says of the mean effect and the margin is not true, or not true of most problems; without an
-effect, every verdict but "no difference" is wrong.
+The results are, for each design, world and rule, the coverage of 95 % intervals for the gain without noise;
+and, for each design and world, the share of studies with a wrong verdict about any rule. A verdict is wrong
+if it is not true of the mean effect, or not true of most problems. Without an effect, only the verdict "no
+difference" is right.
 
 The result goes to benchmarks/results/verdicts.json (ten minutes on one core).
 """
@@ -42,7 +42,7 @@ STUDIES = {
 WITHOUT_EFFECT = World(
     small_bound_cost=0, batch_by_epsilon=0, batch_by_epochs=0, rate_by_batch=0, between_datasets=0
 )
-"""Every C below the norms trains alike; nothing depends on the condition but the level."""
+"""Every C below the norms gives the same accuracy; only the level depends on the condition."""
 COSTLY = replace(WITHOUT_EFFECT, constant_cost=3)
 NULL_WORLDS = {
     "plateau below the norms": WITHOUT_EFFECT,
@@ -77,10 +77,10 @@ WORLDS = NULL_WORLDS | {
 def designs(
     cells: Callable[[Study], Iterable[Cell]] = Study.all_cells,
 ) -> dict[str, tuple[list[Grid], Related]]:
-    """Return the grids of every study that is simulated, and its pairs of datasets that share examples.
+    """Return the grids of every simulated study, and its pairs of datasets that share examples.
 
     Args:
-        cells: which cells of a study have a place in its grids.
+        cells: returns the cells of a study's grids.
     """
     found = {}
     for name, file in STUDIES.items():
@@ -90,7 +90,7 @@ def designs(
 
 
 def _unequal(counts: Sequence[int]) -> list[Grid]:
-    """Grids of datasets with very different numbers of problems, each at three epsilons and two epochs."""
+    """Return grids of datasets with very different numbers of problems, for three epsilons and two epochs."""
     sizes, bounds = (256, 512, 1024, 2048, 4096), (0.01, 0.1, 1.0, 4.0, 16.0)
     empty = np.full((len(sizes), len(bounds), 3), np.nan)
     tuning = np.broadcast_to(np.linspace(-10, -5, 8), (len(sizes), len(bounds), 8))
@@ -146,7 +146,7 @@ def rate(
 def _wrong(
     verdicts: npt.NDArray[np.str_], truth: float, typical: float, margin: float
 ) -> npt.NDArray[np.bool_]:
-    """Whether verdicts are wrong about the mean effect or about that of most units."""
+    """Tell which verdicts are wrong about the mean effect or about the effect of most units."""
     said: npt.NDArray[np.bool_] = (
         ((verdicts == "supported") & (min(truth, typical) <= margin))
         | ((verdicts == "contradicted") & (max(truth, typical) >= -margin))
@@ -156,7 +156,7 @@ def _wrong(
 
 
 def power(studies: int) -> list[dict[str, Any]]:
-    """Rate what each study can find, from the cells that ``dpsweep plan`` and ``dpsweep check`` simulate."""
+    """Return the power of each study, from the cells that ``dpsweep plan`` and ``dpsweep check`` simulate."""
 
     def rounded(value: float) -> float | None:
         return None if np.isnan(value) else round(value, 3)
@@ -174,7 +174,7 @@ def run(studies: int) -> dict[str, Any]:
     started = time.process_time()
     rows = []
     for name, (grids, related) in designs().items():
-        # The paper's core asks the same as the whole study, with a tenth of its cells.
+        # The paper's core has the same questions as the whole study, with a tenth of its cells.
         worlds = {} if name == "the paper's study" else WORLDS
         for number, (world, law) in enumerate(worlds.items()):
             rated = rate(grids, related, law, world in NULL_WORLDS, studies, number)

@@ -1,4 +1,4 @@
-"""Keep what studies/frozen-features.yaml has trained, for docs/findings.md.
+"""Keep the trials of studies/frozen-features.yaml for docs/findings.md.
 
     python -m benchmarks.findings             # from results/, then the tables
     python -m benchmarks.findings --numbers   # from the committed trials
@@ -25,7 +25,7 @@ FIGURES = ("fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty", "text_heatma
 
 
 def main() -> None:
-    """Keep what is trained, and write numbers and tables."""
+    """Keep trials and pictures, and write numbers and tables."""
     parser = command_line(__doc__, prog="python -m benchmarks.findings")
     parser.add_argument("--study", type=Path, default=STUDY)
     parser.add_argument("--numbers", action="store_true", help="from the committed trials")
@@ -37,7 +37,7 @@ def main() -> None:
         for name in FIGURES:
             shutil.copyfile(paths.figure(name, "png"), IMAGES / f"{name}.png")
         with atomic_path(TRIALS) as partial:
-            # Numbers tell trials apart as their keys do, and take less space.
+            # Numbers identify trials as keys do, and take less space.
             trials = gather(study, paths, study.all_cells())
             trials["trial_key"] = trials["trial_key"].factorize()[0]
             trials.to_parquet(partial, compression="zstd", index=False)

@@ -1,4 +1,4 @@
-"""Keep what studies/fashion-mnist.yaml and studies/optimizers.yaml have trained, for docs/findings.md.
+"""Keep the trials of studies/fashion-mnist.yaml and studies/optimizers.yaml for docs/findings.md.
 
     python -m benchmarks.findings.fashion            # from results/, then python -m benchmarks.tables
     python -m benchmarks.findings.fashion --numbers  # from the committed trials
@@ -26,7 +26,7 @@ KEPT = RESULTS / "fashion"
 
 
 def keep(study: Study, file: Path) -> None:
-    """Keep the trials of all finished cells, and the numbers of the figures of the theory that are drawn."""
+    """Keep the trials of all finished cells, and the numbers of existing figures of the theory."""
     paths = Paths(Path(study.results))
     cells = [cell for cell in study.all_cells() if paths.cell_trials(study, cell).exists()]
     if cells:
@@ -43,7 +43,7 @@ def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
 
 
 def _whole(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
-    """Return the trials of each epsilon and number of epochs of which every cell of the sweeps is trained."""
+    """Return the trials of those epsilons and epochs for which all cells of the sweeps are trained."""
     setting = ["epsilon", "epochs"]
     asked = pd.Series([(c.epsilon, c.epochs) for name in sweeps for c in study.sweep_cells(name)])
     trained = trials.groupby(setting)["cell"].transform("nunique")
@@ -83,19 +83,19 @@ def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
 def advice(
     study: Study, trials: pd.DataFrame, swept: pd.DataFrame, sweeps: list[str]
 ) -> dict[str, Any] | None:
-    """Return what the formula's setting and its small grid lose against a search of the cells around C and B.
+    """Return the accuracies of the formula's setting, of its small grid, and of a search over C and B.
 
-    The first seed measures the formula's setting, which no accuracy has chosen; it chooses in the small grid
-    and the others measure.
+    The first seed measures the formula's setting, because no accuracy was used to choose it. In the small
+    grid, the first seed chooses and the other seeds measure.
 
     Args:
         study: the study.
         trials: of its cells.
-        swept: those of the search, of each epsilon and number of epochs that is trained as a whole.
-        sweeps: those of the small grid, that of the advised B second.
+        swept: trials of the search, for the epsilons and epochs with all cells.
+        sweeps: names of the sweeps of the small grid; the second has the advised B.
 
     Returns:
-        None where some of the cells are not trained.
+        None if some of the cells are not trained.
     """
     grid = _of(study, trials, *sweeps)
     cells = [cell for sweep in sweeps for cell in study.sweep_cells(sweep)]
@@ -126,7 +126,7 @@ def advice(
 
 
 def collect_optimizers(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
-    """Return what each optimizer gains over DP-Adam, over all settings and for each epsilon."""
+    """Return the gain of each optimizer over DP-Adam, over all settings and for each epsilon."""
     averaged = [name for name in study.every_optimizer if study.optimizer(name).average]
     last = trials["last_macro_accuracy"].where(trials["optimizer"].isin(averaged))
     trials = trials.assign(last_macro_accuracy=last)

@@ -1,10 +1,10 @@
-"""Keep what studies/film.yaml has trained, for docs/findings.md.
+"""Keep the trials of studies/film.yaml for docs/findings.md.
 
     python -m benchmarks.findings.film             # from results/, then the tables
     python -m benchmarks.findings.film --numbers   # from the committed trials
 
-The trials of finished cells go to benchmarks/results/film/<problem>.parquet, where cells that were trained
-elsewhere stay; numbers, and the numbers behind the pictures, lie beside them.
+The trials of finished cells go to benchmarks/results/film/<problem>.parquet, which keeps cells that were
+trained elsewhere. Numbers, and the numbers behind the pictures, go to the same folder.
 """
 
 import shutil
@@ -43,7 +43,7 @@ FILM_FIGURES = (
 
 
 def keep(study: Study, paths: Paths) -> None:
-    """Keep the trials of all finished cells, and the pictures that are there."""
+    """Keep the trials of all finished cells, and the existing pictures."""
     KEPT.mkdir(parents=True, exist_ok=True)
     FILM_IMAGES.mkdir(parents=True, exist_ok=True)
     for name in study.problems:
@@ -54,7 +54,7 @@ def keep(study: Study, paths: Paths) -> None:
             continue
         keep_trials(gather(study, paths, cells), KEPT / f"{name}.parquet")
     for name in FILM_FIGURES:
-        # Of an unfinished study they are drawn with `dpsweep report --partial`.
+        # `dpsweep report --partial` draws the pictures of an unfinished study.
         for drawn in (paths, Paths(paths.results, partial=True)):
             if drawn.figure(name, "png").exists():
                 shutil.copyfile(drawn.figure(name, "png"), FILM_IMAGES / f"{name}.png")
@@ -69,16 +69,16 @@ def keep(study: Study, paths: Paths) -> None:
 
 
 def kept_trials(study: Study) -> pd.DataFrame:
-    """Read the trials of all cells that are kept, in the order of the study."""
+    """Read all kept trials, in the order of the study."""
     files = (KEPT / f"{name}.parquet" for name in study.problems)
     return pd.concat([pd.read_parquet(file) for file in files if file.exists()], ignore_index=True)
 
 
 def collect_film(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
-    """Return everything that the tables say, as plain numbers.
+    """Return all numbers of the tables.
 
     Args:
-        study: the study, of which any part may be trained.
+        study: the study; any part of it may be trained.
         trials: from `kept_trials`.
     """
     trained = trials.groupby("problem")["cell"].nunique()
@@ -98,7 +98,7 @@ def collect_film(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Keep what is trained, and write numbers and tables."""
+    """Keep trials and pictures, and write numbers and tables."""
     parser = command_line(__doc__, prog="python -m benchmarks.findings.film")
     parser.add_argument("--study", type=Path, default=STUDY)
     parser.add_argument("--numbers", action="store_true", help="from the committed trials")

@@ -1,6 +1,6 @@
 """The numbers of docs/findings.md, from the trials of its studies.
 
-Trials are committed in a compact form, so that another analysis of them needs no training.
+Trials are committed in a compact form, so another analysis does not need training.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ RULE_COLUMNS = [
 def gather(
     study: Study, paths: Paths, cells: Sequence[Cell], also: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the trials of cells with the columns that their analysis needs, seconds, and gradient norms."""
+    """Return the trials of cells with the columns of the analysis, wall times, and gradient norms."""
     trials = load_trials(study, paths, cells, also=also)
     columns = ["trial_key", "wall_seconds", "mean_gradient_norm"]
     others = pd.concat(
@@ -51,7 +51,7 @@ def gather(
 
 
 def keep_trials(trials: pd.DataFrame, file: Path) -> None:
-    """Write the trials of cells to a file; those of other cells stay in it, which were trained elsewhere."""
+    """Write the trials of cells to a file, and keep the file's trials of other cells."""
     if file.exists():
         before, place = pd.read_parquet(file), ["problem", "cell"]
         new = pd.MultiIndex.from_frame(trials[place])
@@ -61,14 +61,14 @@ def keep_trials(trials: pd.DataFrame, file: Path) -> None:
 
 
 def norm_before_training(trials: pd.DataFrame) -> float:
-    """The gradient norm of the trials with the smallest learning rate, which hardly change a model."""
+    """Return the median gradient norm with the smallest learning rate, which hardly changes a model."""
     known = trials[trials["mean_gradient_norm"].notna()]
     smallest = known["learning_rate"] == known["learning_rate"].min()
     return float(known.loc[smallest, "mean_gradient_norm"].median())
 
 
 def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
-    """Return everything that the tables say, as plain numbers.
+    """Return all numbers of the tables.
 
     Args:
         study: the study of the trials.
@@ -113,7 +113,7 @@ def collect(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON has them: no NaN, few digits."""
+    """Return rows for JSON: None for NaN, four digits."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, float | np.floating):
@@ -126,7 +126,7 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _along(trials: pd.DataFrame, axis: str) -> list[dict[str, Any]]:
-    """Accuracy along C or B, everything else tuned for every value; seeds that did not choose measure."""
+    """Return the accuracy along C or B, all else tuned; only seeds that did not choose measure it."""
     return [
         dict(zip(PROBLEM, key, strict=True))
         | {"values": group[axis].tolist()}
@@ -136,7 +136,7 @@ def _along(trials: pd.DataFrame, axis: str) -> list[dict[str, Any]]:
 
 
 def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, Any]]:
-    """AUTO-S against flat clipping with a tuned bound, B tuned for both."""
+    """Compare AUTO-S with flat clipping and a tuned C; B is tuned for both."""
     both = choose(flat, PROBLEM).merge(
         choose(automatic, PROBLEM), on=PROBLEM, suffixes=("", "_auto")
     )
@@ -145,7 +145,7 @@ def _automatic(flat: pd.DataFrame, automatic: pd.DataFrame) -> list[dict[str, An
 
 
 def _beside_smallest(flat: pd.DataFrame, automatic: pd.DataFrame) -> dict[str, float]:
-    """AUTO-S against the smallest C at the same B: both clip everything, so what differs is noise."""
+    """Compare AUTO-S with the smallest C at the same B: both clip everything, so differences are noise."""
     keys = [*PROBLEM, "batch_size"]
 
     def measured(trials: pd.DataFrame) -> "pd.Series[float]":
@@ -162,9 +162,9 @@ def _beside_smallest(flat: pd.DataFrame, automatic: pd.DataFrame) -> dict[str, f
 
 
 def by_chance(trials: pd.DataFrame, count: int) -> float:
-    """Points that each of some equally good values would lie below the best of them, in the mean.
+    """Return the mean loss of ``count`` equally good values against the best of them, in points.
 
-    The seeds that did not tune the learning rate scatter, and the best of several means is high by luck.
+    Seeds that did not tune the learning rate scatter, so the best of several means is too high by chance.
     """
     measuring = repeats(trials[trials["clipping"] == "flat"])
     cells = measuring[measuring["seed"] > 1].groupby(["problem", "cell"])["macro_accuracy"]
@@ -174,5 +174,5 @@ def by_chance(trials: pd.DataFrame, count: int) -> float:
 
 
 def digest(file: Path) -> str:
-    """SHA-256 of a picture."""
+    """Return the SHA-256 of a picture."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,16 +1,16 @@
-"""The GPU kit: everything that has to be checked and measured on a GPU, in pieces of minutes.
+"""The GPU kit: all checks and measurements on a GPU, in pieces of minutes.
 
     make gpu INPUTS=folder                 # or: python -m benchmarks.gpu folder
     python -m benchmarks.gpu --rehearse    # all pieces at tiny sizes on the CPU, minutes
 
-Pieces run one after the other, each in a process of its own and in less than nine minutes. Each leaves
-a file in benchmarks/results/gpu; a piece that has one is skipped, so the same command goes on after
-anything, kills included. Trials go on from their checkpoints (in the folder). A piece that fails leaves
-the reason in <piece>.failed, and comes after all others in the next call.
+Pieces run one after the other, each in a separate process and in less than nine minutes. Each writes a file
+to benchmarks/results/gpu. A piece with a file is skipped, so the same command resumes after any stop, also
+after a kill. Trials resume from their checkpoints (in the folder). A piece that fails writes the reason to
+<piece>.failed, and runs last in the next call.
 
-Needed are torch, timm, peft and transformers, and the folder that `python -m benchmarks.gpu.inputs`
-fills where there is a network: prepared data and weights, calibrations, and a few small packages. Pieces
-whose inputs are not there yet are left for the next call.
+The kit needs torch, timm, peft and transformers, and the folder that `python -m benchmarks.gpu.inputs` writes
+on a machine with a network: prepared data and weights, calibrations, and a few small packages. Pieces with
+missing inputs are left for the next call.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 RESULTS = ALL_RESULTS / "gpu"
 PIECE_SECONDS = 530
 SAVE_SECONDS = 20
-"""Between the signal that announces the end of a piece and its end."""
+"""Time between the termination signal to a piece and its kill."""
 CANARY_SECONDS = 60
-"""For a fork to use the GPU for the first time."""
+"""Time limit for the first use of the GPU by a fork."""
 
 
 def run_all(kit: "Kit", results: Path, only: list[str], deadline: float) -> int:
-    """Run what is missing, what has failed before at last; return how many pieces are missing then.
+    """Run missing pieces, with formerly failed ones last; return the number of pieces still missing.
 
     Args:
         kit: the inputs and the device.
         results: the folder of the results.
-        only: names of pieces; all where it is empty.
+        only: names of pieces; all pieces if empty.
         deadline: of `time.monotonic`.
     """
     from benchmarks.gpu import pieces  # noqa: PLC0415
@@ -70,9 +70,9 @@ def run_all(kit: "Kit", results: Path, only: list[str], deadline: float) -> int:
 
 
 def _context(kit: "Kit") -> BaseContext:
-    """Forks, which need not import the libraries again.
+    """Return the context of forks, which need not import the libraries again.
 
-    Where an import has used the GPU already, a fork cannot, and processes start anew.
+    If an import has already used the GPU, a fork cannot use it; then return the context of new processes.
     """
     import timm  # noqa: F401, PLC0415
     import torch._dynamo  # noqa: PLC0415
@@ -87,7 +87,7 @@ def _context(kit: "Kit") -> BaseContext:
 
 
 def _run_apart(context: BaseContext, kit: "Kit", name: str, results: Path, seconds: float) -> str:
-    """Run a piece in a process of its own; return what was wrong."""
+    """Run a piece in a separate process; return its error, or an empty text."""
     from benchmarks.gpu import pieces  # noqa: PLC0415
 
     process = context.Process(target=pieces.run, args=(kit, name, results))  # type: ignore[attr-defined]
@@ -128,12 +128,12 @@ def main() -> None:
         parser.error("name the folder of the inputs, or --rehearse")
     inputs = arguments.inputs or Path(tempfile.gettempdir()) / "dpsweep-gpu-rehearsal"
     sys.path[:0] = [str(REPOSITORY / "src")]
-    sys.path.append(str(inputs.resolve() / "packages"))  # what this machine has goes first
+    sys.path.append(str(inputs.resolve() / "packages"))  # installed packages have priority
     from benchmarks.gpu.kit import Kit  # noqa: PLC0415
     from benchmarks.gpu.pieces import all_pieces  # noqa: PLC0415
 
     kit = Kit(inputs.resolve(), arguments.rehearse)
-    # A rehearsal is no measurement.
+    # A rehearsal is not a measurement.
     results = arguments.results or (kit.inputs / "rehearsal" if kit.rehearse else RESULTS)
     names = [piece.name for piece in all_pieces(kit)]
     if unknown := set(arguments.only) - set(names):

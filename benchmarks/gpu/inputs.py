@@ -1,10 +1,10 @@
-"""Fill a folder with all that the GPU kit reads, where there is a network.
+"""Write all inputs of the GPU kit to a folder, on a machine with a network.
 
     python -m benchmarks.gpu.inputs FOLDER --python 3.12
 
-It holds the prepared CIFAR-100 and ViT-Tiny of studies/gpu-cifar100.yaml, the calibrations of its cells,
-and wheels of the small packages that torch, timm, peft and transformers do not bring, for the
-Python of the other machine.
+The inputs are the prepared CIFAR-100 and ViT-Tiny of studies/gpu-cifar100.yaml, the calibrations of its
+cells, and small packages that torch, timm, peft and transformers do not install, for the Python of the
+machine with the GPU.
 """
 
 import subprocess
@@ -47,7 +47,7 @@ def prepare_inputs(folder: Path) -> None:
 
 
 def bring_packages(folder: Path, python: str) -> None:
-    """Install the small packages for a Python on 64-bit Linux, whatever this machine has."""
+    """Install the small packages for a given Python on 64-bit Linux; this machine may have another one."""
     subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--no-deps"),

@@ -20,16 +20,16 @@ class Kit:
 
     @property
     def device(self) -> torch.device:
-        """Where to compute."""
+        """The device of the computations."""
         return torch.device("cpu" if self.rehearse else "cuda")
 
     @property
     def work(self) -> Path:
-        """For trials and checkpoints."""
+        """The folder of trials and checkpoints."""
         return self.inputs / "unfinished"
 
     def environment(self) -> dict[str, Any]:
-        """Versions and the device of a measurement."""
+        """Return versions and device of a measurement."""
         names = ("torch", "timm", "peft", "transformers", "opacus")
         device = "CPU, a rehearsal" if self.rehearse else torch.cuda.get_device_name()
         described = environment(*filter(find_spec, names), device=device)

@@ -1,4 +1,4 @@
-"""The pieces of the GPU kit, and how one is run."""
+"""The pieces of the GPU kit, and the function that runs one."""
 
 import logging
 import os
@@ -22,18 +22,18 @@ _LONG = 240
 
 @dataclass(frozen=True)
 class Piece:
-    """Something to measure."""
+    """A check or a measurement."""
 
     name: str
     run: Callable[[Kit], dict[str, Any]]
     needs: tuple[str, ...] = ()
     """files of the inputs"""
     least_seconds: float = 60
-    """With less left it does not begin: it would have to begin again."""
+    """Time that must be left to start it."""
 
 
 def all_pieces(kit: Kit) -> list[Piece]:
-    """All pieces, in the order of their value for the time that they take."""
+    """Return all pieces, ordered by their value for their time."""
     rows = REHEARSAL if kit.rehearse else ROWS
     first, second, *rest = (
         Piece(name, partial(trials.train, cells=cells), needs)
@@ -70,9 +70,9 @@ def all_pieces(kit: Kit) -> list[Piece]:
 
 
 def run(kit: Kit, name: str, results: Path) -> None:
-    """Run one piece in this process and write what it found, or why it failed."""
-    os.setpgrp()  # so that what it starts ends with it
-    logging.basicConfig(level=logging.INFO, format="%(message)s")  # which engines are taken
+    """Run one piece in this process, and write its result or its error."""
+    os.setpgrp()  # its child processes end with it
+    logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows the chosen engines
     if kit.rehearse:
         torch.set_num_threads(1)
         torch.compiler.set_stance("force_eager")  # the tests of the engines compile

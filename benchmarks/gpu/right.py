@@ -1,4 +1,4 @@
-"""Whether a GPU computes what a private step must be. A wrong result is an error."""
+"""Checks that a GPU computes private steps correctly. A wrong result is an error."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -19,20 +19,20 @@ from dpsweep.training.randomness import GaussianNoise
 
 EXAMPLES = 6
 CLIPPING = FlatClipping(1.0)
-# Relative errors of sums and norms; TF32 would be wrong by 1e-3.
+# Largest relative errors of sums and norms; TF32 would have 1e-3.
 ALLOWED = {"float64": 1e-6, "float32": 2e-4, "bfloat16": 0.05}
-# A deep network with random weights makes more of rounding: what the loop has in the same precision, so
-# many times. That of float32 is taken on the CPU, where nothing can be TF32.
+# A deep network with random weights amplifies rounding: its errors may be this multiple of the loop's errors
+# in the same precision. The loop in float32 runs on the CPU, which has no TF32.
 OF_THE_LOOP = 5
 LARGEST_ALLOWED = 0.5
 _FLOAT32 = tuple((name, "float32") for name in ("loop", "auto", "expanded", "bookkeeping", "vmap"))
 _EAGER = (*_FLOAT32, ("auto", "float64"), ("loop", "bfloat16"), ("auto", "bfloat16"))
 _COMPILED = tuple((name, each) for each in ("float32", "bfloat16") for name in ("loop", "auto"))
 _NEEDED = ("loop", "auto")
-"""Engines that compute every network."""
+"""Engines that must support every network."""
 _FLOAT32_LARGEST = 5.768  # of a normal float32 draw of torch, see docs/privacy.md
 Sums = tuple[GradientSum, GradientSum]
-"""Of all examples, and of some where the others are not finite."""
+"""Sums of all examples, and of some examples while the others are not finite."""
 
 
 class WrongNumberError(Exception):
@@ -49,19 +49,19 @@ class Problem:
 
 
 def network(row: Row) -> Problem:
-    """A network of the steps that are timed."""
+    """Return the problem of a row of the timed steps."""
     return Problem(row.title, row.model(), row.inputs(EXAMPLES))
 
 
 def linear_layer() -> Problem:
-    """A head on cached features."""
+    """Return the problem of a head on cached features."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(EXAMPLES, 192, generator=generator)
     return Problem("a linear layer", nn.Linear(192, 100), inputs)
 
 
 class _Reference:
-    """A problem on a device, and what the loop in float64 makes of it there."""
+    """A problem on a device, and its results by the loop in float64."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self._head = head_parameter_names(problem.model)
@@ -79,7 +79,7 @@ class _Reference:
         """Relative errors of the loop in float32, on the CPU."""
 
     def compare(self, name: str, precision: str, compiled: bool) -> tuple[dict[str, float], str]:
-        """The relative errors of an engine, and which one computes where it chooses.
+        """Return the relative errors of an engine, and the name of the engine that `auto` chooses.
 
         Raises:
             WrongNumberError: a result has too little precision, or examples were counted wrongly.
@@ -87,7 +87,7 @@ class _Reference:
         model, inputs = self._given[precision]
         autocast = torch.bfloat16 if precision == "bfloat16" else None
         engine = make_engine(name, model, self._head, autocast=autocast, compile=compiled)
-        # torch 2.10 compiles nothing where TF32 is switched on.
+        # torch 2.10 does not compile while TF32 is on.
         with nullcontext() if compiled else _tf32():
             found = _errors(_sums(engine, inputs), self._wanted)
             found["contribution"] = _contribution(engine, inputs)
@@ -97,15 +97,15 @@ class _Reference:
 
 
 def _batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Labels, and the masks of all examples and of some."""
+    """Return labels, and the masks of all examples and of some examples."""
     labels = torch.arange(EXAMPLES)
     return labels, labels >= 0, labels % 2 == 0
 
 
 def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> dict[str, Any]:
-    """Every engine that knows a network against the loop in float64, on this device.
+    """Compare every engine with the loop in float64, on this device.
 
-    Of the engines that must compute it, one that cannot is an error. Of the others it is noted.
+    A failure of an engine of `_NEEDED` is an error; failures of other engines are recorded.
 
     Raises:
         WrongNumberError: a sum or a norm is wrong or missing.
@@ -124,7 +124,7 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
         except WrongNumberError as error:
             wrong.append(f"{setting}: {error}")
             continue
-        except Exception as error:  # whatever stops an engine, the others are to be looked at
+        except Exception as error:  # of any type: the other engines must be checked too
             failures[setting] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
             print(f"{problem.title}, {setting}: {failures[setting]}", flush=True)
             if name in _NEEDED:
@@ -145,17 +145,17 @@ def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> di
 
 
 def _allowed(precision: str, of_the_loop: dict[str, float]) -> dict[str, float]:
-    """The largest relative errors."""
+    """Return the largest allowed relative errors."""
     allowed = {
         each: min(max(ALLOWED[precision], OF_THE_LOOP * of_the_loop.get(each, 0)), LARGEST_ALLOWED)
         for each in ("sum", "norms", "masked")
     }
-    # Lengths have full precision in any case.
+    # Lengths have full precision with every engine.
     return allowed | {"contribution": ALLOWED["float32"]}
 
 
 def _sums(engine: GradientEngine, inputs: Tensor) -> Sums:
-    """The sum of all examples, and of some, where masked ones and one that is left out are not finite."""
+    """Return the sum of all examples, and of some; masked examples and one unmasked example are infinite."""
     labels, everything, some = (each.to(inputs.device) for each in _batch())
     whole = engine.clipped_sum(inputs, labels, everything, CLIPPING)
     for name, each in {**whole.gradients, "norms": whole.norms}.items():
@@ -165,7 +165,7 @@ def _sums(engine: GradientEngine, inputs: Tensor) -> Sums:
         return whole, engine.clipped_sum(inputs, labels, some, CLIPPING)
     spoilt = inputs.clone()
     spoilt[~some] = torch.inf
-    some[1] = True  # not masked, and not finite: it is counted and left out
+    some[1] = True  # not masked and not finite: the engine must count it and leave it out
     part = engine.clipped_sum(spoilt, labels, some, CLIPPING)
     if (count := int(part.nonfinite.sum())) != 1:
         raise WrongNumberError(f"found {count} examples that are not finite, not 1")
@@ -181,7 +181,7 @@ def _errors(found: Sums, wanted: list[GradientSum]) -> dict[str, float]:
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """Settings that a user may have switched on: engines have to set it back for themselves."""
+    """Switch TF32 on, as a user may have done; engines must switch it off for their computations."""
     settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before = [each.fp32_precision for each in settings]
     try:
@@ -194,7 +194,7 @@ def _tf32() -> Iterator[None]:
 
 
 def _contribution(engine: GradientEngine, inputs: Tensor) -> float:
-    """How far the longest or shortest clipped gradient is from its length, relatively."""
+    """Return the largest relative error of the length of a clipped gradient."""
     labels, errors = _batch()[0].to(inputs.device), []
     for alone in torch.eye(len(labels), dtype=torch.bool, device=labels.device):
         found = engine.clipped_sum(inputs, labels, alone, CLIPPING)
@@ -212,7 +212,7 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def noise(kit: Kit) -> dict[str, Any]:
-    """Noise is float64, standard normal, new in every step, the same for the same step; with tails."""
+    """Check that noise is float64, standard normal with tails, new in every step, and repeatable."""
     size, steps = (2**20, 4) if kit.rehearse else (2**28, 8)
     stream = GaussianNoise("gpu kit", secret=b"")
     first = torch.zeros(size, dtype=torch.float64, device=kit.device)
@@ -241,14 +241,14 @@ def noise(kit: Kit) -> dict[str, Any]:
 
 
 def resume(kit: Kit) -> dict[str, Any]:
-    """A trial twice, one that is stopped and goes on, and one that moves between CPU and GPU."""
+    """Compare a trial with a repetition, a resumed one, and ones that move between CPU and GPU."""
     here, there = (trials.small_trial(kit, device) for device in (kit.device, torch.device("cpu")))
     whole = here.train("whole")
     found = {
         "twice": _furthest(whole, here.train("again")),
         "stopped": _furthest(whole, here.train("stopped", stop=5)),
     }
-    # Without noise, which every device draws in its own way, both devices train the same.
+    # Without noise, which differs between devices, both devices give the same parameters.
     quiet_here, quiet_there = here.without_noise(), there.without_noise()
     wanted = quiet_there.train("quiet")
     found["to the GPU"] = _furthest(wanted, quiet_here.train("moved", stop=5, begin=quiet_there))

@@ -33,13 +33,13 @@ SUN397 = {
 REHEARSAL = {"train": 300, "test": 100, "pixels": 32, "classes": 10, "batch": 64, "epochs": 1}
 LEARNING_RATES = (0.001, 0.01)
 NOISE_CASES = {"ViT-Tiny, FiLM": 512, "ViT-Base, all parameters": 256}
-"""Rows and the batch sizes of their steps: at least the physical batch."""
+"""Titles of rows, and the batch sizes of their steps (at least the physical batch)."""
 
 
 def step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
-    """A network's step in every precision, with and without privacy.
+    """Measure a network's step in every precision, with and without privacy.
 
-    Rows whose step without privacy fails have nothing to be compared with.
+    Rows are not compared if their step without privacy fails.
     """
     rounds = 2 if kit.rehearse else 5
     measured = step_cost.measure_row(row, kit.device, rounds, compiled)
@@ -48,14 +48,14 @@ def step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
 
 
 def noise_cost(kit: Kit) -> dict[str, Any]:
-    """What noise with tails adds to a step: float64 from Philox against float32 `torch.randn`."""
+    """Measure the cost of noise with tails in a step: float64 from Philox against float32 `torch.randn`."""
     cases = {steps.REHEARSAL[0].title: 32} if kit.rehearse else NOISE_CASES
     known = {row.title: row for row in (*steps.ROWS, *steps.REHEARSAL)}
     return {"rows": [_noise_of(known[title], size, kit.device) for title, size in cases.items()]}
 
 
 def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, float | str]:
-    """Seconds of a step, scaled to its batch size, and of both kinds of noise, drawn in turn."""
+    """Measure the seconds of a step, scaled to its batch size, and of both kinds of noise."""
     size = sum(each.numel() for each in trainable_parameters(row.model()).values())
     wide = torch.zeros(size, dtype=torch.float64, device=device)
     narrow = torch.zeros(size, dtype=torch.float32, device=device)
@@ -70,7 +70,7 @@ def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, floa
     for name, run in runs.items():
         run()
         median[name] = statistics.median(step_cost.timed(run, device) for _ in range(5))
-    # Gradients are paid once per physical batch, noise once per step.
+    # Gradients are computed once per physical batch, noise is drawn once per step.
     batch_size = max(batch_size, row.batch_on(device))
     gradients = (median["step"] - median["new"]) * batch_size / row.batch_on(device)
     added = (median["new"] - median["old"]) / (gradients + median["old"])
@@ -85,9 +85,9 @@ def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, floa
 
 
 def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
-    """A process that trains two trials on data of SUN397's size, and what its time goes into.
+    """Measure the parts of the time of a process that trains two trials on data of SUN397's size.
 
-    It does what a job of the workflow does, but for the two tables that a cell leaves.
+    It does the work of a job of the workflow, except for writing the two tables of a cell.
     """
     size, folder = REHEARSAL if kit.rehearse else SUN397, kit.work / "cell"
     if not (folder / "data" / "metadata.json").exists():
@@ -100,7 +100,7 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu.speed", json.dumps(asked)],
         cwd=REPOSITORY,
-        # What the folder of inputs brings is found where this process has found it.
+        # The child must find the packages of the folder of inputs.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
@@ -122,7 +122,7 @@ def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
 def _train_cell(
     folder: str, kind: str, size: dict[str, int], started: float, compiled: bool
 ) -> dict[str, Any]:
-    """Train in the process of a cell; return what it has measured."""
+    """Train in the process of a cell, and return its measurements."""
     device = torch.device(kind)
     torch.set_num_threads(1)
     first: list[float] = []
@@ -133,7 +133,7 @@ def _train_cell(
         if not first:
             if device.type == "cuda":
                 torch.cuda.synchronize()
-                # Looking for the largest physical batch has filled the memory.
+                # The search for the largest physical batch has filled the memory.
                 torch.cuda.reset_peak_memory_stats()
             first.append(time.time() - started)
         return found

@@ -1,4 +1,4 @@
-"""Random images, networks with random weights, and trials of them: no accuracy comes out of these."""
+"""Random images, networks with random weights, and their trials. Their accuracies have no meaning."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def write_images(folder: Path, size: dict[str, int]) -> PreparedDataset:
     """Write a dataset of random images.
 
     Args:
-        folder: where it goes.
+        folder: of the dataset.
         size: ``train`` and ``test`` (examples), ``pixels`` and ``classes``.
     """
     train, test = (_images(size, size[part], seed) for seed, part in enumerate(("train", "test")))
@@ -32,7 +32,7 @@ def write_images(folder: Path, size: dict[str, int]) -> PreparedDataset:
 
 
 def _images(size: dict[str, int], count: int, seed: int) -> Split:
-    """Random images and labels, block by block; each class occurs, so that it has an accuracy."""
+    """Return random images, in blocks, and labels; every class occurs, so it has an accuracy."""
     random, pixels = np.random.default_rng(seed), size["pixels"]
     labels = random.permutation(np.arange(count) % size["classes"])
 
@@ -45,7 +45,7 @@ def _images(size: dict[str, int], count: int, seed: int) -> Split:
 
 
 def write_vit(folder: Path, arguments: dict[str, int]) -> PreparedBackbone:
-    """Write a ViT-Tiny whose weights are random, with some arguments of its own."""
+    """Write a ViT-Tiny with random weights and the given arguments."""
     return write_backbone(
         folder,
         state={},
@@ -69,7 +69,7 @@ def film_trial(
     learning_rate: float,
     **fields: Any,
 ) -> TrialSpec:
-    """A trial of FiLM with DP-Adam at C = 1, whose noise claims nothing; ``fields`` are further ones."""
+    """Return a trial of FiLM with DP-Adam, C = 1 and uncalibrated noise; ``fields`` are further fields."""
     size = data.metadata.train_size
     return TrialSpec(
         data=data.metadata.checksum,

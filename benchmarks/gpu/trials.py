@@ -1,4 +1,4 @@
-"""Trials of the kit: the paper's row of CIFAR-100, and a small one that shows that all goes on."""
+"""Trials of the kit: the paper's row of CIFAR-100, and a small trial for the checks of resuming."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -51,11 +51,11 @@ def _noise_file(study: Study, paths: Paths, cell: Cell) -> Path:
 
 
 def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
-    """A piece for every epsilon and rule of clipping: its name, its cells, and the files it needs."""
+    """Yield name, cells and needed files of a piece for every epsilon and clipping rule."""
     study, paths = _study(kit), Paths(kit.inputs)
     found: dict[tuple[bool, bool, float], list[Cell]] = {}
     for cell in study.all_cells():
-        # The ends of the paper's row first, AUTO-S last.
+        # The smallest and largest epsilon of the paper's row first, AUTO-S last.
         urgency = cell.clipping_bound == "automatic", cell.epsilon not in (0.5, 8.0), cell.epsilon
         found.setdefault(urgency, []).append(cell)
     for (automatic, _, epsilon), cells in sorted(found.items()):
@@ -76,9 +76,9 @@ def groups(kit: Kit) -> Iterator[tuple[str, list[Cell], tuple[str, ...]]]:
 
 @watched()
 def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
-    """Train some cells, every learning rate with one seed; the best is by macro accuracy.
+    """Train some cells with one seed for every learning rate; the best trial is by macro accuracy.
 
-    A signal lets the trial save its state first.
+    After a signal the trial saves its state before it stops.
     """
     study, paths = _study(kit), Paths(kit.inputs)
     problem = study.problems[cells[0].problem]
@@ -116,7 +116,7 @@ def train(kit: Kit, cells: list[Cell]) -> dict[str, Any]:
 
 
 def _rehearsed(data: PreparedDataset) -> Calibration:
-    """Noise for random images, which need no privacy: nothing is claimed for it."""
+    """Return uncalibrated noise for random images, which need no privacy."""
     size = data.metadata.train_size
     steps = optimizer_steps(size, 64, 2, "round")
     return Calibration(*(8.0, 1e-5, size, 64, steps, 1.0, 8.0, "none", 8.0, None, "a rehearsal"))
@@ -127,14 +127,14 @@ def _rehearsed(data: PreparedDataset) -> Calibration:
 
 @dataclass(frozen=True)
 class SmallTrial:
-    """A trial of seconds on random images, on a device of its choice."""
+    """A trial of a few seconds on random images, on a chosen device."""
 
     spec: TrialSpec
     context: TrialContext
     folder: Path
 
     def without_noise(self) -> "SmallTrial":
-        """The same without privacy, in float32."""
+        """Return the same trial without privacy, in float32."""
         spec = replace(self.spec, noise_multiplier=0.0, clipping=NoClipping(), device="any")
         return replace(self, spec=spec)
 
@@ -145,8 +145,8 @@ class SmallTrial:
 
         Args:
             name: of the checkpoint.
-            stop: after this step the trial is stopped, and goes on from its checkpoint.
-            begin: what trains until then; by default this.
+            stop: stop the trial after this step, and resume it from its checkpoint.
+            begin: the trial that trains until the stop; by default this one.
         """
         checkpoint = self.folder / f"{name}.checkpoint"
         checkpoint.unlink(missing_ok=True)
@@ -168,7 +168,7 @@ class SmallTrial:
 
 
 def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
-    """A trial of a few steps on random images."""
+    """Return a trial of a few steps on random images."""
     data, backbone = small_inputs(kit)
     batches = {"batch_size": 64, "physical_batch": 32}
     spec = film_trial(data, backbone, device, epochs=2, learning_rate=1e-3, **batches)
@@ -178,7 +178,7 @@ def small_trial(kit: Kit, device: torch.device) -> SmallTrial:
 
 
 def small_inputs(kit: Kit) -> tuple[PreparedDataset, PreparedBackbone]:
-    """Random images in 100 classes, and a network of two layers with random weights."""
+    """Write random images in 100 classes, and a network of two layers with random weights."""
     folder = kit.work / "small"
     data = write_images(folder / "data", {"train": 320, "test": 100, "pixels": 32, "classes": 100})
     arguments = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 2}

@@ -1,1 +1,1 @@
-"""What things cost: steps, cells, the demo, planning, calibration, memory."""
+"""Measurements of costs: optimizer steps, memory, calibration."""

@@ -3,7 +3,7 @@
     python -m benchmarks.speed.calibration
 
 The result goes to benchmarks/results/calibration.json, `python -m benchmarks.tables` writes the table. Times
-are of the processor, so that other load does not count much.
+are processor times, because other load hardly changes these.
 """
 
 import math
@@ -21,7 +21,7 @@ DELTA = 1e-5
 
 
 def measure_study() -> None:
-    """Calibrate everything that the paper's study needs, in one process."""
+    """Compute all calibrations of the paper's study, in one process."""
     study, settings = load_study(REPOSITORY / "config.yaml"), set()
     for cell in study.all_cells():
         dataset = study.problems[cell.problem].dataset

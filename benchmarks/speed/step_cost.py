@@ -1,13 +1,13 @@
-"""Measure an optimizer step: ours, the same without privacy, and Opacus.
+"""Measure the optimizer steps of dpsweep, without privacy, and of Opacus.
 
     python -m benchmarks.speed.step_cost          # about 40 minutes on one core
     python -m benchmarks.speed.step_cost --only "ViT-Tiny, FiLM"    # this row again
 
-Every contender of a row takes the same batch through the same network with the same trainable
-parameters and the same optimizer. They take turns in one process, so that other load hits all of them,
-and a ratio is the median over the rounds of (contender / without privacy in the same round). Peak memory
-is what steps need beyond the model: on a GPU the second step by its allocator, on the CPU the growth of a
-fresh process in two steps (the median of three, which differ by some 20 MB).
+All contenders of a row use the same batch, network, trainable parameters and optimizer. They take turns in
+one process, so other load affects all of them. A ratio is the median over the rounds of (contender / without
+privacy in the same round). Peak memory is the memory of steps beyond the model: on a GPU that of the second
+step by its allocator, on the CPU the growth of a new process in two steps (the median of three, which differ
+by about 20 MB).
 
 Results go to benchmarks/results/step_cost_cpu.json; `python -m benchmarks.tables` writes the table of
 docs/performance.md. On a GPU these are pieces of `python -m benchmarks.gpu`.
@@ -36,10 +36,10 @@ MEMORY_RUNS = 3
 
 
 def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str, Any]]:
-    """Let the contenders take turns; return seconds a step and ratios to the reference.
+    """Let the contenders take turns; return the seconds of a step and the ratios to the reference.
 
-    What cannot run, or has no memory left, is a failure with its reason. On a GPU the megabytes of a step
-    are there as well.
+    A contender that fails or runs out of memory has its error instead. On a GPU the result includes the
+    megabytes of a step.
     """
     found: dict[str, dict[str, Any]] = {}
     steps: dict[str, Step] = {}
@@ -66,7 +66,7 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
 
 
 def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
-    """Take two steps; on a GPU return the megabytes of the second one beyond what was there before."""
+    """Take two steps; on a GPU return the megabytes that the second step allocates."""
     gc.collect()
     if device.type == "cpu":
         step()
@@ -74,7 +74,7 @@ def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
         return {}
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
-    step()  # compiles, looks for an engine, makes the state of the optimizer
+    step()  # compiles, chooses an engine, creates the state of the optimizer
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     step()
@@ -82,9 +82,9 @@ def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
 
 
 def timed(step: Step, device: torch.device) -> float:
-    """Return the seconds of a call: of one on the CPU, a fifth of those of five on a GPU."""
+    """Return the seconds of a step: of one on the CPU, the mean of five on a GPU."""
     if device.type == "cpu":
-        # Processor time of one thread: other load does not count.
+        # Processor time of one thread excludes other load.
         started = time.process_time()
         step()
         return time.process_time() - started
@@ -98,13 +98,16 @@ def timed(step: Step, device: torch.device) -> float:
 
 
 def memory(job: tuple[Row, str]) -> float:
-    """Megabytes that two steps of a contender need on the CPU beyond its model, in a fresh process."""
+    """Return the megabytes that two steps of a contender need on the CPU beyond its model.
+
+    Call it in a new process.
+    """
     row, name = job
     _quiet()
     step = CONTENDERS[name](row, CPU)
     gc.collect()
     resident = psutil.Process().memory_info().rss
-    # The peak so far is that of imports and of building the model; only growth beyond it shows.
+    # Reset the peak, which imports and the construction of the model have raised.
     Path("/proc/self/clear_refs").write_text("5")
     step()
     step()
@@ -119,10 +122,10 @@ def _quiet() -> None:
 def measure_row(
     row: Row, device: torch.device, rounds: int, compiled: bool = False
 ) -> list[dict[str, Any]]:
-    """Measure the times of a row in every precision of a device, and memory where it is a GPU.
+    """Measure the times of a row in every precision of a device, and the memory on a GPU.
 
-    Compiled steps of a GPU are measured in bfloat16 alone, as trials take them: each costs minutes. In
-    float32 nobody has TF32, which private steps go without.
+    Compiled steps are measured only in bfloat16 on a GPU, as trials use them, because each takes minutes. In
+    float32 no contender uses TF32, because private steps do not.
     """
     precisions = [None, torch.bfloat16] if device.type == "cuda" else [None]
     found = []

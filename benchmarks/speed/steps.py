@@ -1,4 +1,4 @@
-"""The optimizer steps that are compared: ours, the same without privacy, and those of Opacus."""
+"""The compared optimizer steps: dpsweep, without privacy, and Opacus."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: backbone and method of config.yaml, and the size of a batch."""
+    """One measurement: backbone and method of config.yaml, and batch sizes."""
 
     title: str
     backbone: str
@@ -39,31 +39,31 @@ class Row:
     """length of a text"""
     pixels: int = 224
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """of the network, beside those of config.yaml"""
+    """of the network, in addition to those of config.yaml"""
 
     @property
     def name(self) -> str:
-        """For a file."""
+        """Name for files."""
         return f"{self.backbone}_{self.method}"
 
     @property
     def compiles(self) -> bool:
-        """Whether our step has anything to compile: few parameters train."""
+        """Whether the step can be compiled: only if few parameters train."""
         return self.method not in ("all", "scratch")
 
     def batch_on(self, device: torch.device) -> int:
-        """Examples in a batch."""
+        """Return the number of examples in a batch."""
         return self.cpu_batch if device.type == "cpu" else self.gpu_batch
 
     def inputs(self, count: int) -> Tensor:
-        """Random inputs as the network reads them."""
+        """Return random inputs of the network."""
         generator = torch.Generator().manual_seed(1)
         if self.tokens:
             return torch.randint(1000, 30000, (count, self.tokens), generator=generator)
         return torch.randn(count, 3, self.pixels, self.pixels, generator=generator)
 
     def model(self) -> nn.Module:
-        """The network as the product builds it, with random weights; a zero head would send nothing back."""
+        """Build the network as dpsweep does, with random weights; a zero head would give zero gradients."""
         study = load_study(REPOSITORY / "config.yaml")
         section = study.backbones[self.backbone]
         methods: dict[str, Method] = {**study.methods, "head": HeadOnly(kind="head")}
@@ -98,12 +98,12 @@ REHEARSAL = [
     Row("tiny ViT, FiLM", "vit-tiny", "film", 4, 4, pixels=32, arguments=_TINY),
     Row("tiny ViT, all parameters", "vit-tiny", "all", 4, 4, pixels=32, arguments=_TINY),
 ]
-"""The few that only show that everything runs."""
+"""Small rows for a test run of the benchmark."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how a row is measured."""
+    """The device and precision of a measurement."""
 
     device: torch.device
     autocast: torch.dtype | None = None
@@ -111,16 +111,16 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """For the table: precision, and whether steps are compiled."""
+        """Name for the table: precision, and whether steps are compiled."""
         precision = "bfloat16" if self.autocast else "float32"
         return f"{precision}, compiled" if self.compiled else precision
 
     def context(self) -> Any:
-        """Around a forward pass that is not ours."""
+        """Return the autocast context for forward passes outside dpsweep's engines."""
         return torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
 
     def prepared(self, row: Row) -> tuple[nn.Module, torch.optim.Optimizer, Tensor, Tensor]:
-        """The network of a row, Adam as trials use it, inputs and labels."""
+        """Return the network of a row, Adam as in trials, inputs and labels."""
         model, count = row.model().to(self.device), row.batch_on(self.device)
         adam = torch.optim.Adam(trainable_parameters(model).values(), lr=1e-6, fused=True)
         labels = torch.arange(count, device=self.device) % CLASSES
@@ -134,7 +134,7 @@ def _trained(
     batch: tuple[Tensor, Tensor],
     criterion: Any = F.cross_entropy,
 ) -> Step:
-    """An ordinary step of torch."""
+    """Return an ordinary step of torch."""
     inputs, labels = batch
 
     def step() -> None:
@@ -142,20 +142,20 @@ def _trained(
             loss = criterion(forward(inputs).float(), labels)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()  # here, so that nothing stays while others take their turns
+        optimizer.zero_grad()  # frees memory for the other contenders
 
     return step
 
 
 def without_privacy(row: Row, setting: Setting) -> Step:
-    """Plain training: what an ordinary step costs."""
+    """Return the step of plain training."""
     model, optimizer, *batch = setting.prepared(row)
     forward: Any = torch.compile(model) if setting.compiled else model
     return _trained(forward, optimizer, setting, (batch[0], batch[1]))
 
 
 def dpsweep(row: Row, setting: Setting) -> Step:
-    """The private step of this project."""
+    """Return the private step of dpsweep."""
     model, adam, inputs, labels = setting.prepared(row)
     head = head_parameter_names(model)
     precision = {"autocast": setting.autocast, "compile": setting.compiled}
@@ -172,7 +172,7 @@ def dpsweep(row: Row, setting: Setting) -> Step:
 
 
 def opacus(mode: str, row: Row, setting: Setting) -> Step:
-    """The private step of Opacus, as its users call it."""
+    """Return the private step of Opacus, as its users call it."""
     from opacus import PrivacyEngine  # noqa: PLC0415
     from torch.utils.data import DataLoader, TensorDataset  # noqa: PLC0415
 

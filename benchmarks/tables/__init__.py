@@ -1,7 +1,7 @@
-"""The tables of docs/*.md, from benchmarks/results.
+"""Tables of docs/*.md, from benchmarks/results.
 
-A table stands between two comments of a document and is replaced there; a result that has not
-been measured yet becomes a line that says which command measures it.
+A table is replaced between two comments of a document. A missing result of the GPU becomes a line with the
+command that measures it.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "kills": ("kills", reliability.kills),
     "histories": ("histories", reliability.histories),
 }
-"""The result of a table, and what renders it."""
+"""The result file and the renderer of each table."""
 GPU = {
     "Checks": ("right_*", costs.right_on_gpu),
     "The paper's row": ("cifar100_*", costs.cifar100_on_gpu),
@@ -47,7 +47,7 @@ GPU = {
 
 
 def tables() -> dict[str, list[str]]:
-    """The lines of every table, by the name that its place in a document has."""
+    """Return the lines of every table, by its name in the documents."""
 
     def read(name: str) -> dict[str, Any]:
         found: dict[str, Any] = read_json(RESULTS / f"{name}.json")
@@ -68,7 +68,7 @@ def tables() -> dict[str, list[str]]:
 
 
 def _on_a_gpu() -> list[str]:
-    """What was measured on a GPU, each under its heading."""
+    """Return the results of the GPU, each under its heading."""
     lines = []
     for heading, (files, render) in GPU.items():
         if found := sorted((RESULTS / "gpu").glob(f"{files}.json")):
@@ -77,7 +77,11 @@ def _on_a_gpu() -> list[str]:
 
 
 def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """The pieces of a result: what they have measured, and the rows of all."""
+    """Return the pieces of a result as one result, with the rows of all.
+
+    Raises:
+        ValueError: the pieces come from different machines.
+    """
     environment = pieces[0]["environment"]
     for piece in pieces:
         for key, value in piece["environment"].items():

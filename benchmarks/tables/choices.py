@@ -1,4 +1,4 @@
-"""What more epochs gain, and what was found on Fashion-MNIST."""
+"""Tables of the gain from more epochs, and of the findings on Fashion-MNIST."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Result = dict[str, Any]
 
 
 def longer_training(result: Result) -> list[str]:
-    """Points that four times as many epochs gained at the same epsilon."""
+    """Return the gain from four times as many epochs at the same epsilon, in points."""
     rows = [
         [f"{int(each) // 4} to {each}", f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}", str(count)]
         for each, (mean, low, high, count) in result["gained"].items()
@@ -23,7 +23,7 @@ def longer_training(result: Result) -> list[str]:
 
 
 def published(result: Result) -> list[str]:
-    """Accuracies of the published setting, by optimizer."""
+    """Return the accuracies of the published setting, by optimizer."""
     titles = {"adam": "DP-Adam", "momentum": "DP-SGD, momentum 0.9"}
     shown = {
         "optimizer": lambda row: titles[row["optimizer"]],
@@ -36,7 +36,7 @@ def published(result: Result) -> list[str]:
 
 
 def bounds_and_sizes(result: Result) -> list[str]:
-    """Accuracy along C and along B, everything else tuned for every value."""
+    """Return the accuracy for every C and every B, with everything else tuned."""
     axes = {"C": result["by_bound"], "B": result["by_batch_size"]}
     head = [f"{name} = {value:,g}" for name, rows in axes.items() for value in rows[0]["values"]]
     rows = [
@@ -48,7 +48,7 @@ def bounds_and_sizes(result: Result) -> list[str]:
 
 
 def advice(result: Result) -> list[str]:
-    """What the formula and its small grid lose against a search."""
+    """Return the loss of the formula and of its small grid against a search."""
     rows = []
     for row in result["advice"]:
         cells = [f"{row['epsilon']:g}", f"{row['searched']:.1f}"]
@@ -64,7 +64,7 @@ def advice(result: Result) -> list[str]:
 
 
 def optimizers(result: Result) -> list[str]:
-    """Gains over DP-Adam over all settings, with intervals over seeds."""
+    """Return the gains over DP-Adam over all settings, with intervals over seeds."""
 
     def gain(row: Result, last: str = "") -> str:
         return interval(*(row[f"{last}{each}"] for each in ("gain", "lower", "upper")), "+.2f")

@@ -1,4 +1,4 @@
-"""What things cost: steps, cells, the demo, planning, analysis, and what was checked on a GPU."""
+"""Tables of costs of steps, noise, cells and studies, and of the checks on a GPU."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Result = dict[str, Any]
 
 
 def step_cost(result: Result) -> list[str]:
-    """Ratios of time and memory to the step without privacy."""
+    """Return the ratios of time and memory to the step without privacy."""
 
     def ratios(row: Result, name: str) -> str:
         measured = row["contenders"].get(name)
@@ -39,7 +39,7 @@ def step_cost(result: Result) -> list[str]:
 
 
 def noise_cost(result: Result) -> list[str]:
-    """Cost of noise with full tails in a step."""
+    """Return the cost of noise with full tails in a step."""
 
     def whole(row: Result) -> str:
         seconds = row["step_seconds"]
@@ -57,9 +57,9 @@ def noise_cost(result: Result) -> list[str]:
 
 
 def plan() -> list[str]:
-    """Cells, trials and estimated GPU hours of the main targets of the paper's study, from nothing."""
+    """Return cells, trials and estimated GPU hours of the main targets of the paper's study."""
     study = load_study(REPOSITORY / "config.yaml")
-    paths = Paths(REPOSITORY / "nowhere")  # a folder that is not there: nothing is done yet
+    paths = Paths(REPOSITORY / "nowhere")  # a missing folder: no cell is done
     status = Status(study, paths)
     main = (name for name in (*study.figures, *study.tables) if name.startswith(("fig", "tab1")))
     named = {"everything": "all"} | {f"`{name}`": name for name in main}
@@ -76,7 +76,7 @@ def plan() -> list[str]:
 
 
 def right_on_gpu(result: Result) -> list[str]:
-    """The largest relative errors against the loop in float64, and what else was checked."""
+    """Return the largest relative errors against the loop in float64, and the results of other checks."""
     rows = [
         [piece["title"], setting, *(f"{error:.1e}" for error in errors.values())]
         for piece in result["pieces"]
@@ -103,7 +103,7 @@ def right_on_gpu(result: Result) -> list[str]:
 
 
 def cifar100_on_gpu(result: Result) -> list[str]:
-    """The best trial of every epsilon and rule of clipping."""
+    """Return the best trial of every epsilon and clipping rule."""
     rows = [piece["best"] for piece in result["pieces"]]
     shown = {
         "epsilon": "{epsilon:g}",
@@ -119,7 +119,7 @@ def cifar100_on_gpu(result: Result) -> list[str]:
 
 
 def cell_on_gpu(result: Result) -> list[str]:
-    """Where the wall time of a cell goes."""
+    """Return the parts of the wall time of a cell."""
     shown = {
         "two trials": lambda each: "compiled" if each["compiled"] else "as it is",
         "process": "{process_seconds:.1f} s",

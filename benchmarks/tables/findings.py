@@ -1,4 +1,4 @@
-"""What C, B and AUTO-S cost with a head on frozen features and with FiLM, and the paper's rules."""
+"""Tables of the costs of C, B and AUTO-S with a head on frozen features and with FiLM, and of the rules."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,19 +19,19 @@ Row = dict[str, Any]
 
 
 def lost(row: Row) -> np.ndarray[Any, Any]:
-    """Points that every value along an axis lies below the best one, everything else tuned with it."""
+    """Return the loss of every value along an axis against the best value, in points, all else tuned."""
     accuracy = np.array(row["accuracy"])
     return 100 * (accuracy.max() - accuracy)
 
 
 def _relative(rows: Iterable[Row], position: int) -> str:
-    """What a value of an axis costs in the mean, in percent of the best accuracy of each setting."""
+    """Describe the mean loss of a value of an axis, in percent of the best accuracy of each setting."""
     shares = [lost(row)[position] / max(row["accuracy"]) for row in rows]
     return f"{np.mean(shares):.0f} % of the best accuracy"
 
 
 def _problem(row: Row, titles: dict[str, str]) -> str:
-    """The dataset, network and epochs of a row."""
+    """Return dataset, network and epochs of a row."""
     return f"{titles[row['dataset']]}, {titles[row['backbone']]}, {row['epochs']} epochs"
 
 
@@ -43,9 +43,9 @@ def _by_problem(rows: Iterable[Row], titles: dict[str, str]) -> dict[str, list[R
 
 
 def _mean_over_problems(rows: Sequence[Row], values: Iterable[float]) -> str:
-    """The mean of values, with its 95 % t interval over problems (dataset and network).
+    """Describe the mean of values with its 95 % t interval over problems (dataset and network).
 
-    Settings of a problem share data, network and test set, so the problems are the units.
+    Settings of a problem share data, network and test set, so problems are the independent units.
     """
     places = [(row["dataset"], row["backbone"]) for row in rows]
     means = pd.Series(list(values)).groupby(pd.MultiIndex.from_tuples(places)).mean()
@@ -58,10 +58,10 @@ def _mean_over_problems(rows: Sequence[Row], values: Iterable[float]) -> str:
 
 
 def rules(studies: dict[str, Row]) -> list[str]:
-    """A line for each rule and study: effect, interval, visible effect, verdict.
+    """Return a line for each rule and study: effect, interval, visible effect, verdict.
 
     Args:
-        studies: the numbers of each study, by its name.
+        studies: the numbers of each study, by name.
     """
 
     def gain(row: Row) -> str:
@@ -94,7 +94,7 @@ def rules(studies: dict[str, Row]) -> list[str]:
 
 
 def head_advice(numbers: Row) -> list[str]:
-    """What to do about C, from all settings."""
+    """Return the advice for C from all settings."""
     rows, automatic = numbers["by_bound"], numbers["automatic"]
     smallest, largest = (np.array([lost(row)[place] for row in rows]) for place in (0, -1))
     beside, by_luck = numbers["beside_smallest"], sorted(numbers["chance"].values())
@@ -117,7 +117,7 @@ def head_advice(numbers: Row) -> list[str]:
 
 
 def head_bounds(numbers: Row) -> list[str]:
-    """For every problem, the accuracies that it reaches and what the ends of the grid of C cost."""
+    """Return the accuracies of every problem, and the costs of the smallest and largest C."""
     rows = []
     for name, members in _by_problem(numbers["by_bound"], numbers["titles"]).items():
         best = [100 * max(row["accuracy"]) for row in members]
@@ -139,7 +139,7 @@ def head_bounds(numbers: Row) -> list[str]:
 
 
 def head_batch_sizes(numbers: Row) -> list[str]:
-    """For every problem and epsilon, the best B and what the full batch costs."""
+    """Return the best B and the cost of the full batch, for every problem and epsilon."""
     sizes = {row["dataset"]: row["train_size"] for row in numbers["best"]}
     epsilons = sorted({row["epsilon"] for row in numbers["by_batch_size"]})
     rows = []
@@ -157,7 +157,7 @@ def head_batch_sizes(numbers: Row) -> list[str]:
 
 
 class Film:
-    """The settings of the study of FiLM in which every C and every B is trained, and what these cost."""
+    """The settings of the FiLM study with all values of C and of B, and the costs of these values."""
 
     def __init__(self, numbers: Row) -> None:
         self.numbers = numbers
@@ -170,7 +170,7 @@ class Film:
         )
         """Points below the best value, (settings, values)."""
         self.below = sum(bound < self.low for bound in self.bounds)
-        """How many of the bounds lie below the norms."""
+        """Number of bounds below the norms."""
         self.trained, self.cells = map(sum, zip(*numbers["trained"].values(), strict=True))
 
     def _whole(self, axis: str) -> list[Row]:
@@ -180,7 +180,7 @@ class Film:
 
 
 def film_claim(numbers: Row) -> str:
-    """The sentence of the README: what a C below the norms costs, and what one above them does."""
+    """Return the sentence of the README about the costs of C below and above the norms."""
     film = Film(numbers)
     below, above = film.by_bound[:, : film.below], film.by_bound[:, -1]
     small = listed(f"{bound:g}" for bound in film.bounds[: film.below])
@@ -194,7 +194,7 @@ def film_claim(numbers: Row) -> str:
 
 
 def film_advice(numbers: Row) -> list[str]:
-    """What to do about C, B and AUTO-S, over all settings in which every value is trained."""
+    """Return the advice for C, B and AUTO-S from all settings with all values."""
     film, chance = Film(numbers), numbers["chance"]
     means, above = film.by_bound.mean(axis=0), film.by_bound[:, -1]
     small = listed(f"{bound:.3g}" for bound in film.bounds[: film.below])
@@ -236,7 +236,7 @@ def film_advice(numbers: Row) -> list[str]:
 
 
 def film_costs(numbers: Row) -> list[str]:
-    """What each C and each B costs in every setting that has all of them, and over these."""
+    """Return the costs of each C and B in every setting with all values, their means and maxima."""
     film, rows = Film(numbers), []
     for by_bound, by_size in zip(numbers["by_bound"], numbers["by_batch_size"], strict=True):
         if by_bound in film.of_bound and by_size in film.of_size:
@@ -266,7 +266,7 @@ def film_costs(numbers: Row) -> list[str]:
 
 
 def film_beside_a_head(numbers: Row, head: Row) -> list[str]:
-    """Whether C matters more with FiLM, where both are trained for as long with the same network."""
+    """Compare the costs of C with FiLM and with a head, for the same networks, epsilons and epochs."""
     film, same = Film(numbers), ("dataset", "backbone", "epsilon", "epochs")
     heads = {tuple(row[name] for name in same): row for row in head["by_bound"]}
     found = [(row, heads.get(tuple(row[name] for name in same))) for row in film.of_bound]
@@ -291,7 +291,7 @@ def film_beside_a_head(numbers: Row, head: Row) -> list[str]:
 
 
 def film_plateau(numbers: Row) -> list[str]:
-    """Which quantity of the theory says which values of C are equally good, after the last epoch."""
+    """Compare the plateau of C with predictions of the theory after the last epoch."""
     film, last = (
         Film(numbers),
         pd.read_csv(THEORY / "optimal_clipping.csv").query("epoch == epochs"),

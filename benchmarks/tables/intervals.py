@@ -1,4 +1,4 @@
-"""Whether verdicts about tuning rules are right, and what a study must have to reach one."""
+"""Tables of the errors and the power of verdicts about tuning rules."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from dpsweep.analysis.rules import RULES
 Row = dict[str, Any]
 _JOINT = "tune_jointly"
 _ENOUGH = 0.93
-"""Intervals of 95 % that contain the truth less often are counted."""
+"""95 % intervals with a coverage below this value are counted."""
 
 
 def errors(result: Row) -> list[str]:
-    """For each world: wrong verdicts, and how often intervals contain the gain without noise."""
+    """Return, for each world, the wrong verdicts and the coverage of intervals."""
     rows = []
     for world in dict.fromkeys(row["world"] for row in result["rows"]):
         mine = [row for row in result["rows"] if row["world"] == world]
@@ -70,17 +70,17 @@ def errors(result: Row) -> list[str]:
 
 
 def _at_most(count: int, of: int) -> float:
-    """The upper end of the 95 % interval of a probability (Clopper and Pearson)."""
+    """Return the upper end of the 95 % interval of a probability (Clopper and Pearson)."""
     return 1.0 if count == of else float(beta.ppf(0.975, count + 1, of - count))
 
 
 def _is_low(row: Row, key: str, count: int) -> bool:
-    """Whether a coverage is surely below the goal."""
+    """Tell whether a coverage is significantly below `_ENOUGH`."""
     return key in row and _at_most(round(row[key] * count), count) < _ENOUGH
 
 
 def power(result: Row) -> list[str]:
-    """Effects that each study can find, if they are as large as the paper's."""
+    """Return the power of each study for effects of the paper's size, and the smallest visible effects."""
     designs = list(dict.fromkeys(row["design"] for row in result["power"]))
     rows = []
     for key in dict.fromkeys(row["rule"] for row in result["power"]):

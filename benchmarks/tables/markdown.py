@@ -1,4 +1,4 @@
-"""How a table is made of rows, and put into its place in a page."""
+"""Markdown tables from rows, and their insertion into pages."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ END = "<!-- end of table -->"
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> list[str]:
-    """Return the lines of a Markdown table; columns but the first are numbers, unless said otherwise."""
+    """Return the lines of a Markdown table; ``numbers`` right-aligns all columns but the first."""
     alignment = ["---", *["---:" if numbers else "---"] * (len(heads) - 1)]
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return [lines[0], f"|{'|'.join(alignment)}|", *lines[1:]]
@@ -20,7 +20,7 @@ def columns(
     """Return a table of records.
 
     Args:
-        of: by the head of each column what a row has there, as a format of its fields or a function of it.
+        of: for the head of each column, a format of a row's fields or a function of the row.
         rows: mappings.
         options: of `grid`.
     """
@@ -32,7 +32,7 @@ def columns(
 
 
 def interval(value: float | None, lower: float, upper: float, form: str = ".2f") -> str:
-    """A number with its interval, as far as there is one."""
+    """Format a number with its interval; without an interval if the ends are NaN."""
     if value is None or math.isnan(value):
         return ""
     text = f"{value:{form}}"
@@ -40,17 +40,17 @@ def interval(value: float | None, lower: float, upper: float, form: str = ".2f")
 
 
 def minus(text: str) -> str:
-    """The text with a minus sign for every hyphen."""
+    """Replace hyphens by minus signs."""
     return text.replace("-", "−")
 
 
 def short(value: float) -> str:
-    """A clipping bound or a norm in three digits."""
+    """Format a clipping bound or a norm with three digits."""
     return "∞" if math.isinf(value) else f"{value:.3g}"
 
 
 def where(environment: dict[str, Any]) -> str:
-    """One line about what was measured with what."""
+    """Describe device, versions and load of a measurement on one line."""
     versions = ", ".join(f"{name} {number}" for name, number in environment["versions"].items())
     device = f"{environment['device']}, " if "device" in environment else ""
     load = environment.get("load_before")
@@ -59,12 +59,12 @@ def where(environment: dict[str, Any]) -> str:
 
 
 def start(name: str) -> str:
-    """The comment before a table."""
+    """Return the comment before a table."""
     return f"<!-- table: {name} -->\n"
 
 
 def filled(document: str, lines: dict[str, list[str]]) -> str:
-    """The document with every table that it has a place for as the results have it."""
+    """Return the document with all its tables replaced by the given lines."""
     for name, table in lines.items():
         before, found, rest = document.partition(start(name))
         if found:

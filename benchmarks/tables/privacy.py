@@ -1,4 +1,4 @@
-"""Epsilon: what its calibration costs, and what the audit measured."""
+"""Tables of epsilon: the cost of its calibration, and the results of the audit."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from benchmarks.tables.markdown import grid
 
 
 def calibration(study: dict[str, Any]) -> list[str]:
-    """The calibrations of the paper's study."""
+    """Return a line about the calibrations of the paper's study."""
     low, high = study["certified_over_target"]
     return [
         f"All {study['calibrations']} distinct calibrations of the paper's study, one after the other: "
@@ -21,12 +21,12 @@ def calibration(study: dict[str, Any]) -> list[str]:
 
 
 def audit() -> list[str]:
-    """Measurements of the demo's audit: results/demo/audit/audit.csv, copied to the results."""
+    """Return the table of the demo's audit, from a copy of results/demo/audit/audit.csv."""
     rows = pd.read_csv(RESULTS / "audit.csv").sort_values("full_batch", kind="stable")
     part, full = (group.to_dict("records") for _, group in rows.groupby("full_batch"))
 
     def bounds(row: dict[str, float]) -> str:
-        """What was measured by the bound of the pair, that of the curve, and by the noise itself."""
+        """Format the lower bounds from a pair, from the curve, and from the noise itself."""
         return "≥ {lower_bound:.2f}, {curve_bound:.2f}, {noise_bound:.2f}".format_map(row)
 
     sampled = "measured, B = {batch_size} (q = {sampling_rate:.2f}, T = {steps})"

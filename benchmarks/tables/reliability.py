@@ -1,4 +1,4 @@
-"""What is tested: runs that were killed, other histories, planted bugs, networks."""
+"""Tables of reliability: killed runs, random histories, planted bugs, networks."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ Result = dict[str, Any]
 
 
 def kills(result: dict[str, Any]) -> list[str]:
-    """Outcome of killed runs, and of whole histories."""
+    """Return the outcomes after kills and at the end of histories."""
     kills = [each for history in result["histories"] for each in history["kills"]]
     ends = [history["end"] for history in result["histories"]]
     rows = [
@@ -32,7 +32,7 @@ def kills(result: dict[str, Any]) -> list[str]:
 
 
 def histories(result: Result) -> list[str]:
-    """How many histories ended as a fresh run, what happened in them, and which jobs were needless."""
+    """Return the numbers of histories, wrong ones, jobs and needless jobs of each version, and the events."""
     lived = result["histories"]
     events = Counter(event.split(":")[0] for each in lived for event in each["events"])
     versions: dict[str, list[Result]] = {}
@@ -48,7 +48,7 @@ def histories(result: Result) -> list[str]:
 
 
 def _lived(histories: list[Result]) -> list[str]:
-    """How many, how many of them wrong, and their jobs where they were counted."""
+    """Return the numbers of histories, wrong ones, jobs and needless jobs (if counted)."""
     wrong = sum(bool(each["wrong"]) for each in histories)
     counted = [each for each in histories if "jobs" in each]
     jobs, needless = (sum(each[what] for each in counted) for what in ("jobs", "needless"))
@@ -57,7 +57,7 @@ def _lived(histories: list[Result]) -> list[str]:
 
 
 def planted_bugs(result: dict[str, Any]) -> list[str]:
-    """How many bugs the fast tests see, and each that they do not."""
+    """Return the number of bugs that the fast tests catch, and every bug that they miss."""
     planted = Counter(row["package"] for row in result["rows"])
     survived = [row for row in result["rows"] if row["caught_by"] is None]
     minutes = sum(row["seconds"] for row in result["rows"]) / 60
@@ -69,7 +69,7 @@ def planted_bugs(result: dict[str, Any]) -> list[str]:
 
 
 def backbones() -> list[str]:
-    """The engine for each method, or what the method does not find, and the networks that have these."""
+    """Return the networks by their engine for each method, or the layers that a method does not find."""
     rows = pd.read_csv(RESULTS / "gradients.csv")
     rows[["name", "method"]] = rows["case"].str.split(n=1, expand=True)
     nothing = {"film": "no normalisation layers", "lora": "no linear layers"}

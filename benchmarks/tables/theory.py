@@ -1,4 +1,4 @@
-"""The best clipping bound: what privacy makes of it, and which rule predicts it."""
+"""Tables of the best clipping bound: effects of privacy on it, and rules that predict it."""
 
 import itertools
 import math
@@ -20,12 +20,12 @@ THEORY, FILM_THEORY, FASHION_THEORY = (
 def theory_effects(
     heads: Path = THEORY, film: Path = FILM_THEORY, fashion: Path = FASHION_THEORY
 ) -> list[str]:
-    """C* after the last epoch, and what noise and gradients alone make of it.
+    """Return C* after the last epoch, and C* with the noise alone and with the gradients alone.
 
     Args:
-        heads: folder with the numbers of the heads on frozen features.
-        film: folder of those with FiLM.
-        fashion: folder of those on Fashion-MNIST.
+        heads: folder with the numbers of heads on frozen features.
+        film: folder with the numbers of FiLM.
+        fashion: folder with the numbers of Fashion-MNIST.
     """
     shown = {
         "": "{title}{method}, ε = {epsilon:g}",
@@ -61,7 +61,7 @@ def theory_effects(
 
 
 def _effects_said(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str) -> str:
-    """Effect of noise alone and of gradients alone on C*, between the largest and the smallest epsilon."""
+    """Describe the effects of noise and of gradients on C*, between the largest and smallest epsilon."""
     said, sizes = [], []
     gradients = effects.loc["gradients alone"].drop(loose["epsilon"])
     for each in (effects.loc["noise alone"], gradients):
@@ -82,7 +82,7 @@ def _effects_said(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, ove
 
 
 def _direction(grown: int, fallen: int, smaller: int, over: str) -> str:
-    """At how many of the smaller values of epsilon the gradients alone move C* beyond its range."""
+    """Describe at how many of the smaller epsilons the gradients alone move C* beyond its range."""
     if smaller > 1:
         return (
             f" The paper says that the gradients alone raise C\\*: beyond the range over {over} they do at "
@@ -129,7 +129,7 @@ def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
 
 
 def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
-    """How much more accuracy one rule loses than another, in the mean where both are known.
+    """Return how much more accuracy one rule loses than another, as a mean over their common settings.
 
     ``numbers`` are from `dpsweep.analysis.predictions.predicted_bounds`.
     """
@@ -140,7 +140,7 @@ def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
 
 
 def _rules_said(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> str:
-    """What a study says of the three predictions."""
+    """Describe the results of a study for the three predictions."""
     predictions = list(firsts.index[:3])
     plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)
     pairs = [*((rule, HINDSIGHT) for rule in predictions), *itertools.combinations(predictions, 2)]
