@@ -3,8 +3,8 @@
     python -m benchmarks.evidence.verdicts
 
 The grids are those of real studies (the paper, the demo, frozen features) and of a study with very unequal
-datasets. Accuracies follow the worlds below (see `dpsweep.analysis.power.World`). `dpsweep.analysis` computes
-choices, effects, intervals and verdicts.
+datasets. Accuracies follow the worlds below (see `dpsweep.analysis.power.SimulationSettings`).
+`dpsweep.analysis` computes choices, effects, intervals and verdicts.
 
 The results are, for each design, world and rule, the coverage of 95 % intervals for the gain without noise;
 and, for each design and world, the share of studies with a wrong verdict about any rule. A verdict is wrong
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.analysis.evidence import Evidence, compare, gather
 from dpsweep.analysis.grids import Grid
-from dpsweep.analysis.power import World, design, prospects, ruled_cells, simulate
+from dpsweep.analysis.power import SimulationSettings, design, prospects, ruled_cells, simulate
 from dpsweep.analysis.rules import RULES
 from dpsweep.base.files import write_json
 from dpsweep.config.datasets import related_datasets
@@ -39,7 +39,7 @@ STUDIES = {
     "the demo": "studies/demo.yaml",
     "frozen features": "studies/frozen-features.yaml",
 }
-WITHOUT_EFFECT = World(
+WITHOUT_EFFECT = SimulationSettings(
     small_bound_cost=0, batch_by_epsilon=0, batch_by_epochs=0, rate_by_batch=0, between_datasets=0
 )
 """Every C below the norms gives the same accuracy; only the level depends on the condition."""
@@ -65,12 +65,14 @@ NULL_WORLDS = {
     "a plateau with a cliff": replace(WITHOUT_EFFECT, cliff=30, large_bound_cost=0),
 }
 WORLDS = NULL_WORLDS | {
-    "effects of the paper's size": World(),
-    "the same, all datasets alike": World(between_datasets=0, between_problems=0),
-    "the same, datasets very different": World(between_datasets=0.8, unequal_scatter=0.8),
-    "the same, two families of datasets": World(between_datasets=0, families=1.0),
-    "the same, 3 % of the trials diverge": World(diverging=0.03, chance=2),
-    "one problem has it all": World(one_problem=20),
+    "effects of the paper's size": SimulationSettings(),
+    "the same, all datasets alike": SimulationSettings(between_datasets=0, between_problems=0),
+    "the same, datasets very different": SimulationSettings(
+        between_datasets=0.8, unequal_scatter=0.8
+    ),
+    "the same, two families of datasets": SimulationSettings(between_datasets=0, families=1.0),
+    "the same, 3 % of the trials diverge": SimulationSettings(diverging=0.03, chance=2),
+    "one problem has it all": SimulationSettings(one_problem=20),
 }
 
 
@@ -104,7 +106,12 @@ def _unequal(counts: Sequence[int]) -> list[Grid]:
 
 
 def rate(
-    grids: Sequence[Grid], related: Related, world: World, null: bool, studies: int, seed: int
+    grids: Sequence[Grid],
+    related: Related,
+    world: SimulationSettings,
+    null: bool,
+    studies: int,
+    seed: int,
 ) -> list[dict[str, Any]]:
     """Return coverage and verdicts of every rule in one world, and the share of wrong studies."""
     rows, wrong = [], np.zeros(studies, dtype=bool)
@@ -165,7 +172,7 @@ def power(studies: int) -> list[dict[str, Any]]:
         {"design": name, "rule": key, "power": round(found.power, 3), "truth": rounded(found.truth)}
         | {"smallest_visible": rounded(found.smallest_visible), "needs": found.evidence.needs[0]}
         for name, (grids, related) in designs(ruled_cells).items()
-        for key, found in prospects(grids, World(), related, studies).items()
+        for key, found in prospects(grids, SimulationSettings(), related, studies).items()
     ]
 
 

@@ -1,7 +1,7 @@
-"""Simulated studies: how often verdicts are right, and what a study can find before it is paid for.
+"""Simulated studies: the reliability of verdicts, and the power of a study before it is run.
 
-A simulated study has the grids of a real one and accuracies of a `World` whose effects are known. Choices,
-effects, intervals and verdicts are those of `dpsweep.analysis`, for many studies at once.
+A simulated study has the grids of a real study, and accuracies with known effects (`SimulationSettings`).
+Choices, effects, intervals and verdicts are those of `dpsweep.analysis`, for many studies at once.
 """
 
 from collections import defaultdict
@@ -21,50 +21,50 @@ from dpsweep.study.table_targets import TuningImplications
 LOOSEST = 8.0
 """The epsilon at which a simulated problem is easiest."""
 STUDIES = 100
-"""Studies that a forecast simulates."""
+"""The number of simulated studies of a forecast."""
 
 
 @dataclass(frozen=True)
-class World:
-    """A law of accuracies over C, B and the learning rate, by the difficulty of the problem.
+class SimulationSettings:
+    """The accuracies of simulated studies over C, B and learning rate, by difficulty of the problem.
 
-    Difficulty is counted in halvings of epsilon below 8; a harder backbone or dataset adds to it. Losses
-    are percentage points, distances decades of C, doublings of B and of the learning rate. The defaults
-    are the size of the paper's effects: AUTO-S, which clips everything, loses 1.1, 1.7, 2.6 and 2.7 points
-    against a tuned C at epsilon 4, 2, 1 and 0.5 (SUN397, its table on automatic clipping).
+    The unit of difficulty is a halving of epsilon below 8; a harder backbone or dataset adds to it. Losses
+    are percentage points. Distances are decades of C, and doublings of B and of the learning rate. The
+    defaults are the size of the paper's effects: AUTO-S, which clips everything, loses 1.1, 1.7, 2.6 and 2.7
+    points against a tuned C at epsilon 4, 2, 1 and 0.5 (SUN397, its table on automatic clipping).
 
     Attributes:
-        small_bound_cost: lost far below the gradient norms, per unit of difficulty.
-        constant_cost: the same at every difficulty, which is no reason to adapt.
-        large_bound_cost: lost per squared decade above the norms.
+        small_bound_cost: loss far below the gradient norms, per unit of difficulty.
+        constant_cost: the same at every difficulty, so that adapting C gains nothing.
+        large_bound_cost: loss per squared decade above the norms.
         narrowing: growth of that cost per unit of difficulty.
-        norms: where the norms lie between the smallest C (0) and the largest (1) that a backbone and
-            method is trained with, in decades.
-        batch_cost: lost per squared doubling between B and the best B.
+        norms: position of the norms between the smallest C (0) and the largest C (1) of a backbone and
+            method, in decades.
+        batch_cost: loss per squared doubling between B and the best B.
         batch_by_epsilon: doublings by which the best B falls per halving of epsilon.
         batch_by_epochs: doublings by which the best B grows per doubling of the epochs.
-        rate_cost: lost per squared doubling between a learning rate and the best one.
+        rate_cost: loss per squared doubling between a learning rate and the best one.
         rate_by_batch: doublings by which the best rate grows per doubling of B.
         added_difficulty: of the hardest backbone, and of the hardest dataset.
         shrinkage: factor of all losses per unit of difficulty; below 1 the surface gets flatter.
-        level: accuracy lost per unit of difficulty, at every setting.
+        level: loss per unit of difficulty, at every setting.
         scatter: standard deviation of a seed at difficulty 0.
         growing_scatter: growth of the scatter per unit of difficulty.
-        unequal_scatter: spread of the scatter between datasets, of its logarithm.
+        unequal_scatter: spread of the logarithm of the scatter between datasets.
         between_datasets: spread of the effects between datasets, relative to their size.
         between_problems: the same between comparisons of a dataset.
-        families: effects of datasets are 1 + or - this, one or the other as likely as not.
-        one_problem: factor of the effects of the first problem; all others have none.
-        cell_scatter: spread of the scatter between the cells of a grid, of its logarithm.
-        test_noise: standard deviation of what all seeds of a cell share, as they share a test set.
+        families: effects of datasets are 1 plus or minus this, with equal probability.
+        one_problem: factor of the effects of the first problem; all other problems have no effect.
+        cell_scatter: spread of the logarithm of the scatter between the cells of a grid.
+        test_noise: standard deviation of the noise that all seeds of a cell share (from the test set).
         diverging: share of the trials that end at ``chance``.
-        outlier: lost by one trial of every grid.
-        chance: no accuracy is below it.
-        ceiling: accuracy that nothing reaches; losses are drawn together towards it.
-        ridge: lost per squared (decades of C + doublings of B), so that neither alone tells what is best.
-        cliff: lost by every C above the norms, at once.
-        slope: lost per decade of C below the largest one.
-        rates: share of the learning rates that are tried, the middle ones.
+        outlier: loss of one trial of every grid.
+        chance: the lowest accuracy.
+        ceiling: upper limit of accuracies; differences shrink smoothly near it.
+        ridge: loss per squared (decades of C + doublings of B), so that the best C depends on B.
+        cliff: loss of every C above the norms.
+        slope: loss per decade of C below the largest one.
+        rates: share of the learning rates that are tried: the middle ones.
     """
 
     small_bound_cost: float = 0.65
@@ -100,14 +100,14 @@ class World:
 
 
 class Simulation(NamedTuple):
-    """Simulated studies: what they measure, and what they would measure without noise."""
+    """Simulated studies: their grids with noise, and without noise."""
 
     measured: list[Grid]
     exact: list[Grid]
 
 
 def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
-    """Return the grids of some cells, private and of flat clipping, without accuracies.
+    """Return the grids of the private cells with flat clipping, without accuracies.
 
     ``selection`` and ``accuracy`` are NaN, ``tuning`` holds base-2 logarithms of the learning rates.
     """
@@ -136,7 +136,7 @@ def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
 
 
 def ruled_cells(study: Study) -> list[Cell]:
-    """Return the cells that the tables of tuning rules of a study read."""
+    """Return the cells of a study's tables of tuning rules."""
     return [
         cell
         for table in study.tables.values()
@@ -148,30 +148,32 @@ def ruled_cells(study: Study) -> list[Cell]:
 
 def simulate(
     grids: Sequence[Grid],
-    world: World,
+    settings: SimulationSettings,
     studies: int,
     random: np.random.Generator,
     same_problems: bool = False,
 ) -> Simulation:
-    """Return the grids with accuracies of a world, with a leading axis of studies.
+    """Return the grids with simulated accuracies, with a leading axis of studies.
 
     Args:
         grids: from `design`.
-        world: the law of the accuracies.
+        settings: of the simulation.
         studies: number of studies.
         random: source of randomness.
-        same_problems: all studies have the same problems, and only the noise of training differs;
-            otherwise each draws its own datasets and problems.
+        same_problems: whether all studies have the same problems and differ only in the noise of training;
+            otherwise each study draws its own datasets and problems.
     """
-    hardness = _added_difficulties(grids, world.added_difficulty)
+    hardness = _added_difficulties(grids, settings.added_difficulty)
     swept: dict[tuple[str, str], set[float]] = defaultdict(set)
     for grid in grids:
         swept[grid.backbone, grid.method] |= set(np.log10(grid.clipping_bound).tolist())
-    middle = {of: (1 - world.norms) * min(on) + world.norms * max(on) for of, on in swept.items()}
+    middle = {
+        of: (1 - settings.norms) * min(on) + settings.norms * max(on) for of, on in swept.items()
+    }
     drawn: dict[tuple[object, ...], Array] = {}
 
     def normal(*of: object) -> Array:
-        """Return a standard normal number of a dataset or problem, for each study."""
+        """Return a standard normal number for a dataset or problem, for each study."""
         if of not in drawn:
             drawn[of] = random.standard_normal((1 if same_problems else studies, 1, 1, 1))
         return drawn[of]
@@ -182,67 +184,73 @@ def simulate(
         problem = (grid.dataset, grid.backbone, grid.method, grid.optimizer, grid.epochs)
         effect = (
             1
-            + world.between_datasets * normal(grid.dataset)
-            + world.between_problems * normal(*problem)
+            + settings.between_datasets * normal(grid.dataset)
+            + settings.between_problems * normal(*problem)
         )
-        if world.families:
-            effect = effect + world.families * np.sign(normal(grid.dataset, "family"))
-        if world.one_problem:
-            effect = effect * world.one_problem * (problem[:-1] == first)
+        if settings.families:
+            effect = effect + settings.families * np.sign(normal(grid.dataset, "family"))
+        if settings.one_problem:
+            effect = effect * settings.one_problem * (problem[:-1] == first)
         difficulty = np.log2(LOOSEST / grid.epsilon) + hardness[problem[:-1]]
         norms = middle[grid.backbone, grid.method] + 0.1 * normal(*problem, "norms")
         count = grid.tuning.shape[-1]
-        tried = max(1, round(world.rates * count))
+        tried = max(1, round(settings.rates * count))
         rates = slice((count - tried) // 2, (count - tried) // 2 + tried)
         grid = replace(grid, tuning=grid.tuning[..., rates])  # noqa: PLW2901
-        exact = _surface(grid, world, difficulty, effect, norms)
-        scatter = world.scatter * (1 + world.growing_scatter * difficulty)
+        exact = _surface(grid, settings, difficulty, effect, norms)
+        scatter = settings.scatter * (1 + settings.growing_scatter * difficulty)
         unequal = normal(grid.dataset, "scatter")
-        scatter = scatter * np.exp(world.unequal_scatter * unequal)
+        scatter = scatter * np.exp(settings.unequal_scatter * unequal)
         shape = (studies, *exact.shape[1:])
         exact = np.broadcast_to(exact, shape)
         found.exact.append(_without_noise(grid, exact))
-        found.measured.append(_measured(grid, world, exact, scatter, random))
+        found.measured.append(_measured(grid, settings, exact, scatter, random))
     return found
 
 
 def _without_noise(grid: Grid, exact: Array) -> Grid:
-    """Return a grid that has every cell's accuracy at its best learning rate."""
+    """Return a grid with every cell's exact accuracy at its best learning rate."""
     accuracy = np.repeat(exact.max(axis=-1, keepdims=True), 2, axis=-1) / 100
     return replace(grid, selection=accuracy, accuracy=accuracy, tuning=exact / 100)
 
 
 def _measured(
-    grid: Grid, world: World, exact: Array, scatter: Array, random: np.random.Generator
+    grid: Grid,
+    settings: SimulationSettings,
+    exact: Array,
+    scatter: Array,
+    random: np.random.Generator,
 ) -> Grid:
-    """Return a grid with the noise of a world, whose seeds repeat the rate that the first one tuned."""
+    """Return a grid with noise; all seeds train with the learning rate that the first seed tuned."""
     shape = exact.shape
     cells = (*shape[:-1], 1)
-    scatter = scatter * np.exp(world.cell_scatter * random.standard_normal(cells))
-    shared = exact + world.test_noise * random.standard_normal(cells)
+    scatter = scatter * np.exp(settings.cell_scatter * random.standard_normal(cells))
+    shared = exact + settings.test_noise * random.standard_normal(cells)
     tuning = shared + scatter * random.standard_normal(shape)
     rate = tuning.argmax(axis=-1)[..., np.newaxis]
     noise = random.standard_normal((*shape[:-1], grid.seeds))
     accuracy = np.take_along_axis(shared, rate, axis=-1) + scatter * noise
-    # The first seed has tuned the learning rates, so its accuracy is the best of several.
+    # The first seed tuned the learning rate, so its accuracy is the best of several.
     accuracy[..., :1] = np.take_along_axis(tuning, rate, axis=-1)
-    accuracy[random.random(accuracy.shape) < world.diverging] = world.chance
-    if world.outlier:
+    accuracy[random.random(accuracy.shape) < settings.diverging] = settings.chance
+    if settings.outlier:
         flat = accuracy.reshape(shape[0], -1)
-        flat[np.arange(shape[0]), random.integers(flat.shape[-1], size=shape[0])] -= world.outlier
-    accuracy = np.maximum(accuracy, world.chance)
+        flat[np.arange(shape[0]), random.integers(flat.shape[-1], size=shape[0])] -= (
+            settings.outlier
+        )
+    accuracy = np.maximum(accuracy, settings.chance)
     return replace(grid, selection=accuracy / 100, accuracy=accuracy / 100, tuning=tuning / 100)
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """The verdicts of simulated studies on one rule, in a world.
+    """The verdicts of simulated studies on one rule.
 
     Attributes:
         evidence: the comparisons of all simulated studies.
         truth: mean effect over all studies, in the rule's unit; NaN without a comparison.
         verdicts: share of the studies with each verdict, "not resolved" among them.
-        smallest_visible: median of the smallest effect that a study could see; NaN without an interval.
+        smallest_visible: median over studies of the smallest visible effect; NaN without an interval.
     """
 
     evidence: Evidence
@@ -252,29 +260,29 @@ class Prospect:
 
     @property
     def power(self) -> float:
-        """Share of the studies that support the rule, for their own data at least."""
+        """The share of the studies that support the rule, at least for their own data."""
         return sum(self.verdicts.get(name, 0.0) for name in ("supported", "supported here"))
 
 
 def prospects(
     grids: Sequence[Grid],
-    world: World,
+    settings: SimulationSettings,
     related: Iterable[tuple[str, str]] = (),
     studies: int = STUDIES,
     seed: int = 0,
 ) -> dict[str, Prospect]:
-    """Return what a study with some grids can say of each rule, by the key of the rule.
+    """Return the forecast of a study with some grids for each rule, by the key of the rule.
 
     Args:
         grids: from `design`.
-        world: the law of the accuracies.
+        settings: of the simulation.
         related: pairs of datasets that share examples.
         studies: number of simulated studies.
         seed: of the simulation.
     """
-    simulated = simulate(grids, world, studies, np.random.default_rng(seed))
+    simulated = simulate(grids, settings, studies, np.random.default_rng(seed))
     comparisons, exact = (compare(each, corrected=False) for each in simulated)
-    # Here the bias is known, and the bootstrap of every study would take its time.
+    # The bias is known here; a bootstrap of every study would be slow.
     for key, found_ones in comparisons.items():
         comparisons[key] = [
             replace(measured, effect=measured.effect - (measured.effect - true.effect).mean())
@@ -298,14 +306,14 @@ def prospects(
 
 
 def outlook(study: Study) -> Iterator[str]:
-    """Yield lines on what the study can say of each rule, if effects are as large as the paper's.
+    """Yield lines with the power of the study for each rule, if effects are as large as the paper's.
 
-    Nothing is trained for that. A study without a table of tuning rules has no lines.
+    This trains nothing. A study without a table of tuning rules has no lines.
     """
     cells = ruled_cells(study)
     if not cells:
         return
-    found = prospects(design(study, cells), World(), related_datasets(study.datasets))
+    found = prospects(design(study, cells), SimulationSettings(), related_datasets(study.datasets))
     yield (
         f"Tuning rules, if effects are of the paper's size ({STUDIES} simulated studies): how likely this "
         "study supports each rule, and the smallest effect that it would find with 80 %"
@@ -314,11 +322,11 @@ def outlook(study: Study) -> Iterator[str]:
     for prospect in found.values():
         rule, units = prospect.evidence.rule, len(prospect.evidence.groups)
         name = f"{rule.condition}: {rule.implication}"
-        said = [f"{units} {rule.unit_name}"] if units >= FEWEST_UNITS else []
+        known = [f"{units} {rule.unit_name}"] if units >= FEWEST_UNITS else []
         if not np.isnan(prospect.smallest_visible):
-            said.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
-        if said:
-            yield f"  {name}: {'; '.join(said)}"
+            known.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
+        if known:
+            yield f"  {name}: {'; '.join(known)}"
         needs, needed_for = prospect.evidence.needs
         if needs:
             lacking.append((name, f"has {needs}" + (f", for {needed_for}" if needed_for else "")))
@@ -328,10 +336,10 @@ def outlook(study: Study) -> Iterator[str]:
 
 
 def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, ...], float]:
-    """Return what backbone and dataset add to the difficulty of each problem.
+    """Return the difficulty that backbone and dataset add to each problem.
 
-    Backbones that are compared on a dataset are from 0 to ``most`` apart, at equal distances in order of
-    appearance, and so are datasets that are compared with a backbone.
+    The backbones of a dataset get values from 0 to ``most``, at equal distances in order of appearance, and
+    so do the datasets of a backbone.
     """
     problems = list(
         dict.fromkeys((each.dataset, each.backbone, each.method, each.optimizer) for each in grids)
@@ -347,7 +355,9 @@ def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, .
     return {problem: min(difficulty, most) for problem, difficulty in added.items()}
 
 
-def _surface(grid: Grid, world: World, difficulty: float, effect: Array, norms: Array) -> Array:
+def _surface(
+    grid: Grid, settings: SimulationSettings, difficulty: float, effect: Array, norms: Array
+) -> Array:
     """Return exact accuracies in percent, shape (studies, B, C, learning rates)."""
     bounds = np.log10(grid.clipping_bound)[:, np.newaxis]
     sizes = np.log2(grid.batch_size)[:, np.newaxis, np.newaxis]
@@ -358,22 +368,22 @@ def _surface(grid: Grid, world: World, difficulty: float, effect: Array, norms: 
     best_size = (
         0.3 * middle
         + 0.7 * top
-        - effect * world.batch_by_epsilon * np.log2(LOOSEST / grid.epsilon)
-        + effect * world.batch_by_epochs * np.log2(grid.epochs / 8)
+        - effect * settings.batch_by_epsilon * np.log2(LOOSEST / grid.epsilon)
+        + effect * settings.batch_by_epochs * np.log2(grid.epochs / 8)
     )
-    best_rate = rates.mean() + world.rate_by_batch * (sizes - middle)
+    best_rate = rates.mean() + settings.rate_by_batch * (sizes - middle)
     loss = (
-        (world.small_bound_cost * difficulty * effect + world.constant_cost) * below
-        + world.slope * (bounds.max() - bounds)
-        + world.cliff * (bounds > norms)
-        + world.ridge * (bounds - norms + sizes - middle) ** 2
-        + world.large_bound_cost * (1 + world.narrowing * difficulty) * above
-        + world.batch_cost * (sizes - best_size) ** 2
-        + world.rate_cost * (rates - best_rate) ** 2
+        (settings.small_bound_cost * difficulty * effect + settings.constant_cost) * below
+        + settings.slope * (bounds.max() - bounds)
+        + settings.cliff * (bounds > norms)
+        + settings.ridge * (bounds - norms + sizes - middle) ** 2
+        + settings.large_bound_cost * (1 + settings.narrowing * difficulty) * above
+        + settings.batch_cost * (sizes - best_size) ** 2
+        + settings.rate_cost * (rates - best_rate) ** 2
     )
-    reached = 90 - world.level * difficulty - world.shrinkage**difficulty * loss
-    # Softly below the ceiling: at a distance of d points below it, a point more adds 1 - exp(-d / 3).
-    if world.ceiling < 100:
-        reached = world.ceiling - 3 * np.log1p(np.exp((world.ceiling - reached) / 3))
-    exact: Array = np.maximum(reached, world.chance)
+    reached = 90 - settings.level * difficulty - settings.shrinkage**difficulty * loss
+    # Smoothly below the ceiling: at d points below it, one more point adds 1 - exp(-d / 3).
+    if settings.ceiling < 100:
+        reached = settings.ceiling - 3 * np.log1p(np.exp((settings.ceiling - reached) / 3))
+    exact: Array = np.maximum(reached, settings.chance)
     return exact
