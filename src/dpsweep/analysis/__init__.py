@@ -1,1 +1,1 @@
-"""Reads result files into tidy frames and computes the paper's statistics. No torch here."""
+"""Tidy frames of result files, and the paper's statistics. This package does not import torch."""

@@ -1,4 +1,4 @@
-"""The audit of a study: what was found in every setting, and what follows."""
+"""The results of a study's privacy audit, and the verdict on its claimed epsilons."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
 
 BOUNDS = ["lower_bound", "curve_bound", "noise_bound"]
-"""Columns of measured epsilons: of (epsilon, delta) alone, of the trade-off curve, of the noise itself."""
+"""Columns of measured epsilons: from (epsilon, delta) alone, from the trade-off curve, from the noise."""
 COLUMNS = [
     "epsilon", *BOUNDS, "consistent", "confidence", "p_value", "canaries", "guesses", "correct",
     "curve_p_value", "curve_guesses", "curve_correct", "noise_at_most",
@@ -20,13 +20,13 @@ COLUMNS = [
 
 
 class AuditFailedError(DpsweepError):
-    """Training gives away more than is claimed."""
+    """An audit whose measured epsilon is above the claimed one."""
 
 
 def load_audit(study: Study, paths: Paths) -> pd.DataFrame:
-    """Read what the audit found: one row per setting, batch size by batch size.
+    """Read the audit's results: one row per setting, batch size by batch size.
 
-    Columns: ``epsilon`` (claimed), ``lower_bound`` (measured, whatever the mechanism is; holds with
+    Columns: ``epsilon`` (claimed), ``lower_bound`` (measured, for any mechanism; holds with
     probability ``confidence``), ``curve_bound`` (from the trade-off curve) and ``noise_bound`` (from
     the noise itself, with 99.9 % confidence; see `dpsweep.privacy.audited_noise`), ``consistent``
     (none refutes the claim), ``p_value`` (of the guesses under the claim), ``canaries, guesses, correct``,
@@ -74,7 +74,7 @@ def _row(cell: Cell, paths: Paths) -> dict[str, object]:
 
 
 def verdict(audit: pd.DataFrame) -> str:
-    """Say in one sentence whether the claimed epsilons stand."""
+    """Return one sentence: does the audit refute a claimed epsilon?"""
     refuted = audit[~audit["consistent"]]
     largest = float(audit[BOUNDS].div(audit["epsilon"], axis=0).to_numpy().max())
     if refuted.empty:
@@ -91,7 +91,7 @@ def verdict(audit: pd.DataFrame) -> str:
 
 
 def check_audit(audit: pd.DataFrame) -> None:
-    """Pass where every claim stands.
+    """Raise an error if the audit refutes a claimed epsilon.
 
     Raises:
         AuditFailedError: a lower bound exceeds the claimed epsilon.

@@ -1,8 +1,8 @@
-"""Compare trials with the prepared files of today, and refuse what was trained for others.
+"""Comparison of trials with the current prepared files: trials of other data, weights or noise are refused.
 
-The names of files tell the settings that they were made for (`dpsweep.study.fingerprints.MadeFor`). What no
-name can tell is here: that the data, the weights or the noise have been made again since, with another
-content, and a file of trials is from before, or was put back from a backup.
+File names contain the settings that the files were made for (`dpsweep.study.fingerprints.MadeFor`). They do
+not show that the content of data, weights or noise has changed since. A file of trials may be older than
+this change, or restored from a backup.
 """
 
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 MADE_FROM = ["data_checksum", "classes_checksum", "backbone_checksum", "trainer_version"]
-"""Columns of ``trials.parquet`` that tell what a trial was made from."""
+"""Columns of ``trials.parquet`` that identify the inputs of a trial."""
 COMPARED = ["train_size", "steps", "noise_multiplier", *MADE_FROM]
-"""Columns that must be as in the prepared files of today."""
+"""Columns that must agree with the current study and prepared files."""
 
 
 class FormerResultsError(DpsweepError):
-    """Results of other data, weights or noise than those of today."""
+    """Results of other data, weights or noise than the current ones."""
 
 
 class _Fact(NamedTuple):
-    """The value that a column must hold, and its source."""
+    """The required value of a column, and its source."""
 
     value: Any
     source: str
@@ -38,28 +38,28 @@ class _Fact(NamedTuple):
 def current_trials(
     study: Study, paths: Paths, trials: pd.DataFrame, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """The trials that were trained for what is prepared today.
+    """Return the trials that were trained for the current data, weights and noise.
 
-    N and T are compared with the study; sigma and the checksums of data, classes and weights with the files
-    that hold them, as far as these are there.
+    N and T are compared with the study. Sigma and the checksums of data, classes and weights are compared
+    with the prepared files that exist.
 
     Args:
         study: the study.
         paths: its files.
         trials: a row per trial, with ``problem``, ``cell`` (the cell's name) and `COMPARED`.
-        missing: files of other trials are added to it, and their rows left out.
+        missing: the files of outdated trials are added to it, and their rows left out.
 
     Raises:
-        FormerResultsError: some were trained for something else, and ``missing`` is None.
+        FormerResultsError: a trial is outdated, and ``missing`` is None.
     """
-    today = _Today(study, paths)
+    expected = _ExpectedValues(study, paths)
     differing: dict[Cell, str] = {}
     rows = trials[["problem", "cell", *COMPARED]].drop_duplicates()
     for problem, name, *found in rows.itertuples(index=False, name=None):
         cell = Cell.parse(problem, name)
-        expected = today.facts(cell)
+        facts = expected.facts(cell)
         for column, value in zip(COMPARED, found, strict=True):
-            fact = expected.get(column)
+            fact = facts.get(column)
             if fact is not None and value != fact.value:
                 differing.setdefault(cell, f"{column} {value}; {fact.source} has {fact.value}")
     if not differing:
@@ -78,8 +78,8 @@ def current_trials(
     return trials[kept]
 
 
-class _Today:
-    """The settings that the trials of a study must have been trained for."""
+class _ExpectedValues:
+    """The values that the trials of a study must have."""
 
     def __init__(self, study: Study, paths: Paths) -> None:
         self._study, self._paths = study, paths
@@ -87,7 +87,7 @@ class _Today:
         self._noise = cache(_noise)
 
     def facts(self, cell: Cell) -> dict[str, _Fact]:
-        """By column, as far as they are known."""
+        """Return the known values by column."""
         dataset = self._study.problems[cell.problem].dataset
         steps = self._study.steps(dataset, cell.epochs, cell.batch_size)
         noise = self._paths.noise(self._study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
@@ -99,25 +99,23 @@ class _Today:
         }
 
     def _inputs(self, problem: str) -> Iterator[tuple[str, _Fact]]:
-        """The data and the weights of a problem."""
+        """Yield the required checksums and trainer version of a problem, by column."""
         parts, paths = self._study.problems[problem], self._paths
         yield "trainer_version", _Fact(TRAINER_VERSION, "this version of dpsweep")
         data, weights = paths.dataset(parts.dataset), paths.backbone(parts.backbone)
         checksums = {}
         for column, folder in (("data_checksum", data), ("backbone_checksum", weights)):
-            content = _read(folder / "metadata.json")
-            if content:
+            file = folder / "metadata.json"
+            if content := _read(file):
                 checksums[column] = content["checksum"]
-                yield column, _Fact(content["checksum"], str(folder / "metadata.json"))
-            if content and folder == data:
-                where = str(folder / "metadata.json")
-                yield "classes_checksum", _Fact(fingerprint(content["classes"]), where)
+                yield column, _Fact(content["checksum"], str(file))
+                if folder == data:
+                    yield "classes_checksum", _Fact(fingerprint(content["classes"]), str(file))
         if self._study.features(problem) is None:
             return
-        # Trials read the features in the place of the dataset; these tell what they were computed from.
+        # Trials read the features instead of the dataset; their metadata records the data and weights.
         file = paths.features(parts.dataset, parts.backbone) / "metadata.json"
-        content = _read(file)
-        if content:
+        if content := _read(file):
             of = content["features"]
             former = [
                 name
@@ -138,7 +136,7 @@ def _noise(file: Path) -> dict[str, _Fact]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The content of a prepared file; nothing where it is not there, for data may be removed for its size."""
+    """Return the content of a prepared file; empty if absent, because users remove data to save space."""
     try:
         return read_checked_json(file)
     except FileNotFoundError:

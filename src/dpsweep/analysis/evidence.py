@@ -1,21 +1,21 @@
-"""From comparisons to verdicts: mean effects, intervals that hold together, and what they exclude.
+"""Verdicts on the tuning rules: mean effects, simultaneous intervals, and the decision rule.
 
 Two means, each with an interval, answer two questions:
 
-- *Here*: does the rule hold for these problems? The units are the problems, or the pairs of problems that are
-  compared, each with the mean over its comparisons (at several epsilons, say): those share data, network and
-  test set. Each unit counts the same. Each group of datasets has a variance of its own (Welch 1947), with
-  Satterthwaite's (1946) degrees of freedom; groups with one unit are put together. The error is at least what
-  the test set alone makes of it (`dpsweep.analysis.rules.variance_of_test_set`).
-- *Other datasets*: would it hold on another dataset? The datasets are the units, a single number each.
-  Those that share examples count as one, as do those that a comparison has side by side.
+- *Here*: does the rule hold for these problems? The units are the problems, or the compared pairs of
+  problems. A unit's effect is the mean over its comparisons (for example at several epsilons), which share
+  data, network and test set. All units have equal weight. Each group of datasets has its own variance (Welch
+  1947), with Satterthwaite's (1946) degrees of freedom; groups with one unit are merged. The error is at
+  least the error from the test set alone (`dpsweep.analysis.rules.variance_of_test_set`).
+- *Other datasets*: would it hold on another dataset? The units are the datasets, with one number each.
+  Datasets that share examples, or that are compared with each other, count as one.
 
-All intervals of a table hold together with 95 % (Bonferroni). So every verdict that is read off them is
-right at the same time with at least that probability:
+All intervals of a table hold at the same time with 95 % (Bonferroni). So all verdicts of the table are right
+at the same time with at least that probability:
 
-- *supported*: the whole interval is above the margin, the smallest effect worth speaking of (half a point,
-  or a tenth of a point per halving), and above the standard error of the cells that are the reference; and
-  most units are above the margin, so that no single one carries the verdict;
+- *supported*: the whole interval is above the margin (the smallest relevant effect: half a point, or a tenth
+  of a point per halving), and above the standard error of the reference cells; and most units are above the
+  margin, so that no single unit decides the verdict;
 - *contradicted*: the whole interval is below minus the larger of these two, and most units are below minus
   the margin;
 - *no difference*: the whole interval is within the margin, and so are most units;
@@ -37,13 +37,13 @@ from dpsweep.analysis.grids import CONDITIONS, Array, Grid
 from dpsweep.analysis.rules import RULES, Comparison, Rule
 
 FEWEST_UNITS = 4
-"""With fewer problems, or pairs of problems, there is no verdict about this study."""
+"""The fewest problems, or pairs of problems, for a verdict on this study."""
 FEWEST_DATASETS = 3
-"""With fewer there is no verdict about other datasets."""
+"""The fewest separate datasets for a verdict on other datasets."""
 LEVEL = 0.05
 """Probability that any interval of a table misses its effect."""
 POWER = 0.8
-"""Probability with which the smallest visible effect is found."""
+"""Probability of detecting the smallest visible effect."""
 NOT_RESOLVED = "not resolved"
 COLUMNS = ["rule", *CONDITIONS, "found", "reference_at", "seeds", "effect", "unit"]
 Strings = npt.NDArray[np.str_]
@@ -56,9 +56,9 @@ class Mean:
     effect: Array
     error: Array
     degrees: Array
-    """of freedom of the error"""
+    """Degrees of freedom of the error."""
     units: Array
-    """the effects that it is the mean of, shape (..., units)"""
+    """The effects of the units, shape (..., units)."""
 
     def interval(self, level: float) -> tuple[Array, Array]:
         """Return the t interval that misses the effect with probability ``level``."""
@@ -72,17 +72,17 @@ class Mean:
         return visible
 
     def verdict(self, margin: float, threshold: float | Array, level: float) -> Strings:
-        """Return what the interval says of the rule.
+        """Return the verdict that the interval and the units give on the rule.
 
         Args:
-            margin: the smallest effect worth speaking of.
+            margin: the smallest relevant effect.
             threshold: the effect above which a rule is supported, at least the margin.
             level: probability that the interval misses the effect.
         """
         lower, upper = self.interval(level)
         above, below = ((sign * self.units > margin).sum(axis=-1) for sign in (1, -1))
         most = self.units.shape[-1] / 2
-        said: Strings = np.select(
+        verdicts: Strings = np.select(
             [
                 (lower > threshold) & (above > most),
                 (upper < -threshold) & (below > most),
@@ -93,7 +93,7 @@ class Mean:
             ["supported", "contradicted", "no difference"],
             NOT_RESOLVED,
         )
-        return said
+        return verdicts
 
 
 def mean_here(
@@ -108,8 +108,8 @@ def mean_here(
     Args:
         effects: shape (..., units); their noise is independent.
         groups: the group of datasets of every unit: 0, 1, ...
-        test_errors: the standard errors that come from the test set alone, shape as that of the effects.
-            What units differ by has them in it; with few units it may be too little by chance.
+        test_errors: the standard errors from the test set alone, same shape as the effects. The variance
+            between units includes them, but with few units it may be too small by chance.
 
     Returns:
         None with fewer than two units.
@@ -121,7 +121,7 @@ def mean_here(
     variances = np.stack([effects[..., unit].var(axis=-1, ddof=1) for unit in units])
     totals = (sizes * variances.T).T
     total, squares = totals.sum(axis=0), np.tensordot(1 / (sizes - 1), totals**2, axes=1)
-    # Units that agree exactly leave no error.
+    # If all units agree exactly, the variance is 0.
     degrees = np.where(squares > 0, total**2 / np.where(squares > 0, squares, 1), len(groups) - 1)
     least = np.broadcast_to(np.square(test_errors), effects.shape).sum(axis=-1)
     error = np.sqrt(np.maximum(total, least)) / len(groups)
@@ -129,7 +129,7 @@ def mean_here(
 
 
 def _strata(groups: Sequence[int]) -> list[npt.NDArray[np.intp]]:
-    """Return the units of each group; those that are alone in theirs are put together."""
+    """Return the units of each group; groups with a single unit are merged."""
     members = [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
     alone = [each for each in members if len(each) == 1]
     several = sorted((each for each in members if len(each) > 1), key=len)
@@ -166,15 +166,15 @@ def _means_of_groups(effects: Array, groups: Sequence[int]) -> Array:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a study says of one rule; see the module.
+    """The evidence of a study on one rule; see the module.
 
     Attributes:
         rule: the rule.
         comparisons: those with an effect.
         groups: the group of datasets of each unit: a problem, or a pair of problems.
         units: the mean effect of each unit, shape (..., units).
-        effect: the mean effect, shape (...), whether it has an interval or not; NaN without comparisons.
-        here: the mean effect over units, None where there are too few for an interval.
+        effect: the mean effect, shape (...), also without an interval; NaN without comparisons.
+        here: the mean effect over units; None if there are too few units for an interval.
         elsewhere: the same with datasets as units.
     """
 
@@ -190,7 +190,7 @@ class Evidence:
     def of(
         cls, rule: Rule, comparisons: Iterable[Comparison], related: Iterable[tuple[str, str]]
     ) -> "Evidence":
-        """Gather the comparisons of a rule; ``related`` are pairs of datasets that share examples."""
+        """Return the evidence from comparisons; ``related`` are pairs of datasets that share examples."""
         known = [each for each in comparisons if not np.isnan(each.effect).any()]
         if not known:
             return cls(rule, [], [], np.empty(0), np.array(np.nan), None, None)
@@ -201,12 +201,15 @@ class Evidence:
             [grid.dataset for each in own for grid in each.grids] for own in members.values()
         ]
         groups = groups_of_datasets(datasets, related)
-        effects = np.stack(
-            [np.mean([each.effect for each in own], axis=0) for own in members.values()], axis=-1
-        )
-        errors = np.stack(
-            [np.mean([each.test_error for each in own], axis=0) for own in members.values()],
-            axis=-1,
+        effects, errors = (
+            np.stack(
+                [
+                    np.mean([getattr(each, name) for each in own], axis=0)
+                    for own in members.values()
+                ],
+                axis=-1,
+            )
+            for name in ("effect", "test_error")
         )
         enough = len(members) >= FEWEST_UNITS
         many = enough and len(set(groups)) >= FEWEST_DATASETS
@@ -217,14 +220,14 @@ class Evidence:
 
     @property
     def threshold(self) -> Array:
-        """The effect above which the rule is supported: its margin, or the noise if that is larger."""
+        """The effect above which the rule is supported: the larger one of its margin and the noise."""
         noise = [each.noise for each in self.comparisons]
         threshold: Array = np.maximum(self.rule.margin, np.mean(noise, axis=0) if noise else 0.0)
         return threshold
 
     @property
     def needs(self) -> tuple[str, str]:
-        """Name what there is too little of for a verdict, and on what the verdict would be ("": any)."""
+        """The missing evidence, and the verdict that lacks it: on "other datasets", or any verdict ("")."""
         units, datasets = len(self.groups), len(set(self.groups))
         if units < FEWEST_UNITS:
             return f"{units} of {FEWEST_UNITS} {self.rule.unit_name}", ""
@@ -233,20 +236,21 @@ class Evidence:
         return "", ""
 
     def verdict(self, level: float) -> Strings:
-        """Return the verdicts, shape (...); about this study only they end with "here"."""
+        """Return the verdicts, shape (...). A verdict on this study only ends with "here"."""
         shape = np.shape(self.comparisons[0].effect) if self.comparisons else ()
-        said = np.full(shape, NOT_RESOLVED, dtype="U32")
+        verdicts = np.full(shape, NOT_RESOLVED, dtype="U32")
         for mean, ending in ((self.here, " here"), (self.elsewhere, "")):
             if mean is not None:
                 found = mean.verdict(self.rule.margin, self.threshold, level)
-                said = np.where(found != NOT_RESOLVED, np.char.add(found, ending), said)
-        return said
+                decided = np.char.add(found, ending)
+                verdicts = np.where(found != NOT_RESOLVED, decided, verdicts)
+        return verdicts
 
 
 def gather(
     comparisons: Mapping[str, Sequence[Comparison]], related: Iterable[tuple[str, str]] = ()
 ) -> tuple[list[Evidence], float]:
-    """Return the evidence on every rule, and the level of each interval, so that all hold together.
+    """Return the evidence on every rule, and the level of each interval (Bonferroni).
 
     Args:
         comparisons: from `compare`.
@@ -269,12 +273,12 @@ def compare(grids: Sequence[Grid], corrected: bool = True) -> dict[str, list[Com
 
 
 def comparison_table(comparisons: Mapping[str, Sequence[Comparison]]) -> pd.DataFrame:
-    """Return one row per comparison; effects are positive as the rule says.
+    """Return one row per comparison; an effect is positive if it agrees with the rule.
 
-    Columns: ``rule``, the conditions (all values where they differ within the comparison, from easy to
+    Columns: ``rule``, the conditions (all values if they differ within the comparison, from easy to
     hard), ``found`` (in the same order), ``reference_at`` (the end of the grid at which the easiest
     condition's best value lies), ``seeds`` (the fewest), ``effect`` and ``unit``. An effect is NaN
-    where a grid has a single seed.
+    if a grid has a single seed.
     """
     rows = [
         {"rule": rule.key} | comparison.row | {"unit": rule.unit}

@@ -1,8 +1,8 @@
 """Result files as tidy frames: trials, optimizer steps, gradient norms; checks of frames from elsewhere.
 
-Every loader takes an optional list ``missing``. Without it an absent file is an error that says
-how to make it; with it the absent files are noted there and the frame holds what is present, so
-that a study can be looked at while it runs.
+Every loader takes an optional list ``missing``. Without it, an absent file is an error whose message
+names the command that makes the file. With it, absent files are added to the list, and the frame contains
+the present ones: so a running study can be inspected.
 """
 
 import math
@@ -22,7 +22,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Panel, Selection
 
-# What the statistics read; the other columns of trials.parquet stay in the problem's table.
+# The columns that the statistics use; all other columns of trials.parquet are in the problem's table.
 TRIAL_COLUMNS = [
     "dataset", "backbone", "method", "optimizer", "epsilon", "delta", "epochs", "batch_size",
     "full_batch", "train_size", "steps", "clipping", "clipping_bound", "learning_rate", "seed",
@@ -30,12 +30,12 @@ TRIAL_COLUMNS = [
 ]  # fmt: skip
 STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
 MADE_FOR = b"made_for"
-"""In the metadata of a problem's table: see `table_made_for`."""
+"""The metadata key of a problem's table that holds `table_made_for`."""
 NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
 
 
 class MissingResultsError(DpsweepError):
-    """Results that a figure or table needs and that are not there."""
+    """Absent results that a figure or table needs."""
 
 
 def load_trials(
@@ -52,16 +52,16 @@ def load_trials(
 
     Args:
         study: the study.
-        paths: where results lie.
-        cells: whose trials; each is read once.
+        paths: its files.
+        cells: the cells to read; each is read once.
         missing: absent files are added to it; see the module.
         also: further columns.
 
     Raises:
-        FormerResultsError: a cell was trained for other data, weights or noise than those of today, and
+        FormerResultsError: a cell was trained for other data, weights or noise than the current ones, and
             ``missing`` is None.
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
-        UnreadableResultsError: a file lacks a column, or holds no best trial.
+        UnreadableResultsError: a file lacks a column, or no trial is marked best.
     """
     tables = {
         (cell.problem, cell.name): paths.cell_trials(study, cell) for cell in dict.fromkeys(cells)
@@ -86,13 +86,13 @@ def load_steps(
     """Read the optimizer steps of cells: one row per (trial, step), with ``problem`` and ``cell``.
 
     Args:
-        study: whose settings the files are made for.
+        study: the study.
         paths: its files.
         cells: of the study.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        missing: absent files are added to it; see the module.
 
     Raises:
-        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
+        FormerResultsError: a file is of other trials than the current ones, and ``missing`` is None.
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
@@ -111,17 +111,17 @@ def load_gradient_norms(
 ) -> pd.DataFrame:
     """Read per-example gradient norms: one row per (problem, epsilon, epochs, C, epoch, example).
 
-    All batch sizes of a selection compete for one file, so the batch size is a result here.
+    Batch sizes compete for one file, which holds the norms of the best one: so the batch size is a result.
 
     Args:
         study: the study.
-        paths: where its results lie.
-        selections: whose cells' norms; each file is read once.
+        paths: its files.
+        selections: the cells to read; each file is read once.
         epoch: whether to read the norms after every epoch, or after the last one only.
         missing: absent files are added to it; see the module.
 
     Raises:
-        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
+        FormerResultsError: a file is of other trials than the current ones, and ``missing`` is None.
         MissingResultsError: the norms have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
@@ -133,7 +133,7 @@ def load_gradient_norms(
     tables: dict[tuple[Any, ...], Path] = {}
     measured: dict[Path, list[Cell]] = {}
     for problem, epsilon, epochs, bound in keys:
-        # Two rules without a bound have two keys: no NaN equals another.
+        # A rule without a bound gets NaN. Two such rules have different keys, because NaN != NaN.
         number = float("nan") if isinstance(bound, str) else bound
         file = paths.gradient_norms(study, problem, epsilon, epochs, bound)
         tables[problem, epsilon, epochs, number] = file
@@ -150,13 +150,13 @@ def of_todays_trials(
     measured: Mapping[Path, Sequence[Cell]],
     missing: list[Path] | None,
 ) -> dict[tuple[Any, ...], Path]:
-    """The files that measure trials of today; those without a trial to compare with pass.
+    """Return the files that measure current trials; files without a trained cell are not checked.
 
     Args:
         study: the study.
         paths: its files.
         files: with a column ``trial_key``, by key.
-        measured: the cells that each is of.
+        measured: the cells that each file measures.
         missing: files of other trials are added to it; see the module.
 
     Raises:
@@ -188,9 +188,9 @@ def of_todays_trials(
 
 
 def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows of all frames under each other, with these columns and those of `seed_columns`.
+    """Concatenate frames, with these columns and those of `seed_columns`.
 
-    Frames without rows are left out: they know no types, and would take those of the others away.
+    Frames without rows are left out: their columns have no types, and would change those of the result.
     """
     filled = [frame for frame in frames if len(frame)]
     if not filled:
@@ -202,7 +202,7 @@ def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFram
 def stack_panels(
     panels: Sequence[Panel], numbers: Callable[[Panel], pd.DataFrame], columns: Sequence[str]
 ) -> pd.DataFrame:
-    """Compute the numbers of each panel, and `stack` them with ``panel`` (its position) and ``title``."""
+    """Compute the numbers of each panel, and `stack` them with ``panel`` (its index) and ``title``."""
     frames = [
         numbers(panel).assign(panel=place, title=panel.title) for place, panel in enumerate(panels)
     ]
@@ -210,7 +210,7 @@ def stack_panels(
 
 
 def seed_columns(points: pd.DataFrame) -> list[str]:
-    """The columns that hold a value for every seed alone: ``seed_1``, ``seed_2``, ..."""
+    """Return the names of the columns with one seed's values: ``seed_1``, ``seed_2``, ..."""
     return [name for name in points.columns if name.startswith("seed_")]
 
 
@@ -222,10 +222,10 @@ _ABOVE_ZERO = {"epsilon", "epochs", "batch_size", "clipping_bound", "lower"}
 
 
 def plain(frame: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
-    """A copy of a frame with those of some columns that it has as NumPy has them: numbers, or texts.
+    """Return a copy of a frame in which the named columns have NumPy types: numbers, or texts.
 
     Raises:
-        ValueError: a column has something else than numbers.
+        ValueError: a column of numbers contains something else.
     """
     copy = frame.reset_index(drop=True)
     for column in dict.fromkeys(each for each in columns if each in frame):
@@ -238,11 +238,10 @@ def plain(frame: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def in_order(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Sort a frame by columns that tell its rows apart; ``clipping`` says which rows may have no bound.
+    """Sort a frame by its key columns; rows whose ``clipping`` is not flat may lack a key.
 
     Raises:
-        ValueError: a row has no value of a key, or one that is not above 0 and has to be; or two rows have
-            the same ones.
+        ValueError: a row lacks a key or has one that must be above 0 and is not, or two rows have equal keys.
     """
     for column in keys:
         if (frame[column].isna() & (frame["clipping"] == "flat")).any():
@@ -261,10 +260,10 @@ def in_order(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def write_problem(study: Study, paths: Paths, problem: str) -> None:
-    """Write all trials of a problem, every column, as one table (the aggregate stage).
+    """Write all trials of a problem, with every column, as one table (the aggregate stage).
 
     Raises:
-        DpsweepError: as `load_trials`.
+        DpsweepError: see `load_trials`.
     """
     cells = study.problem_cells(problem)
     load_trials(study, paths, cells)
@@ -280,23 +279,13 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
 
 
 def table_made_for(study: Study, paths: Paths, problem: str) -> str:
-    """Hash of the cells that a problem's table is made from, with the settings that their names tell."""
+    """Return a hash of the file names of a problem's cells, which contain the cells' settings."""
     return fingerprint(
         [
             str(paths.cell_trials(study, cell).relative_to(paths.results))
             for cell in study.problem_cells(problem)
         ]
     )
-
-
-def _check_present(files: Iterable[Path], what: str) -> None:
-    absent = [file for file in files if not file.exists()]
-    if absent:
-        shown = "".join(f"\n  {file}" for file in absent[:5])
-        more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
-        raise MissingResultsError(
-            f"{len(absent)} {what} file(s) missing:{shown}{more}", (absent[0],)
-        )
 
 
 def read_all(
@@ -307,28 +296,32 @@ def read_all(
     what: str,
     last_epoch: bool = False,
 ) -> pd.DataFrame:
-    """Read columns of parquet files under each other, with key columns before them.
+    """Read columns of parquet files into one frame, with key columns before them.
 
     Args:
         files: to read, by the values of their key columns.
         columns: to read.
         key_columns: names of the key columns.
         missing: absent files are added to it; see the module.
-        what: what a file holds, for the message about absent ones.
+        what: the content of a file, for the message about absent ones.
         last_epoch: whether to keep only the rows of the largest ``epoch`` of each file.
 
     Raises:
         MissingResultsError: a file is absent, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column, or cannot be read.
     """
-    if missing is None:
-        _check_present(files.values(), what)
+    present = {key: file for key, file in files.items() if file.exists()}
+    absent = [file for key, file in files.items() if key not in present]
+    if missing is not None:
+        missing += absent
+    elif absent:
+        shown = "".join(f"\n  {file}" for file in absent[:5])
+        more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
+        raise MissingResultsError(
+            f"{len(absent)} {what} file(s) missing:{shown}{more}", (absent[0],)
+        )
     tables = []
-    for key, file in files.items():
-        if not file.exists():
-            assert missing is not None  # noqa: S101 (checked above)
-            missing.append(file)
-            continue
+    for key, file in present.items():
         table = read_rows(file, columns)
         if last_epoch:
             epochs = table.column("epoch")

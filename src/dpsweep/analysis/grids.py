@@ -1,4 +1,4 @@
-"""Accuracies over batch size and clipping bound, a grid for every (problem, epsilon, epochs)."""
+"""Grids of accuracies over batch size and clipping bound: one for every (problem, epsilon, epochs)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ CONDITIONS: tuple[Condition, ...] = (
 )  # fmt: skip
 """The conditions in which two grids may differ."""
 _PLACE: dict[Axis, int] = {"batch_size": -3, "clipping_bound": -2}
-"""The axis of a setting in arrays of shape (..., B, C, seeds)."""
+"""The position of each setting's axis in arrays of shape (..., B, C, seeds)."""
 
 
 @dataclass(frozen=True)
 class Grid:
     """Accuracies of one (problem, epsilon, epochs) over (B, C), at each cell's best learning rate.
 
-    Leading axes (...) are none for a study, and simulated studies in `dpsweep.analysis.power`.
+    A study has no leading axes (...). In `dpsweep.analysis.power` they are the simulated studies.
 
     Attributes:
         dataset, backbone, method, optimizer: the problem, by the names of the study.
@@ -35,12 +35,12 @@ class Grid:
         epochs: passes over the data.
         batch_size: the values of B, ascending; the full batch is a number here.
         clipping_bound: the values of C, ascending.
-        selection: accuracy in [0, 1] that choices are made by, shape (..., B, C, seeds), the first seed
-            first. NaN where a cell or a seed is absent.
+        selection: accuracy in [0, 1] that hyperparameters are chosen by, shape (..., B, C, seeds), the
+            first seed first. NaN if a cell or a seed is absent.
         accuracy: on the test set, same shape.
         tuning: selection accuracy of the first seed at every learning rate of the grid, ascending, shape
             (..., B, C, learning rates). NaN for a rate that was not tried.
-        test_size: test examples that ``accuracy`` is measured on.
+        test_size: number of test examples for ``accuracy``.
     """
 
     dataset: str
@@ -63,16 +63,16 @@ class Grid:
 
     @property
     def reached(self) -> float:
-        """Mean test accuracy of the cell that the rule of choice takes, over all seeds."""
+        """Mean test accuracy over all seeds of the chosen cell (`dpsweep.study.choice`)."""
         rows, columns = self.choice()
         return float(np.mean(at(self.accuracy.mean(axis=-1), rows, columns)))
 
     def choice(self) -> tuple[npt.NDArray[np.intp], ...]:
-        """Positions of B and C, each of shape (...), that the choice takes (`dpsweep.study.choice`)."""
+        """Return the positions of the chosen B and C, each of shape (...) (`dpsweep.study.choice`)."""
         return best(self.selection.mean(axis=-1))
 
     def among(self, axis: Axis, values: Iterable[float]) -> "Grid":
-        """Return this grid with some values of one axis only."""
+        """Return this grid restricted to some values of one axis."""
         wanted = set(values)
         kept = [place for place, value in enumerate(getattr(self, axis)) if value in wanted]
         changes: dict[str, Any] = {axis: tuple(getattr(self, axis)[place] for place in kept)}
@@ -81,7 +81,7 @@ class Grid:
         return replace(self, **changes)
 
     def complete(self, axis: Axis) -> set[float]:
-        """Return the values of one axis at which no cell and no seed is absent."""
+        """Return the values of one axis that have all cells and seeds."""
         columns = np.moveaxis(self.selection, _PLACE[axis], 0)
         return {
             value
@@ -91,15 +91,15 @@ class Grid:
 
 
 def mean_without(values: Array, seed: int) -> Array:
-    """Return the mean over the last axis (seeds) without one of them, by its position."""
+    """Return the mean over the last axis (seeds), without the seed at one position."""
     mean: Array = np.delete(values, seed, axis=-1).mean(axis=-1)
     return mean
 
 
 def without_diverged(accuracy: Array) -> Array:
-    """Replace seeds that are far below the best one of their cell by the mean of the cell's others.
+    """Replace seeds that are far below the best seed of their cell by the mean of the cell's other seeds.
 
-    Far is 5 points, and ten times the usual scatter of a cell: the median over the cells of a grid.
+    Far means more than 5 points, and more than ten times the median scatter of the grid's cells.
 
     >>> cells = np.array([[[0.80, 0.81, 0.02], [0.79, 0.78, 0.79], [0.77, 0.78, 0.78]]])
     >>> without_diverged(cells).round(3)[0, 0].tolist()
@@ -129,7 +129,7 @@ def best(accuracy: Array) -> tuple[npt.NDArray[np.intp], ...]:
     (0, 1)
 
     Args:
-        accuracy: shape (..., B, C). NaN is never chosen, unless there is nothing else.
+        accuracy: shape (..., B, C). NaN is chosen only if all values are NaN.
 
     Returns:
         Two arrays of shape (...).
@@ -152,15 +152,15 @@ def at_each(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.i
 
 
 def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> list[Grid]:
-    """Return all private grids of flat clipping in the trials, without those that have no accuracy.
+    """Return all private grids of flat clipping in the trials that have an accuracy.
 
-    Cells of a grid may have unlike numbers of seeds, while a study is extended. Then the grid has the
+    While a study is extended, cells of a grid may have different numbers of seeds. Then the grid has the
     seeds that all cells with more than one seed share.
 
     Args:
         trials: a row per trial, as `dpsweep.analysis.frames.load_trials` reads them.
-        test_sizes: test examples of each dataset, by name; a dataset that is not there has no noise of
-            its test set.
+        test_sizes: number of test examples by dataset name; for other datasets, noise of the test set
+            is ignored.
     """
     if trials.empty:
         return []
@@ -168,29 +168,15 @@ def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> 
     found = []
     for conditions, group in private.groupby(list(CONDITIONS)):
         dataset, backbone, method, optimizer, epsilon, epochs = conditions
-        sizes, bounds = (np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound"))
+        cells = {axis: np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound")}
         tuned = with_shared_seeds(repeats(group))
         first = group[group["seed"] == group["seed"].min()].drop_duplicates("trial_key")
-
-        def table(
-            rows: pd.DataFrame, last: str, value: str,
-            sizes: npt.NDArray[np.int64] = sizes, bounds: Array = bounds,
-        ) -> Array:  # fmt: skip
-            axes = [sizes, bounds, np.sort(rows[last].unique())]
-            names = ["batch_size", "clipping_bound", last]
-            values = np.full([len(axis) for axis in axes], np.nan)
-            places = [
-                np.searchsorted(axis, rows[name]) for axis, name in zip(axes, names, strict=True)
-            ]
-            values[tuple(places)] = rows[value]
-            return values
-
         grid = Grid(
             str(dataset), str(backbone), str(method), str(optimizer), float(epsilon), int(epochs),
-            tuple(map(int, sizes)), tuple(map(float, bounds)),
-            table(tuned, "seed", "selection_accuracy"),
-            table(tuned, "seed", "macro_accuracy"),
-            table(first, "learning_rate", "selection_accuracy"),
+            tuple(map(int, cells["batch_size"])), tuple(map(float, cells["clipping_bound"])),
+            _table(tuned, cells, "seed", "selection_accuracy"),
+            _table(tuned, cells, "seed", "macro_accuracy"),
+            _table(first, cells, "learning_rate", "selection_accuracy"),
             (test_sizes or {}).get(str(dataset), math.inf),
         )  # fmt: skip
         if not np.isnan(grid.selection).all():
@@ -198,8 +184,16 @@ def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> 
     return found
 
 
+def _table(rows: pd.DataFrame, cells: dict[str, Array], last: str, value: str) -> Array:
+    """Return a column of the rows as an array of shape (B, C, values of ``last``), NaN if absent."""
+    axes = cells | {last: np.sort(rows[last].unique())}
+    values = np.full([len(axis) for axis in axes.values()], np.nan)
+    values[tuple(np.searchsorted(axis, rows[name]) for name, axis in axes.items())] = rows[value]
+    return values
+
+
 def with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the seeds that all cells with two seeds or more share, if those are two or more."""
+    """Keep the seeds that all cells with two or more seeds share; keep all if they share fewer than two."""
     of_cells = tuned.groupby(CELL)["seed"].agg(set)
     several = [seeds for seeds in of_cells if len(seeds) > 1]
     shared = set.intersection(*several) if several else set()
@@ -207,7 +201,7 @@ def with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
 
 
 def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
-    """Return groups of two or more grids that agree in all conditions but one, that one ascending."""
+    """Return groups of two or more grids that differ in one condition only, in ascending order of it."""
     others = [name for name in CONDITIONS if name != condition]
     groups: dict[tuple[object, ...], list[Grid]] = {}
     for grid in found:
@@ -220,10 +214,10 @@ def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
 
 
 def with_common(group: Sequence[Grid], axis: Axis) -> list[Grid]:
-    """Return the grids with those values of an axis that all of them have complete.
+    """Restrict grids to the values of an axis that are complete in all of them.
 
-    Grids with fewer than two such values are left out. Fewer than two grids, or than two common values,
-    leave nothing to compare: then the list is empty.
+    Grids with fewer than two complete values are left out. The list is empty if fewer than two grids, or
+    fewer than two common values, remain.
     """
     present = [grid for grid in group if len(grid.complete(axis)) > 1]
     if len(present) < 2:

@@ -1,4 +1,4 @@
-"""Read the overlaps of the gradients of trials, for `dpsweep.theory`. Not private."""
+"""Loader of measured gradient overlaps of trials, for `dpsweep.theory`. Not private."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 
 PRIVACY = "not private"
-"""In the column ``privacy`` of every CSV that is made from these files."""
+"""The value of the column ``privacy`` in every CSV made from these files."""
 NOTE = "Not private: drawn from raw gradients of the training data."
-"""Under every figure that is."""
+"""The note under every figure made from these files."""
 
 _BATCH = ["seed", "epoch", "draw"]
 _SUMS = ["norm", "dot_smaller", "dot_larger", "dot_larger_units"]
@@ -31,9 +31,9 @@ class Overlap:
         cell: of the trial.
         seed: of the trial.
         epoch: from 0.
-        draw: of the batch, from 1.
+        draw: number of the batch, from 1.
         sums: of its gradients.
-        examples: how many.
+        examples: number of examples in the batch.
         batch_size: B, the expected batch size of the trial.
         noise_multiplier: sigma of the trial.
         dimension: d.
@@ -52,14 +52,14 @@ class Overlap:
     learning_rate: float
 
     def scaled(self, noise_multiplier: float) -> float:
-        """A noise multiplier for this batch: if it is smaller than B, noise an example stays the same."""
+        """Scale a noise multiplier to the size of this batch, so that noise per example stays the same."""
         return noise_multiplier * self.examples / self.batch_size
 
     def setting(self, noise_multiplier: float | None = None) -> tuple[ClippedSums, float, int]:
-        """The sums, the noise and the dimension that rules of `dpsweep.theory` take.
+        """Return the arguments of the rules of `dpsweep.theory`: sums, noise multiplier and dimension.
 
         Args:
-            noise_multiplier: sigma of a whole batch, by default that of the trial.
+            noise_multiplier: sigma for a batch of size B, by default that of the trial.
         """
         sigma = self.noise_multiplier if noise_multiplier is None else noise_multiplier
         return self.sums, self.scaled(sigma), self.dimension
@@ -71,14 +71,14 @@ def load_overlaps(
     """Read the overlaps of cells, in their order, then by seed, epoch and draw.
 
     Args:
-        study: whose settings the files are made for.
+        study: the study.
         paths: its files.
         cells: of the study.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        missing: absent files are added to it and left out. If it is None, they are an error.
 
     Raises:
-        FormerResultsError: they are of other trials than those of today, and ``missing`` is None.
-        MissingResultsError: they have not been measured, and ``missing`` is None.
+        FormerResultsError: a file is of other trials than the current ones, and ``missing`` is None.
+        MissingResultsError: overlaps have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
     measured = {paths.theory(study, cell): [cell] for cell in cells}

@@ -1,13 +1,13 @@
-"""Predictions of the best clipping bound, held against what was measured.
+"""Predictions of the best clipping bound, compared with measured best bounds.
 
 Three predictions come from the gradients of a trial (`dpsweep.theory`), each the median over its epochs
-and draws: C* of Theorem 4.1; C* with the noise held fixed at that of the problem's largest epsilon,
-which leaves the shift of the gradients alone (the paper's explanation); and the bound with the best
-direction, which is what counts for an optimizer that does not mind scale.
+and draws: C* of Theorem 4.1; C* with the noise of the problem's largest epsilon, so that only the shift of
+the gradients has an effect (the paper's explanation); and the bound with the best direction, which matters
+for scale-invariant optimizers.
 
-A prediction takes the value of the grid that is nearest to it, on a logarithmic scale. What it loses is
-the accuracy of the best bound of the grid minus that of this value. Correlations and losses have intervals
-over problems (`dpsweep.analysis.statistics`).
+Each prediction is rounded to the nearest value of the grid, on a logarithmic scale. Its loss is the accuracy
+of the best bound of the grid minus the accuracy of this value. Correlations and losses have intervals over
+problems (`dpsweep.analysis.statistics`).
 """
 
 from collections.abc import Iterable
@@ -46,18 +46,18 @@ _Key = tuple[str, float, int]
 
 @dataclass(frozen=True)
 class _Measured:
-    """One problem at one epsilon and batch size: accuracy over the grid of clipping bounds."""
+    """The accuracies of one problem at one epsilon and batch size, over the grid of clipping bounds."""
 
     setting: dict[str, Any]
-    """title, problem, epsilon, epochs and batch size, as they stand in a row"""
+    """Title, problem, epsilon, epochs and batch size, as in a row."""
     accuracy: dict[float, float]
-    """by clipping bound, learning rate tuned, mean over repeats"""
+    """Mean accuracy over repeats by clipping bound, with tuned learning rate."""
     best: float
     named: dict[str, float]
-    """accuracy by clipping rule without a bound, such as AUTO-S"""
+    """Accuracy by clipping rule without a bound, such as AUTO-S."""
 
     def nearest(self, bound: float) -> float:
-        """The value of the grid nearest to a bound; the smallest for 0."""
+        """Return the value of the grid nearest to a bound; the smallest value for 0."""
         if bound <= 0:
             return min(self.accuracy)
         return min(self.accuracy, key=lambda each: (abs(np.log(each / bound)), each))
@@ -66,21 +66,21 @@ class _Measured:
 def predicted_bounds(
     study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per (rule, problem, epsilon, batch size); rules are the predictions and fixed ones.
+    """Return one row per (rule, problem, epsilon, batch size); rules are predictions and fixed rules.
 
-    ``rank_correlation`` (Spearman, of predicted and measured bounds) and ``mean_lost`` are those of the rule
-    over all its rows, its ``settings``; 95% intervals are over its ``problems``. ``predicted`` of a fixed
-    rule is its bound, NaN where it has none.
+    ``rank_correlation`` (Spearman, of predicted and measured bounds) and ``mean_lost`` summarise all rows of
+    a rule, its ``settings``; 95% intervals are over its ``problems``. For a fixed rule, ``predicted`` is its
+    bound, or NaN if it has none.
 
     Args:
         study: the study that has the figure.
-        paths: where its results lie.
-        figure: whose panels name the cells.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        paths: its files.
+        figure: the figure; its panels select the cells.
+        missing: absent files are added to it and left out. If it is None, they are an error.
 
     Raises:
         MissingResultsError: a file is absent, and ``missing`` is None.
-        UnreadableResultsError: a file does not hold what it should.
+        UnreadableResultsError: a file lacks a column, or no trial is marked best.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
     for panel in figure.panels:
@@ -111,12 +111,12 @@ def predicted_bounds(
 
 
 def _summed_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a rule with what they come to."""
+    """Add the summary columns of a rule to its rows."""
     correlation = jackknife(rows.dropna(subset=["predicted"]), _rank_correlation)
     lost = jackknife(rows, lambda some: some["lost"].mean())
     return rows.assign(
         rank_correlation=correlation.value,
-        # A correlation goes from -1 to 1, whatever its interval.
+        # The t interval of a correlation may exceed its range.
         rank_correlation_lower=np.clip(correlation.lower, -1, 1),
         rank_correlation_upper=np.clip(correlation.upper, -1, 1),
         mean_lost=lost.value,
@@ -128,7 +128,7 @@ def _summed_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rank_correlation(rows: pd.DataFrame) -> float:
-    """Spearman's, of predicted and measured bounds; NaN where one of them is the same everywhere."""
+    """Return Spearman's correlation of predicted and measured bounds; NaN if one of them is constant."""
     if rows["predicted"].nunique() < 2 or rows["measured"].nunique() < 2:
         return np.nan
     return float(stats.spearmanr(rows["predicted"], rows["measured"]).statistic)
@@ -137,16 +137,17 @@ def _rank_correlation(rows: pd.DataFrame) -> float:
 def _accuracies(
     study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
 ) -> dict[_Key, pd.DataFrame]:
-    """The tuned cells of a panel."""
+    """Return the tuned cells of a panel."""
     trials = load_trials(study, paths, study.cells(panel), missing)
     if trials.empty:
         return {}
     chosen = choose(trials, by=["problem", "epsilon", "batch_size", "clipping_bound"])
     chosen = chosen[chosen["selection_accuracy"].notna()]
     return {
-        (str(first["problem"]), float(first["epsilon"]), int(first["batch_size"])): rows
-        for _, rows in chosen.groupby(["problem", "epsilon", "batch_size"])
-        for first in [rows.iloc[0]]
+        (str(problem), float(epsilon), int(batch_size)): rows
+        for (problem, epsilon, batch_size), rows in chosen.groupby(
+            ["problem", "epsilon", "batch_size"]
+        )
     }
 
 
@@ -221,7 +222,7 @@ def _row(
 
 
 def _best_fixed(measured: list[_Measured]) -> float:
-    """The one bound with the highest mean accuracy over all problems."""
+    """Return the bound with the highest mean accuracy over all problems."""
     bounds = sorted({bound for each in measured for bound in each.accuracy})
     if not bounds:
         return np.nan

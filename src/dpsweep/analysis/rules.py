@@ -1,27 +1,27 @@
-"""The paper's tuning rules (its table 1) as questions about accuracy, and the comparisons that answer them.
+"""The paper's tuning rules (its table 1), and the comparisons that measure the accuracy gain of each rule.
 
-Each rule says: under a harder condition, move one setting (C or B) in a certain direction. The question
-is what a user gains who follows it. Take the value that was tuned under the easier condition, and tune
-the setting again under the harder one, once towards the rule's side of that value and once towards the
-other side, everything else tuned with it. The **gain of adapting** is the accuracy of the first choice
-minus that of the second, in percentage points:
+Each rule advises to move one setting (C or B) in a certain direction under a harder condition. To measure
+the gain of a user who follows the rule, take the value that was tuned under the easier condition. Tune the
+setting again under the harder one, once on the rule's side of this value and once on the other side, and
+tune all other settings too. The **gain of adapting** is the accuracy of the first choice minus the accuracy
+of the second, in percentage points:
 
     gain = max over {C >= C_easy} of accuracy(C) - max over {C <= C_easy} of accuracy(C)
 
-It is zero where there is nothing to gain: both sides contain the value itself, so if that is still the
-best, or one of many on a plateau, the two are equal whatever the shape of the accuracies is, and however
-much the level or the spread of accuracies differs between the conditions. It is positive where the rule's
-side holds something better, and negative where the other side does.
+The gain is zero if nothing can be gained. Both sides contain the value itself. So if it is still the best, or
+one of many on a plateau, both maxima are equal: for any shape of the accuracies, and any difference in their
+level or spread between the conditions. The gain is positive if the rule's side contains a better value, and
+negative if the other side does.
 
-The easier condition has trials of its own, so its choice has no part in the noise that is measured. Under
-the harder one, seeds that measure take no part in the choice (cross-fitting, see `dpsweep.study.choice`):
-each seed but the first is left out once, the others choose, and the one that was left out measures. A seed
-that diverged measures what the others of its cell do: a rare crash says nothing of the side it happens on.
+The easier condition has its own trials, so its choice is independent of the measured noise. Under the harder
+one, seeds that measure do not choose (cross-fitting, see `dpsweep.study.choice`): each seed but the first is
+left out once, the others choose, and the left-out seed measures. A diverged seed is replaced by the mean of
+its cell's other seeds, because a rare crash is no evidence about its side.
 
-What is left is a bias: noise chooses a reference that is not quite the best, and to replace it looks like a
-gain. It is estimated by the parametric bootstrap (Efron and Tibshirani 1993, section 10) and subtracted: the
-means of the cells are taken for the truth, noise of the measured size is added many times, and the mean
-effect of these simulated trials is compared with the effect that those means have without noise.
+A bias remains: noise selects a reference that is not quite the best, and replacing it looks like a gain.
+The bias is estimated by the parametric bootstrap (Efron and Tibshirani 1993, section 10) and subtracted. The
+bootstrap takes the means of the cells as the truth and adds noise of the measured size many times. The bias
+is the mean effect of these simulated trials minus the effect of the means without noise.
 
 docs/statistics.md compares this effect with others.
 """
@@ -55,25 +55,24 @@ Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]
 """Positions of B and of C."""
 SYMBOL: dict[Axis, str] = {"batch_size": "B", "clipping_bound": "C"}
 DRAWS, FEWEST_DRAWS = 200, 4
-"""Bootstrap draws for one study, and for each of many simulated ones: their noise averages out."""
+"""Bootstrap draws for one study, and the fewest for each of many simulated studies: noise averages out."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One piece of evidence for or against a rule.
+    """The measured effect of a rule in one series of grids.
 
     Attributes:
         grids: the grids that are compared, from the easiest condition to the hardest.
-        unit: what it is evidence about, whatever its epsilon and epochs: a problem, or a pair of problems.
-        found: the values that the rule of choice takes in each of them, in words.
-        effect: in the rule's unit, positive as the rule says; shape (...) as the grids'.
-        noise: the standard error of a cell's accuracy under the easiest condition, in the rule's unit, seeds
-            and test set together. A reference that is off by that much looks like a gain of that size; same
-            shape.
-        test_error: the standard error of the effect that comes from the test set alone
-            (`variance_of_test_set`); same shape.
+        unit: the problem, or pair of problems, that is compared; the same for all epsilons and epochs.
+        found: the chosen values of each grid, as text.
+        effect: in the rule's unit, positive if it agrees with the rule; shape (...) of the grids.
+        noise: the standard error of a cell's accuracy under the easiest condition, from seeds and test set,
+            in the rule's unit. A reference with such an error looks like a gain of that size; same shape.
+        test_error: the standard error of the effect from the test set alone (`variance_of_test_set`);
+            same shape.
         reference_at: the end of the grid at which the easiest condition's best value lies, or "". The
-            true best value may lie beyond it, and there is nothing to try on that side.
+            true best value may lie beyond it, where no value was tried.
     """
 
     grids: Sequence[Grid]
@@ -86,7 +85,7 @@ class Comparison:
 
     @property
     def row(self) -> dict[str, object]:
-        """As a row of a table: every condition (its values, where they differ), found, effect."""
+        """The row of a table: every condition (all its values, if they differ), found, effect."""
         conditions = {
             name: ", ".join(dict.fromkeys(_written(getattr(grid, name)) for grid in self.grids))
             for name in CONDITIONS
@@ -101,15 +100,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Rule:
-    """One claim of the paper's table. Two lines that say the same from both sides are one claim.
+    """One claim of the paper's table. Two lines that state a claim in both directions are one rule.
 
     Attributes:
         key: its name in files.
-        condition: the change that makes tuning harder, in words.
+        condition: the change that makes tuning harder, as text.
         implication: the advice for it.
-        effect: the measured quantity, in words.
+        effect: the measured quantity, as text.
         unit: of the effect.
-        margin: the smallest effect worth speaking of, in its unit.
+        margin: the smallest relevant effect, in its unit.
         changes: the condition that differs within a comparison; None for the rule about joint tuning.
         axis: the setting that the rule moves.
         side: the direction in which it moves.
@@ -127,15 +126,15 @@ class Rule:
 
     @property
     def unit_name(self) -> str:
-        """Name its units, in the plural."""
+        """The plural name of its units."""
         return "pairs of problems" if self.changes in ("dataset", "backbone") else "problems"
 
     def compare(self, grids: Sequence[Grid], corrected: bool = True) -> Iterator[Comparison]:
-        """Yield all comparisons that the grids of a study allow. No two of them share a trial.
+        """Yield all comparisons that the grids of a study allow. Two comparisons never share a trial.
 
         With several values of epsilon, or numbers of epochs, the easiest one is compared with all others,
-        and the effect is the slope through zero: points per halving. Of several datasets or
-        backbones the easiest and the hardest are compared, by the accuracy that they reach.
+        and the effect is the slope through zero: points per halving. With several datasets or backbones,
+        the easiest and the hardest one, by their best accuracy, are compared.
 
         Args:
             grids: of the study.
@@ -153,7 +152,7 @@ class Rule:
                 yield self._comparison(_from_easy_to_hard(series, self.changes), random)
 
     def gain(self, series: Sequence[Grid]) -> Array:
-        """Return what following the rule gains, as it is measured, in the rule's unit.
+        """Return the measured gain of following the rule, not bias-corrected, in the rule's unit.
 
         Args:
             series: grids from the easiest condition to the hardest; one for the rule about joint tuning.
@@ -165,7 +164,7 @@ class Rule:
         return gain
 
     def _distances(self, series: Sequence[Grid]) -> Array:
-        """Return how far the harder conditions are from the easiest one, in the unit of the effect."""
+        """Return the distances of the harder conditions from the easiest one, in the unit of the effect."""
         if self.changes not in ("epsilon", "epochs"):
             return np.ones(1)
         values = [getattr(grid, self.changes) for grid in series]
@@ -211,16 +210,16 @@ def bias(
     random: np.random.Generator,
     rates: bool,
 ) -> Array:
-    """Estimate by how much noise alone moves a gain; see the module.
+    """Estimate the bias of a gain from noise alone; see the module.
 
     Args:
-        gain: takes the grids of a comparison; what it returns is biased.
-        series: the grids that were measured.
+        gain: function of the grids of a comparison.
+        series: the measured grids.
         random: source of randomness.
-        rates: whether the gain looks at the learning rates.
+        rates: whether the gain depends on the learning rates.
 
     Returns:
-        Shape (...) as the grids', in the unit of the gain. NaN with a single seed.
+        Shape (...) of the grids, in the unit of the gain. NaN with a single seed.
     """
     studies = int(np.prod(series[0].accuracy.shape[:-3]))
     draws = max(FEWEST_DRAWS, DRAWS // studies)
@@ -229,7 +228,7 @@ def bias(
 
 
 def without_noise(grid: Grid) -> Grid:
-    """Return a grid whose seeds all have the mean of their cell, and rates what they were measured as."""
+    """Return a grid of two seeds that both have the mean of their cell; ``tuning`` stays as measured."""
     selection, accuracy = (
         np.broadcast_to(_mean(each)[..., np.newaxis], (*each.shape[:-1], 2))
         for each in (grid.selection, grid.accuracy)
@@ -244,7 +243,7 @@ def redrawn(grid: Grid, draws: int, random: np.random.Generator, rates: bool) ->
         grid: arrays of shape (..., B, C, seeds).
         draws: length of the new leading axis.
         random: source of randomness.
-        rates: whether ``tuning`` has new noise as well; else it stays without the leading axis.
+        rates: whether ``tuning`` gets new noise as well; otherwise it stays without the leading axis.
     """
 
     def noisy(values: Array, around: Array) -> Array:
@@ -263,13 +262,13 @@ def redrawn(grid: Grid, draws: int, random: np.random.Generator, rates: bool) ->
 
 
 def _mean(values: Array) -> Array:
-    """Return the mean of every cell over the seeds that did not tune it, or over the only one."""
+    """Return the mean of every cell over all seeds but the first (which tuned it), or its only seed."""
     values = without_diverged(values)
     return values[..., 1:].mean(axis=-1) if values.shape[-1] > 1 else values[..., 0]
 
 
 def slope_weights(distances: Array) -> Array:
-    """Return weights with which values at some distances add up to the least-squares slope through zero."""
+    """Return weights: the weighted sum of values at the distances is the least-squares slope through 0."""
     weights: Array = distances / (distances @ distances)
     return weights
 
@@ -278,13 +277,13 @@ def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Arra
     """Return the gain of moving a setting to one side instead of the other; see the module.
 
     Args:
-        easier: the grid whose best value is the reference.
+        easier: the grid that the reference is chosen from.
         harder: the grid in which the setting is tuned again; it has the same values of the axis.
         axis: the setting.
         side: the side that counts as positive.
 
     Returns:
-        Percentage points, shape (...). NaN with a single seed, since no seed is left to measure.
+        Percentage points, shape (...). NaN with a single seed, because none remains to measure.
     """
     if harder.seeds == 1:
         return np.full(harder.accuracy.shape[:-3], np.nan)
@@ -300,10 +299,10 @@ def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Arra
 
 
 def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
-    """Return the variance of a `gain_of_adapting` that comes from the test set, at most; squared points.
+    """Return an upper bound on the variance of a `gain_of_adapting` from the test set; squared points.
 
-    Two networks of accuracy p that err independently differ by a number of variance 2 p (1 - p) / n on n
-    test examples (binomial). Networks that are alike differ by less, and a cell does not differ from itself.
+    If two networks of accuracy p err independently on n test examples, the difference of their accuracies
+    has variance 2 p (1 - p) / n (binomial). It is smaller for similar networks, and 0 within a cell.
     """
     if harder.seeds == 1:
         return np.full(harder.accuracy.shape[:-3], np.nan)
@@ -317,18 +316,18 @@ def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
 
 
 def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[Cells, Cells]:
-    """Return the cells (B, C) that all seeds but one choose on both sides of every value of an axis.
+    """Return the cells (B, C) that all seeds but one choose on each side of every value of an axis.
 
     Returns:
-        The choice among values that are not larger, and among those that are not smaller, each as
-        positions of B and of C with shape (..., values). Ties go to the smallest.
+        The choice among values up to this one, and the choice among values from this one on, each as
+        positions of B and of C with shape (..., values). Ties go to the smallest value.
     """
     seen = mean_without(grid.selection, left_out)
     if axis == "batch_size":
         seen = np.swapaxes(seen, -1, -2)
     other, profile = seen.argmax(axis=-2), seen.max(axis=-2)
     places = np.arange(profile.shape[-1])
-    # A value is chosen on its left if no smaller one is as good, and on its right if no larger one is better.
+    # A value is the choice on its left if all smaller ones are worse, on its right if none is better.
     lead = np.maximum.accumulate(profile, axis=-1)
     ahead = np.concatenate(
         [np.ones_like(lead[..., :1], bool), lead[..., 1:] > lead[..., :-1]], axis=-1
@@ -356,14 +355,14 @@ def standard_error(grid: Grid) -> Array:
 
 
 def error_of_test_set(grid: Grid) -> Array:
-    """Return the standard error of an accuracy that comes from the test set: binomial; shape (...)."""
+    """Return the standard error of an accuracy from the test set alone (binomial); shape (...)."""
     accuracy = grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1)
     error: Array = np.sqrt(accuracy * (1 - accuracy) / grid.test_size)
     return error
 
 
 def _scatter(values: Array) -> Array:
-    """Return the standard deviation of seeds, as `pooled_variance` has it; NaN with a single seed."""
+    """Return the pooled standard deviation of seeds (`pooled_variance`); NaN with a single seed."""
     if values.shape[-1] == 1:
         return np.full(values.shape[:-3], np.nan)
     scatter: Array = np.sqrt(pooled_variance(values)[0])
@@ -371,10 +370,10 @@ def _scatter(values: Array) -> Array:
 
 
 def _likely_best(grid: Grid, axis: Axis) -> Array:
-    """Return weights of the values of an axis, shape (..., values): how likely each is the best.
+    """Return weights of the values of an axis by their likelihood to be the best, shape (..., values).
 
-    A value weighs exp(accuracy / standard error), where the accuracy is the highest mean over seeds at
-    this value, and the standard error of such a mean is pooled over the cells of the grid.
+    The weight is proportional to exp(accuracy / standard error). The accuracy is the highest mean over seeds
+    at this value. The standard error of such a mean is pooled over the cells of the grid.
     """
     mean = grid.selection.mean(axis=-1)
     profile = mean.max(axis=-1 if axis == "batch_size" else -2)
@@ -385,10 +384,10 @@ def _likely_best(grid: Grid, axis: Axis) -> Array:
 
 
 def gain_of_joint_tuning(grid: Grid) -> Array:
-    """Return what tuning C, B and the learning rate jointly gains over tuning one after the other.
+    """Return the gain of tuning C, B and the learning rate jointly over tuning one after the other.
 
-    One after the other: the learning rate at the middle B and C, then C with that rate, then B with both,
-    and the learning rate again. All choices are made with the first seed; the other seeds measure.
+    One after the other means: the learning rate at the middle B and C, then C at this rate, then B with both,
+    then the learning rate again. The first seed makes all choices; the other seeds measure.
 
     Returns:
         Percentage points, shape (...). NaN with a single seed.
@@ -446,7 +445,7 @@ def _from_easy_to_hard(series: Sequence[Grid], condition: Condition) -> list[Gri
 
 
 def _chosen(grid: Grid, axis: Axis) -> float:
-    """Return the value that the rule of choice takes (in simulated studies, that of the first)."""
+    """Return the chosen value (of the first study, if the grid has many simulated ones)."""
     position = grid.choice()[0 if axis == "batch_size" else 1]
     value: float = getattr(grid, axis)[np.ravel(position)[0]]
     return value

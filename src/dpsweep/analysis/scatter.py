@@ -1,9 +1,9 @@
-"""How far seeds scatter, and what they can tell: which differences are seen, and what is as good as the best.
+"""The scatter of seeds, the smallest visible difference, and the cells that are as good as the best.
 
 The scatter is the standard deviation of the seeds of a cell, pooled over the better half of the cells of a
-grid: the others cannot be chosen, and may scatter more (above the gradient norms) or less (near chance). A
-difference of two means is seen where scatter alone makes one so large, anywhere among all that are compared,
-in 5 % of studies at most (Bonferroni).
+grid. The other cells cannot be chosen, and may scatter more (above the gradient norms) or less (near chance).
+A difference of two means is visible if, by scatter alone, at most 5 % of studies have such a large one
+anywhere among their comparisons (Bonferroni).
 """
 
 import math
@@ -21,15 +21,15 @@ _ROUNDING = 1e-12
 
 
 def pooled_variance(values: Array) -> tuple[Array, Array]:
-    """Return the variance of seeds, pooled over the better half of the cells, and how many those are.
+    """Return the variance of seeds, pooled over the better half of the cells, and their number.
 
     >>> variance, cells = pooled_variance(np.array([[[0.5, 0.5], [0.6, 0.8], [0.9, 0.7]]]))
     >>> f"{variance:.3f}", int(cells)
     ('0.020', 2)
 
     Args:
-        values: accuracies, shape (..., B, C, seeds), of two seeds or more. Those of seeds that diverged are
-            replaced (`dpsweep.analysis.grids.without_diverged`).
+        values: accuracies, shape (..., B, C, seeds), of two or more seeds. Accuracies of diverged seeds
+            are replaced (`dpsweep.analysis.grids.without_diverged`).
 
     Returns:
         Two arrays of shape (...).
@@ -43,21 +43,21 @@ def pooled_variance(values: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Of the seeds of a cell: their standard deviation, and its degrees of freedom."""
+    """The standard deviation of the seeds of a cell, and its degrees of freedom."""
 
     deviation: float
     freedom: int
 
     @classmethod
     def of(cls, tuned: pd.DataFrame, column: str) -> "Scatter | None":
-        """Pool over all grids, each a problem at one epsilon.
+        """Pool the scatter over all grids; a grid is a problem at one epsilon.
 
         Args:
             tuned: a row per trial at its cell's best learning rate (`dpsweep.study.choice.repeats`).
             column: the accuracy.
 
         Returns:
-            None where no grid has two cells' worth of seeds: no cell has two of them.
+            None if no cell has two seeds.
         """
         squares, freedom = 0.0, 0
         for _, grid in tuned.groupby(["problem", "epsilon"]):
@@ -70,35 +70,34 @@ class Scatter:
         return cls(math.sqrt(squares / freedom), freedom) if freedom else None
 
     def visible(self, seeds: float, comparisons: int, chance: float = LEVEL) -> float:
-        """Return the smallest difference of two means that is seen among so many comparisons.
+        """Return the smallest visible difference of two means among several comparisons.
 
         >>> f"{Scatter(deviation=0.01, freedom=4).visible(seeds=3, comparisons=2):.4f}"
         '0.0227'
 
         Args:
-            seeds: number of seeds of either mean.
-            comparisons: number of differences that are looked at.
-            chance: probability that any of them looks so large, to the side that is looked at, where
-                there is none.
+            seeds: number of seeds of each mean.
+            comparisons: number of compared differences.
+            chance: probability that scatter alone makes any of them so large (one-sided).
         """
         quantile = float(student.isf(chance / comparisons, self.freedom))
         return quantile * self.deviation * math.sqrt(2 / seeds)
 
 
 def as_good_as_best(cells: pd.DataFrame, trials: pd.DataFrame) -> "pd.Series[bool]":
-    """Tell the best of some cells, and all that seeds do not tell from it, from those that are worse.
+    """Mark the best of some cells, and all cells that are not visibly worse.
 
-    This is the subset of Gupta (1965, "On some multiple decision (selection and ranking) rules"): where seeds
-    scatter alike in all cells, the one that is truly the best is in it with 95 %. So where it holds a single
-    cell, that one is better than each other beyond the scatter.
+    This is the subset of Gupta (1965, "On some multiple decision (selection and ranking) rules"). If seeds
+    scatter equally in all cells, it contains the truly best cell with probability 95 %. So if it contains a
+    single cell, this cell is better than all others beyond the scatter.
 
     Args:
-        cells: rows of `dpsweep.study.choice.summarise` or `choose`, which compare ``selection_accuracy``.
+        cells: rows of `dpsweep.study.choice.summarise` or `choose`, compared by ``selection_accuracy``.
         trials: a row per trial, of these cells and perhaps others.
 
     Returns:
-        One for each row of ``cells``. False for a cell without an accuracy (NaN), and for all where no cell
-        has two seeds: then nothing is known of the scatter.
+        One value for each row of ``cells``. False for a cell without an accuracy (NaN), and for all cells if
+        none has two seeds: then the scatter is unknown.
     """
     values = cells["selection_accuracy"].to_numpy(dtype=float)
     tuned = repeats(trials.merge(cells[CELL].drop_duplicates(), on=CELL))

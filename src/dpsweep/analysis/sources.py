@@ -1,8 +1,8 @@
-"""Find trials that were trained by other source code than today's.
+"""Detection of trials that were trained with other source code than the current one.
 
-A trial counts as it is until the trainer's version is raised: most edits of the sources change no result. But
-an edit of a clipping rule does, and nobody may think of the version. So trials record a checksum of the
-sources, and whoever reads them says how many have another.
+Trials stay valid until the trainer's version is raised, because most edits of the sources change no result.
+But an edit of a clipping rule does, and its author may forget to raise the version. So trials record a
+checksum of the sources, and readers report how many trials have a different one.
 """
 
 from pathlib import Path
@@ -18,17 +18,17 @@ _COLUMN = "trainer_sources"
 
 
 def other_sources(study: Study, paths: Paths) -> str:
-    """Say in a sentence how many cells have trials of other sources than those of today; '' for none.
+    """Return a sentence with the number of cells that have trials of other sources; '' for none.
 
-    Only the ends of the files are read, so that thousands of cells take a second. Trials that record no
-    sources are passed over, and so are files that are no parquet: their readers say so.
+    Only file footers are read, so thousands of cells take a second. Trials without recorded sources are
+    ignored. Files that are not parquet are ignored too: loading them reports the error.
     """
-    today, trained, former = sources(*TRAINER), 0, 0
+    current, trained, former = sources(*TRAINER), 0, 0
     for cell in study.all_cells():
         file = paths.cell_trials(study, cell)
         if file.exists():
             trained += 1
-            former += bool(_recorded(file) - {today, ""})
+            former += bool(_recorded(file) - {current, ""})
     if not former:
         return ""
     return (
@@ -39,7 +39,7 @@ def other_sources(study: Study, paths: Paths) -> str:
 
 
 def _recorded(file: Path) -> set[str]:
-    """The first and the last of the checksums in a file of trials: the same, if there is only one."""
+    """Return the smallest and largest checksum in a file of trials (equal if there is only one)."""
     try:
         metadata = pq.read_metadata(file)
     except (OSError, ArrowException):

@@ -1,13 +1,13 @@
 """The paper's statistics on plain arrays, and 95% intervals of statistics of trials (the jackknife).
 
 Trials of one problem (a dataset, a backbone, a method and an optimizer) share data and network at every
-epsilon and batch size, so they are not independent evidence. Problems are the units: the statistic is
-computed again without each of them (the jackknife; Efron and Stein 1981), and Student's t with one degree
-less than there are problems makes an interval of how far these values lie apart. For the mean of problems
-with as many trials each it is the usual t interval of their means.
+epsilon and batch size, so they are not independent evidence. So the units are problems. The jackknife (Efron
+and Stein 1981) computes the statistic again without each problem. The interval is the spread of these values
+times the quantile of Student's t, with (number of problems - 1) degrees of freedom. For the mean of problems
+with equally many trials, it is the usual t interval of their means.
 
-The interval is about problems like these. Problems that share a dataset are not independent either, so it
-says nothing about other datasets.
+The interval is valid for similar problems. Problems that share a dataset are not independent either, so it
+is not valid for other datasets.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LEVEL = 0.05
 
 
 def first_best(values: "pd.Series[float]") -> "pd.Series[bool]":
-    """Mark the largest value, the first one on ties; none where there is no number.
+    """Mark the largest value, the first one on ties; mark none if all are NaN.
 
     >>> first_best(pd.Series([0.5, 0.9, 0.9])).tolist()
     [False, True, False]
@@ -34,13 +34,13 @@ def first_best(values: "pd.Series[float]") -> "pd.Series[bool]":
 def retained_weight(
     norms: npt.ArrayLike, labels: npt.ArrayLike, bound: float, classes: int
 ) -> Array:
-    """Retained weight w_y(C) of every class (paper, eq. retained_weight).
+    """Return the retained weight w_y(C) of every class (paper, eq. retained_weight).
 
     >>> retained_weight([1.0, 4.0, 8.0], labels=[0, 0, 1], bound=2.0, classes=2)
     array([0.75, 0.25])
 
-    w_y(C) is the mean over the class's examples of min(1, C / norm). A zero gradient is kept whole
-    (weight 1); an example whose norm is not finite is left out; a class without examples is NaN.
+    w_y(C) is the mean over the class's examples of min(1, C / norm). A zero gradient has weight 1. An
+    example whose norm is not finite is left out. A class without examples is NaN.
 
     Args:
         norms: per-example gradient norms, shape (N,).
@@ -63,7 +63,7 @@ def retained_weight(
 
 
 def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) -> Array:
-    """Retained weights divided by the largest class value at the baseline C (paper, figure 4).
+    """Divide retained weights by the largest class value at the baseline C (paper, figure 4).
 
     >>> relative_retained_weight([0.25, 0.5], baseline=[0.5, 1.0])
     array([0.25, 0.5 ])
@@ -74,7 +74,7 @@ def relative_retained_weight(weights: npt.ArrayLike, baseline: npt.ArrayLike) ->
 
 
 def class_order(accuracy: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Classes from easy to hard: by falling per-class accuracy.
+    """Order classes from easy to hard: by descending per-class accuracy.
 
     >>> class_order([0.5, 0.9, 0.7])
     array([1, 2, 0])
@@ -86,7 +86,7 @@ def class_order(accuracy: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def running_mean(values: npt.ArrayLike, window: int) -> Array:
-    """Centred mean over ``window`` neighbours (odd), over fewer at the ends; NaN is left out.
+    """Return the centred mean over ``window`` neighbours (odd), over fewer at the ends, ignoring NaN.
 
     >>> running_mean([0.0, 3.0, 6.0], window=3)
     array([1.5, 3. , 4.5])
@@ -98,11 +98,11 @@ def running_mean(values: npt.ArrayLike, window: int) -> Array:
 
 
 def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
-    """Density of log10(norm) on a uniform grid of log10 values, integrating to 1 over the line.
+    """Return the density of log10(norm) on a uniform grid of log10 values, with integral 1 over the line.
 
-    Every positive, finite norm is used: they are counted in bins of the grid's spacing and the
-    counts are smoothed with a Gaussian whose bandwidth is Silverman's rule
-    (0.9 min(std, IQR/1.34) n^(-1/5)), at least one bin. NaN without a usable norm.
+    All positive, finite norms are counted in bins of the grid's spacing. The counts are smoothed with a
+    Gaussian. Its bandwidth is Silverman's rule (0.9 min(std, IQR/1.34) n^(-1/5)), at least one bin.
+    NaN without a usable norm.
     """
     centres = np.asarray(grid, dtype=np.float64)
     values = np.asarray(norms, dtype=np.float64)
@@ -123,16 +123,16 @@ def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
 
 
 class Estimate(NamedTuple):
-    """A statistic with a 95% interval; all are NaN where the statistic is not defined."""
+    """A statistic with a 95% interval; all values are NaN if the statistic is not defined."""
 
     value: float
     lower: float
     upper: float
-    """NaN, as `lower`, with one problem, or where the statistic is not defined without one of them"""
+    """NaN, like `lower`, for one problem, or if the statistic is not defined without one of them."""
 
 
 def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> Estimate:
-    """Return a statistic and its interval.
+    """Return a statistic and its 95% interval over problems.
 
     >>> rows = pd.DataFrame({"problem": ["a", "b", "c"], "lost": [0.01, 0.02, 0.06]})
     >>> estimate = jackknife(rows, lambda some: some["lost"].mean())
@@ -140,8 +140,8 @@ def jackknife(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) ->
     [0.03, -0.036, 0.096]
 
     Args:
-        rows: any number for each ``problem``.
-        statistic: of such rows; NaN where it is not defined.
+        rows: any number of rows for each ``problem``.
+        statistic: function of such rows; NaN if it is not defined.
     """
     value = float(statistic(rows)) if len(rows) else np.nan
     units = rows["problem"].unique()

@@ -14,15 +14,15 @@ from dpsweep.study.paths import Paths
 log = logging.getLogger(__name__)
 
 TOLERATED = 1e-3
-"""Share of delta that a generator may cost."""
+"""The largest allowed cost of a generator, as a share of delta."""
 
 
 @dataclass(frozen=True)
 class TailCost:
-    """The cost of a generator over all calibrations.
+    """The cost of a noise generator over all calibrations.
 
     Attributes:
-        generator: which one.
+        generator: the generator.
         shares: ``tail_delta`` as a share of delta, one per calibration.
     """
 
@@ -31,12 +31,12 @@ class TailCost:
 
     @property
     def refused(self) -> bool:
-        """True if dpsweep draws from it although it costs more than is tolerated."""
+        """Whether dpsweep uses the generator although it costs more than `TOLERATED`."""
         return self.generator.used and max(self.shares, default=0) > TOLERATED
 
 
 def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
-    """Every distinct calibration of a study: read where it is there, made where it is not.
+    """Return every distinct calibration of a study: read if its file exists, otherwise computed.
 
     Raises:
         CalibrationError: a stored calibration is for another setting, or does not give its epsilon.
@@ -60,7 +60,7 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
 
 
 def tail_costs(calibrations: list[Calibration]) -> list[TailCost]:
-    """Return the cost of every generator, those first that dpsweep draws from."""
+    """Return the cost of every generator, in the order of `GENERATORS`."""
     return [
         TailCost(
             generator,
@@ -75,7 +75,7 @@ def tail_costs(calibrations: list[Calibration]) -> list[TailCost]:
 
 
 def tail_lines(calibrations: list[Calibration]) -> list[str]:
-    """Say what every generator costs, a line each."""
+    """Return a headline, and one line with the cost of every generator."""
     lines = [f"{len(calibrations)} calibrations; delta that missing tails alone cost:"]
     for cost in tail_costs(calibrations):
         above = sum(share > TOLERATED for share in cost.shares)

@@ -1,4 +1,4 @@
-"""Best accuracy of each selection, and beside it the number that a paper prints."""
+"""Tables of the best accuracy of each selection, next to the number from a paper."""
 
 import itertools
 from pathlib import Path
@@ -17,30 +17,28 @@ _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
 ]  # fmt: skip
 ACCURACY = ["macro_accuracy", "minimum", "maximum"]
-"""Columns of our number with its range."""
+"""Columns of the study's accuracy with its range."""
 REFERENCE = ["reference", "reference_minimum", "reference_maximum"]
-"""Columns of the paper's number with its range."""
+"""Columns of the paper's accuracy with its range."""
 
 
 def accuracies_and_references(
     study: Study, paths: Paths, table: ComparisonTable, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per entry: our mean and range over repeats, the reference, and the difference.
+    """Return one row per entry: mean and range over repeats, the reference, and the difference.
 
-    ``cross_fitted`` is the accuracy without optimism (`dpsweep.study.choice`), which compares the columns.
-
-    ``within_reference`` says whether our mean lies in the reference's range; it is empty where the
-    reference has none.
+    ``cross_fitted`` is the accuracy without optimism (`dpsweep.study.choice`); columns are compared by it.
+    ``within_reference`` is True if the mean lies in the reference's range, and empty without a range.
 
     Args:
         study: the study that has the table.
-        paths: where its results lie.
-        table: whose entries name the cells, and the references.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        paths: its files.
+        table: the table; its entries name the cells and the references.
+        missing: absent files are added to it and left out. If it is None, they are an error.
 
     Raises:
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
-        UnreadableResultsError: a file does not hold what it should.
+        UnreadableResultsError: a file lacks a column, or no trial is marked best.
     """
     rows = []
     for entry in table.entries:
@@ -71,24 +69,26 @@ def accuracies_and_references(
 
 
 def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
-    """Compare the columns, two by two, by accuracies without optimism; empty for one column."""
+    """Return sentences that compare each two columns by accuracies without optimism; '' for one column."""
     rows = numbers.pivot_table(index=table.row_titles, columns="column", values="cross_fitted")
     columns = [name for name in dict.fromkeys(numbers["column"]) if name in rows]
-    said = []
+    sentences = []
     for one, other in itertools.combinations(columns, 2):
         difference = (rows[other] - rows[one]).dropna()
         if len(difference):
             points = f"{100 * difference.mean():+.1f}".replace("-", "−")
-            said.append(
+            sentences.append(
                 f"{other} has a higher accuracy than {one} in {(difference > 0).sum()} of "
                 f"{len(difference)} rows (mean difference {points} points)"
             )
-    return f"Measured by seeds that did not choose: {'; '.join(said)}." if said else ""
+    listed = "; ".join(sentences)
+    return f"Measured by seeds that did not choose: {listed}." if sentences else ""
 
 
 def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
-    """Rows and columns as the entries name them; a column for the paper where it has a number."""
-    decimals = 4 if _needs_four(numbers["reference"].dropna()) else 3
+    """Lay out rows and columns as in the entries, with a paper's column next to each with a reference."""
+    rounding = (numbers["reference"] - numbers["reference"].round(3)).abs().max()
+    decimals = 4 if rounding > 1e-9 else 3
     columns: dict[str, tuple[str, list[str]]] = {}
     for column in numbers["column"].unique():
         columns[column] = (column, ACCURACY)
@@ -111,7 +111,3 @@ def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
         size="footnotesize",
         note=which_is_better(table, numbers),
     )
-
-
-def _needs_four(values: "pd.Series[float]") -> bool:
-    return bool((values.round(3) - values).abs().max() > 1e-9) if len(values) else False

@@ -24,14 +24,14 @@ _PRINTED = {
     "learning_rate": "Learning rates η", "clipping_bound": "Clipping bounds C", "seeds": "Seeds",
 }  # fmt: skip
 LISTS = ("epsilon", "epochs", "batch_size", "learning_rate", "clipping_bound")
-"""Columns that hold the values of an axis, separated by spaces."""
+"""Columns that contain the values of an axis, separated by spaces."""
 _WIDTHS = [
     "p0.09", "p0.09", "p0.10", "r", "p0.08", "p0.07", "p0.11", "p0.11", "p0.12", "r",
 ]  # fmt: skip
 
 
 def grids_of_sweeps(study: Study, *_: object) -> pd.DataFrame:
-    """One row per sweep, in the order of the study; a list's values are separated by spaces."""
+    """Return one row per sweep, in the order of the study; values of a list are separated by spaces."""
     return pd.DataFrame([_row(study, name, sweep) for name, sweep in study.sweeps.items()])
 
 
@@ -61,7 +61,7 @@ def _joined(values: Sequence[float | str]) -> str:
 
 
 def show_grids(_: HyperparameterGrid, numbers: pd.DataFrame) -> TextTable:
-    """A rule between datasets; small type, because a grid has many columns."""
+    """Add a rule between datasets, and use small type because the grid has many columns."""
     shown = numbers[list(_PRINTED)].rename(columns=_PRINTED).astype(str)
     shown["Subset"] = [f"{share:g}" for share in numbers["subset"]]
     special = {"batch_size": _batch_sizes, "learning_rate": _rates}
@@ -89,7 +89,7 @@ def _value(value: str) -> str:
 
 
 def _batch_sizes(values: Sequence[str]) -> str:
-    """2⁸–2¹⁴ + full where the sizes are consecutive powers of two; otherwise the list."""
+    """Return a range such as 2⁸–2¹⁴ + full for consecutive powers of two; otherwise the list."""
     exponents = [math.log2(int(value)) for value in values if value != "full"]
     steps = [larger - smaller for smaller, larger in itertools.pairwise(exponents)]
     if len(exponents) > 2 and exponents[0].is_integer() and set(steps) == {1.0}:
@@ -99,7 +99,7 @@ def _batch_sizes(values: Sequence[str]) -> str:
 
 
 def _rates(values: Sequence[str]) -> str:
-    """[first, last] (count) where the rates are geometric; otherwise the list."""
+    """Return [first, last] (count) for geometric rates; otherwise the list."""
     rates = [float(value) for value in values]
     ratios = [larger / smaller for smaller, larger in itertools.pairwise(rates)]
     if len(rates) > 2 and max(ratios) / min(ratios) < 1 + 1e-4:
@@ -110,9 +110,9 @@ def _rates(values: Sequence[str]) -> str:
 def prepared_datasets(
     study: Study, paths: Paths, missing: list[Path] | None = None
 ) -> pd.DataFrame:
-    """One row per dataset that is trained on, read from the prepared files.
+    """Return one row per dataset that sweeps train on, read from the prepared files.
 
-    ``imbalance`` is the size of the largest training class over that of the smallest (1 is
+    ``imbalance`` is the size of the largest training class divided by the size of the smallest one (1 is
     balanced, infinite if a class has no example).
 
     Raises:
@@ -146,7 +146,7 @@ def prepared_datasets(
 
 
 def show_datasets(_: Datasets, numbers: pd.DataFrame) -> TextTable:
-    """Counts with thousands separated, balance as the ratio of class sizes."""
+    """Lay out the datasets, with a comma in thousands and the range of class sizes."""
     return TextTable(
         header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],
         rows=[

@@ -1,4 +1,4 @@
-"""A table of the gains of optimizers over one of them at the same epsilon."""
+"""The table of the gains of optimizers over a baseline optimizer at the same epsilon."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -26,13 +26,13 @@ NOTE = (
 def gains_and_settings(
     study: Study, paths: Paths, table: OptimizerTable, missing: list[Path] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """One row per (epsilon, optimizer), and beside it one per (setting, optimizer).
+    """Return one row per (epsilon, optimizer), and one per (setting, optimizer).
 
     Args:
         study: the study.
         paths: its files.
         table: the table.
-        missing: filled with files that are not there; None makes that an error.
+        missing: absent files are added to it and left out. If it is None, they are an error.
 
     Returns:
         Frames by the suffix of their file; see `dpsweep.analysis.optimizers`.
@@ -40,7 +40,7 @@ def gains_and_settings(
     frames = []
     for selection in table.selections():
         averaged = study.optimizer(selection.problem.optimizer).average is not None
-        # Cells of former versions have no such column, and no averages.
+        # Only optimizers that average need this column; cells of older versions lack it.
         also = ["last_macro_accuracy"] if averaged else []
         frames.append(load_trials(study, paths, study.cells(selection), missing, also))
     trials = pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
@@ -55,7 +55,7 @@ def gains_and_settings(
 
 
 def show(_: OptimizerTable, numbers: pd.DataFrame) -> TextTable:
-    """A block of optimizers for each epsilon, and one for all."""
+    """Lay out a block of optimizers for each epsilon, and one for all epsilons."""
     rows = [
         {
             "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",

@@ -1,6 +1,6 @@
-"""A table as text: the same cells as LaTeX and as Markdown.
+"""Tables as text, written as LaTeX and as Markdown.
 
-Cells are plain Unicode (ε, 2⁸, 10⁻³, –), which Markdown takes as it is and LaTeX as mathematics.
+Cells are plain Unicode (ε, 2⁸, 10⁻³, –). Markdown gets them unchanged; for LaTeX they become mathematics.
 """
 
 import math
@@ -27,24 +27,24 @@ _LATEX = {
 
 
 def superscript(number: int) -> str:
-    """An exponent in Unicode: -3 becomes ⁻³."""
+    """Return an exponent in Unicode: -3 becomes ⁻³."""
     return str(number).translate(_SUPERSCRIPTS)
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """A number with its sign, a dash where there is none: +0.50, −0.12."""
+    """Return a number with its sign, or a dash for NaN: +0.50, −0.12."""
     return "–" if math.isnan(value) else f"{value:+.{decimals}f}".replace("-", "−")
 
 
 def interval(lower: float, upper: float) -> str:
-    """An interval with the signs of its ends, nothing where there is none: [−0.12, +0.50]."""
+    """Return an interval with the signs of its ends, or '' for NaN: [−0.12, +0.50]."""
     return "" if math.isnan(lower) else f"[{signed(lower)}, {signed(upper)}]"
 
 
 def with_range(
     value: float | None, low: float | None = None, high: float | None = None, *, decimals: int
 ) -> str:
-    """A number with its range, if that is known; a dash where there is no number.
+    """Return a number with its range, if known, or a dash for an absent number.
 
     >>> with_range(0.36, 0.31, 0.41, decimals=2), with_range(0.36, decimals=2)
     ('0.36 [0.31, 0.41]', '0.36')
@@ -53,7 +53,7 @@ def with_range(
         value: the number.
         low: the lower end of its range.
         high: the upper end.
-        decimals: how many are written.
+        decimals: number of decimals.
     """
     if pd.isna(value):
         return "–"
@@ -62,11 +62,11 @@ def with_range(
 
 
 def latex(text: str) -> str:
-    """Plain text as LaTeX: what has a meaning there is escaped, known Unicode becomes mathematics.
+    """Convert plain text to LaTeX: escape special characters, write known Unicode as mathematics.
 
-    Letters that pdfLaTeX reads by itself (accents) stay.
+    Letters with accents stay, because pdfLaTeX reads them.
     """
-    # Two hyphens or apostrophes would become another character.
+    # LaTeX would join two hyphens or apostrophes into another character.
     apart = re.sub(r"-(?=-)|'(?=')", r"\g<0>\0", one_line(text))
     escaped = "".join(_LATEX.get(character, character) for character in apart)
     return re.sub(
@@ -83,11 +83,11 @@ class TextTable:
     Attributes:
         header: column titles.
         rows: cells, as many in each row as there are titles.
-        columns: of each column ``l`` (flush left), ``r`` (flush right: numbers), or ``p0.2``, a ragged
-            paragraph of 0.2 line widths.
-        groups: rows before which a rule is drawn.
+        columns: the kind of each column: ``l`` (flush left), ``r`` (flush right: numbers), or ``p0.2``, a
+            ragged paragraph of 0.2 line widths.
+        groups: indices of the rows with a horizontal rule above them.
         size: LaTeX type size.
-        note: what the caption says of the rows.
+        note: remarks on the rows, for the caption.
     """
 
     header: Sequence[str]
@@ -99,14 +99,14 @@ class TextTable:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[Any, str]], columns: Sequence[str], **look: Any) -> Self:
-        """A table of rows that say under which title each of their cells stands.
+        """Return a table of rows that are mappings from column title to cell.
 
         >>> table = TextTable.of([{"B": "64", "lost": "0.5"}, {"B": "full", "lost": "–"}], "rr")
         >>> table.header, table.rows
         (['B', 'lost'], [['64', '0.5'], ['full', '–']])
 
         Args:
-            rows: text by title, with the same titles in each row; without any row there is no title.
+            rows: text by title, with the same titles in each row; no rows give no titles.
             columns: see the class.
             look: ``groups``, ``size`` and ``note``.
         """
@@ -115,7 +115,7 @@ class TextTable:
         )
 
     def latex(self, caption: str, label: str) -> str:
-        """A floating ``table``, written by pandas; needs the packages array and booktabs."""
+        """Return a floating ``table``, written by pandas; it needs the packages array and booktabs."""
         kinds = "".join(
             rf">{{\raggedright\arraybackslash}}p{{{kind[1:]}\linewidth}}"
             if kind.startswith("p")
@@ -141,11 +141,11 @@ class TextTable:
         return "\n".join(lines) + "\n"
 
     def markdown(self, caption: str, heading: bool = False) -> str:
-        """A GitHub-flavoured table under its caption.
+        """Return a GitHub-flavoured Markdown table below its caption.
 
         Args:
             caption: plain text.
-            heading: whether it is the heading of a section.
+            heading: whether the caption is the heading of a section.
         """
         rules = ["---:" if kind == "r" else ":---" for kind in self.columns]
         above = ("## " if heading else "") + markdown(caption)
@@ -156,7 +156,7 @@ class TextTable:
 
 def _cell(content: object) -> str:
     text = latex(str(content))
-    # A row that starts with [ or * would be read as an argument of the \\ before it.
+    # LaTeX would read [ or * at the start of a row as an argument of the \\ before it.
     return "{}" + text if text.startswith(("[", "*")) else text
 
 
@@ -165,5 +165,5 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def group_starts(keys: Sequence[object]) -> frozenset[int]:
-    """Rows at which a key differs from the row before."""
+    """Return the indices of rows whose key differs from that of the row before."""
     return frozenset(i for i in range(1, len(keys)) if keys[i] != keys[i - 1])

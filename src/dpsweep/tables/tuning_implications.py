@@ -1,4 +1,4 @@
-"""The paper's tuning rules with the evidence of the study (Table 1)."""
+"""The table of the paper's tuning rules with the evidence of the study (Table 1)."""
 
 from pathlib import Path
 
@@ -34,26 +34,26 @@ NOTE = (
     f"{FEWEST_UNITS} units, one for other datasets {FEWEST_DATASETS} datasets. Visible: the smallest true "
     "effect that this study would have found with a probability of 80 %."
 )
-"""The explanation of the columns, which follows the caption."""
+"""The explanation of the columns, below the caption."""
 
 
 def evidence_and_comparisons(
     study: Study, paths: Paths, table: TuningImplications, missing: list[Path] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """One row per rule, and beside it one row per comparison; see `dpsweep.analysis.evidence`.
+    """Return one row per rule, and one row per comparison; see `dpsweep.analysis.evidence`.
 
     Args:
         study: the study that has the table.
-        paths: where its results lie.
-        table: whose selections are the grids that are compared.
-        missing: absent files are added to it and left out. Where it is None, they are an error.
+        paths: its files.
+        table: the table; its selections are the compared grids.
+        missing: absent files are added to it and left out. If it is None, they are an error.
 
     Returns:
         Frames by the suffix of their file: ``csv`` has the rules, ``comparisons.csv`` the comparisons.
 
     Raises:
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
-        UnreadableResultsError: a file does not hold what it should.
+        UnreadableResultsError: a file lacks a column, or no trial is marked best.
     """
     cells = [cell for selection in table.selections() for cell in study.cells(selection)]
     sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
@@ -65,7 +65,7 @@ def evidence_and_comparisons(
 
 
 def show(_: TuningImplications, numbers: pd.DataFrame) -> TextTable:
-    """Effects are positive where they go as the rule says."""
+    """Lay out the rules; an effect is positive if it agrees with the rule."""
     rows = [
         {
             "Condition": str(row["condition"]),

@@ -1,4 +1,4 @@
-"""One table to its files."""
+"""The writer and the reader of a study's tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Family:
     """The functions that make the tables of a family.
 
     Attributes:
-        compute: from (study, paths, table, missing) to the frame of the CSV, or to the frame of every
-            CSV by its suffix, of which ``csv`` is what is printed.
-        show: from (table, the printed frame) to text.
-        words: columns that are text even where they look like numbers; titles of rows always are.
+        compute: maps (study, paths, table, missing) to the frame of the CSV, or to all frames by the suffix
+            of their CSV; the frame ``csv`` is printed.
+        show: maps (table, printed frame) to text.
+        words: columns of text that may look like numbers; titles of rows always are text.
     """
 
     compute: Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]
@@ -53,15 +53,14 @@ FAMILIES = {
 
 
 def write(study: Study, paths: Paths, target: str) -> None:
-    """Write ``<target>.csv`` with full precision, and ``.tex`` and ``.md`` as they are printed.
+    """Write ``<target>.csv`` with full precision, and the printed table as ``.tex`` and ``.md``.
 
-    The comparisons behind tuning rules are a CSV of their own, ``<target>.comparisons.csv``.
-
-    With partial paths absent results are left out and counted in the caption.
+    Comparisons get a separate CSV, ``<target>.comparisons.csv``. With partial paths, absent results are
+    left out and counted in the caption.
 
     Raises:
         DpsweepError: the study has no such table.
-        MissingResultsError: results are absent (and the paths are not partial).
+        MissingResultsError: results are absent, and the paths are not partial.
     """
     table = pick("table", target, study.tables)
     family = FAMILIES[table.family]
@@ -80,13 +79,13 @@ def write(study: Study, paths: Paths, target: str) -> None:
 def write_printed(
     file: Callable[[str], Path], printed: TextTable, caption: str, label: str
 ) -> None:
-    """Write a table as it is printed.
+    """Write a table as LaTeX and as Markdown.
 
     Args:
-        file: the path of the table's file with a suffix, ``tex`` or ``md``.
+        file: returns the path of the table's file with a suffix, ``tex`` or ``md``.
         printed: the table.
         caption: its caption.
-        label: its name, for LaTeX.
+        label: its LaTeX label, without the prefix ``tab:``.
     """
     write_text(file("tex"), printed.latex(caption, f"tab:{label}"))
     write_text(file("md"), printed.markdown(caption))
@@ -99,11 +98,11 @@ def write_numbers(numbers: pd.DataFrame, file: Path) -> None:
 
 
 def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
-    """Caption and text of a table, from the CSV that `write` left.
+    """Return caption and text of a table, read from the CSV of `write`.
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: it is not such a table.
+        ValueError: the file is not a CSV of this table.
     """
     table = study.tables[target]
     words = [*FAMILIES[table.family].words, *getattr(table, "row_titles", ())]
@@ -115,11 +114,11 @@ def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
 
 
 def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.DataFrame:
-    """A CSV of ours as a frame; only an empty field is an absent value, and one of text is empty.
+    """Read a CSV of dpsweep: empty fields are NaN in columns of numbers, and '' in columns of text.
 
     Args:
         file: the CSV.
-        words: columns that are text even where they look like numbers.
+        words: columns of text that may look like numbers.
     """
     numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
     text = numbers.select_dtypes(["object", "string"]).columns

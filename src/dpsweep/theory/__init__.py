@@ -1,18 +1,18 @@
 """The paper's theory of clipping (section 4), computed from measured per-example gradients.
 
-Plain arrays in and out, float64. Everything follows from how the gradients of a batch overlap:
+Inputs and outputs are plain float64 arrays. All formulas use inner products of the gradients of a batch:
 
-- `gram_matrix`, `softmax_gram`, `ClippedSums`: a batch's gradients as what the formulas need;
+- `gram_matrix`, `softmax_gram`, `ClippedSums`: these inner products, and sums of them;
 - `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
-- `alignment`, `direction_optimal_clipping`: the same for optimizers that do not mind scale;
-- `PrivacyEffects`: the effect of noise on C* apart from that of the gradients it leads to;
+- `alignment`, `direction_optimal_clipping`: the same for scale-invariant optimizers;
+- `PrivacyEffects`: the direct effect of noise on C*, and its indirect effect through the gradients;
 - `progress_bound`, `tuned_progress_bound`, `best_step_size`, `measured_progress`: Theorem 4.2;
-- `ConvergenceBound`: the bound of Koloskova et al. (2023), in hindsight;
+- `ConvergenceBound`: the bound of Koloskova et al. (2023), with measured constants;
 - `softmax_residuals`, `softmax_smoothness`, `softmax_gradient_deviation`, `smallest_softmax_loss`: its
   constants, and those of Theorem 4.2, for a linear head with softmax.
 
-None of this is private: it reads raw gradients of the training data. It is for explaining results on
-public data, not for choosing C on private data.
+None of this is private, because it reads raw gradients of the training data. Use it to explain results on
+public data, not to choose C on private data.
 """
 
 from dpsweep.theory.convergence import ConvergenceBound, ConvergenceOptimum

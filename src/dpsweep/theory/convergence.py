@@ -1,12 +1,11 @@
-"""The convergence bound of Koloskova et al. (2023) for private SGD, in hindsight.
+"""The convergence bound of Koloskova et al. (2023) for private SGD, with measured constants.
 
-The paper's appendix prints the bound up to a constant, with a note that nobody knows its quantities in
-advance. Afterwards they can be measured, and then the bound has a clipping bound and a step size that
-minimise it.
+The paper's appendix prints the bound up to a constant, and notes that its quantities are unknown in advance.
+After a training they can be measured. Then one can compute the clipping bound and the step size that
+minimise the bound.
 
-As printed, some terms have the unit of a gradient norm and others that of its square, and under the
-second root noise appears without its square. Here every term bounds the expected norm of the gradient of
-the mean loss:
+As printed, some terms have the unit of a gradient norm and others the unit of its square, and the noise under
+the second root is not squared. Here every term bounds the expected norm of the gradient of the mean loss:
 
     L eta / C s^2 + sqrt(L eta) s + min(v, v^2 / C) + sqrt(eta L / B) v + sqrt(F0 / (eta T)) + F0 / (eta T C)
 
@@ -20,30 +19,30 @@ import numpy as np
 
 from dpsweep.theory.sums import Array
 
-# Steps and bounds are searched on logarithmic grids: the bound holds up to a constant anyway.
+# Logarithmic search grids are precise enough, because the bound holds only up to a constant.
 _STEPS_PER_DECADE = 40
-# Constants that nobody knows hide such a factor.
+# The unknown constants of the bound may differ by such a factor.
 _NEAR = 2.0
 
 
 @dataclass(frozen=True)
 class ConvergenceOptimum:
-    """The settings for which the bound is smallest."""
+    """The settings that minimise the bound."""
 
     clipping_bound: float
     step_size: float
-    """eta of the mean loss, at most 1/L"""
+    """Eta for the mean loss, at most 1/L."""
     gradient_norm: float
-    """the bound itself, up to its constant"""
+    """The minimum of the bound, up to its constant."""
     lower: float
-    """from here on the bound is at most twice its minimum: a constant that nobody knows hides more"""
+    """The smallest clipping bound at which the bound is at most twice its minimum."""
     upper: float
-    """up to here"""
+    """The largest such clipping bound."""
 
 
 @dataclass(frozen=True)
 class ConvergenceBound:
-    """The bound for one training, with its measured constants.
+    """The bound for one training with measured constants.
 
     >>> bound = ConvergenceBound(
     ...     smoothness=2.0, initial_gap=3.0, gradient_deviation=0.7, noise_multiplier=1.5, dimension=16,
@@ -54,7 +53,7 @@ class ConvergenceBound:
 
     Attributes:
         smoothness: L of the mean loss.
-        initial_gap: F0, the mean loss at the start minus the smallest, for example that of a training
+        initial_gap: F0, the mean loss at the start minus the smallest one, for example from training
             without privacy.
         gradient_deviation: v, the root of the mean squared distance of per-example gradients from
             their mean.
@@ -97,17 +96,12 @@ class ConvergenceBound:
         )
         return found
 
-    def best(self, clipping_bounds: Array) -> Array:
-        """Return the bound at the best step size (at most 1/L) of each clipping bound."""
-        found: Array = self.at(np.asarray(clipping_bounds)[..., None], self._step_sizes()).min(-1)
-        return found
-
     def optimum(self, smallest: float, largest: float) -> ConvergenceOptimum:
-        """Return the clipping bound between two that minimises the bound, step size tuned.
+        """Return the clipping bound and the step size that minimise the bound.
 
         Args:
-            smallest: C, at least.
-            largest: C, at most.
+            smallest: lower end of the range of C.
+            largest: upper end of the range of C.
 
         Raises:
             ValueError: unless 0 < smallest < largest.
@@ -116,17 +110,15 @@ class ConvergenceBound:
             raise ValueError(f"found {smallest} and {largest}; allowed: 0 < smallest < largest")
         count = int(np.log10(largest / smallest) * _STEPS_PER_DECADE) + 2
         bounds = np.geomspace(smallest, largest, count)
-        values = self.at(bounds[:, None], self._step_sizes())
+        decades = 8
+        steps = np.logspace(-decades, 0, decades * _STEPS_PER_DECADE + 1) / self.smoothness
+        values = self.at(bounds[:, None], steps)
         place, step = np.unravel_index(np.argmin(values), values.shape)
         near = bounds[values.min(1) <= _NEAR * values[place, step]]
         return ConvergenceOptimum(
             clipping_bound=float(bounds[place]),
-            step_size=float(self._step_sizes()[step]),
+            step_size=float(steps[step]),
             gradient_norm=float(values[place, step]),
             lower=float(near[0]),
             upper=float(near[-1]),
         )
-
-    def _step_sizes(self) -> Array:
-        decades = 8
-        return np.logspace(-decades, 0, decades * _STEPS_PER_DECADE + 1) / self.smoothness

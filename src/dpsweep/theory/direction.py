@@ -1,12 +1,12 @@
-"""Alignment of the noisy clipped sum with the gradient, and the bound with the best one.
+"""The alignment of the noisy clipped sum with the gradient, and the clipping bound that maximises it.
 
-Adam, or any optimizer with a tuned learning rate, does not mind the scale of a step. What is left of the
-mean squared error when the step may be rescaled is |g|^2 (1 - R(C)) with the alignment
+The scale of a step does not matter for Adam, or for any optimizer with a tuned learning rate. If the step
+may be rescaled, the mean squared error becomes |g|^2 (1 - R(C)) with the alignment
 
-    R(C) = (s . g)^2 / ((|s|^2 + C^2 sigma^2 d) |g|^2),    s = sum of min(1, C / n_i) g_i,  g = sum of g_i,
+    R(C) = (s . g)^2 / ((|s|^2 + C^2 sigma^2 d) |g|^2),    s = sum of min(1, C / n_i) g_i,  g = sum of g_i.
 
-a squared cosine in which the squared length of the noisy sum is replaced by its expectation. Where s
-points away from g, R is 0: a step against the gradient is no use.
+This is a squared cosine in which the squared length of the noisy sum is replaced by its expectation. If s
+points away from g, R is 0, because a step against the gradient does not help.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from dpsweep.theory.sums import Array, ClippedSums
 
 @dataclass(frozen=True)
 class DirectionOptimum:
-    """The bound with the best direction; NaN throughout where the gradients have no sum."""
+    """The clipping bound with the largest alignment; all values are NaN if the gradients sum to zero."""
 
     clipping_bound: float
     alignment: float
-    """R there, in [0, 1]"""
+    """R at this bound, in [0, 1]."""
     lower: float
-    """where the plateau begins: around the optimum R stays within 2 % of its maximum; 0: at any small C"""
+    """Where the plateau begins, on which R is within 2 % of its maximum; 0 if it has no lower end."""
     upper: float
-    """where it ends; infinity: at no C"""
+    """Where the plateau ends; infinity if it has no upper end."""
 
 
 def alignment(
@@ -37,7 +37,7 @@ def alignment(
     noise_multiplier: float,
     dimension: int,
 ) -> Array:
-    """Return R(C) at each of some bounds; at C = 0 its limit.
+    """Return R(C) at several clipping bounds; at C = 0 its limit.
 
     >>> alignment([[4.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10).round(3)
     array([0.857, 0.926])
@@ -58,12 +58,12 @@ def alignment(
     bounds = checked_bounds(clipping_bounds)
     if not len(sums.norms):
         return np.full(bounds.shape, np.nan)
-    # Below the smallest norm R is the same everywhere.
+    # Below the smallest norm R is constant.
     used = np.where(bounds == 0, sums.norms[0] / 2, bounds)
     along, square = along_and_square(sums, used, variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.maximum(along, 0) ** 2 / (square * sums.total_square)
-    # Clipped gradients may cancel to nothing, without noise; that is no direction.
+    # Without noise, clipped gradients may cancel exactly: then there is no direction.
     found = np.where(square > 0, found, 0.0 if sums.total_square > 0 else np.nan)
     clipped: Array = np.minimum(found, 1.0)
     return clipped
@@ -90,14 +90,14 @@ def along_and_square(sums: ClippedSums, bounds: Array, variance: float) -> tuple
 def direction_optimal_clipping(
     gram: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
 ) -> DirectionOptimum:
-    """Return the bound that maximises R(C), and the range around it in which R is nearly as large.
+    """Return the clipping bound that maximises R(C), and the range around it where R is nearly as large.
 
     >>> best = direction_optimal_clipping(9 * np.ones((8, 8)), noise_multiplier=0.8, dimension=100)
     >>> best.clipping_bound, best.alignment  # eight equal gradients of norm 3
     (3.0, 0.5)
 
-    Between two norms R is the square of a linear function over a quadratic one, so its stationary point
-    and the places where it crosses a level are known exactly.
+    Between two norms, R is the square of a linear function divided by a quadratic one. So its stationary
+    point and the points where it crosses a level have closed forms.
 
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
@@ -110,7 +110,7 @@ def direction_optimal_clipping(
     sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
     if not sums.total_square > 0:
         return DirectionOptimum(np.nan, np.nan, np.nan, np.nan)
-    # R |g|^2 = (a + b C)^2 / (c + 2 e C + f C^2) in each interval; the last one has no end.
+    # R |g|^2 = (a + b C)^2 / (c + 2 e C + f C^2) in each interval; the last one is unbounded.
     a, b = sums.unclipped_total, sums.unit_total
     c, e, f = sums.unclipped_square, sums.unclipped_unit, sums.unit_square + variance
     slope = b * e - a * f
@@ -119,11 +119,11 @@ def direction_optimal_clipping(
     values = alignment(sums, candidates, noise_multiplier, dimension)
     best = int(np.argmax(values))
     bound, highest = float(candidates[best]), float(values[best])
-    tolerance = 0.02  # the part of the largest R that may be lost on the plateau
+    tolerance = 0.02  # relative loss of R that is allowed on the plateau
     level = (1 - tolerance) * highest * sums.total_square
     crossings = _crossings(sums, b**2 - level * f, a * b - level * e, a**2 - level * c)
     # R is continuous, so on each side the plateau ends at the nearest point where R equals the level.
-    # With no such point on a side, the plateau goes on to zero or to infinity.
+    # If a side has no such point, the plateau extends to zero or to infinity.
     below, above = crossings[crossings < bound], crossings[crossings > bound]
     return DirectionOptimum(
         bound,
@@ -134,12 +134,12 @@ def direction_optimal_clipping(
 
 
 def _crossings(sums: ClippedSums, square: Array, half: Array, constant: Array) -> Array:
-    """Return where ``square C^2 + 2 half C + constant`` is zero, in the interval it is meant for."""
+    """Return the zeros of ``square C^2 + 2 half C + constant`` that lie in their own interval."""
     lower = np.concatenate([[0.0], sums.norms])
     upper = np.concatenate([sums.norms, [np.inf]])
     with np.errstate(divide="ignore", invalid="ignore"):
         root = np.sqrt(half**2 - square * constant)
-        # The stable form of both roots.
+        # A numerically stable form of both roots.
         sign = np.where(half < 0, -1.0, 1.0)
         pivot = -(half + sign * root)
         roots = np.stack([pivot / square, constant / pivot])

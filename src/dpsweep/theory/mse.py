@@ -1,13 +1,13 @@
-"""The mean squared error of a clipped, noisy gradient sum, and the bound that minimises it.
+"""The mean squared error of a clipped, noisy gradient sum, and the clipping bound that minimises it.
 
-Theorem 4.1 of the paper. With noise multiplier sigma and d trainable parameters, the sum of a batch's
-clipped gradients plus noise misses the sum of its gradients by, in expectation,
+Theorem 4.1 of the paper. With noise multiplier sigma and d trainable parameters, the expected squared
+distance between the noisy sum of clipped gradients and the sum of gradients of a batch is
 
     MSE(C) = C^2 sigma^2 d + |sum over clipped i of (1 - C / n_i) g_i|^2.
 
-Less epsilon changes the best bound in two ways, which `PrivacyEffects` takes apart: more noise in every
-step (the direct effect), and a training that leaves other gradients behind (the indirect effect; the
-paper's explanation of why larger bounds can win).
+A smaller epsilon changes the best bound in two ways, which `PrivacyEffects` separates. The direct effect is
+more noise in every step. The indirect effect is that training arrives at other gradients (the paper's
+explanation why larger bounds can be better).
 """
 
 from collections.abc import Callable
@@ -19,17 +19,17 @@ import numpy.typing as npt
 from dpsweep.theory.sums import Array, ClippedSums
 
 Rule = Callable[[ClippedSums, float, int], float]
-"""For example `mse_optimal_clipping`."""
+"""A function that returns the best clipping bound, for example `mse_optimal_clipping`."""
 
 
 @dataclass(frozen=True)
 class MeanSquaredError:
-    """The two parts of an error, and with them the whole; shapes are those of the bounds."""
+    """The two parts of a mean squared error, and their sum; shapes are those of the bounds."""
 
     noise: Array
-    """C^2 sigma^2 d"""
+    """C^2 sigma^2 d."""
     bias: Array
-    """squared norm of what clipping takes away"""
+    """The squared norm of the difference that clipping makes to the sum."""
 
     @property
     def total(self) -> Array:
@@ -43,7 +43,7 @@ def mean_squared_error(
     noise_multiplier: float,
     dimension: int,
 ) -> MeanSquaredError:
-    """Return the error of the sum of a batch's clipped gradients, at each of some bounds.
+    """Return the error of the sum of a batch's clipped gradients, at several clipping bounds.
 
     >>> error = mean_squared_error([[4.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10)
     >>> error.noise, error.bias
@@ -79,18 +79,18 @@ def mse_optimal_clipping(
     >>> round(mse_optimal_clipping(gradients @ gradients.T, noise_multiplier=0.8, dimension=100), 6)
     1.5
 
-    All candidates are compared: the norms, and the stationary point between every two of them,
-    N.G / (N.N + sigma^2 d). The theorem looks between the smallest norm and the largest; here C may
-    also lie below all norms, where under much noise the minimum is.
+    All candidates are compared: the norms, and the stationary point between two neighbouring norms,
+    N.G / (N.N + sigma^2 d). The theorem searches between the smallest and the largest norm. Here C may
+    also lie below all norms, where the minimum is under much noise.
 
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
-        noise_multiplier: sigma; 0 is training without noise, and then C* clips nothing that counts.
+        noise_multiplier: sigma; 0 means training without noise, where clipping at C* causes no error.
         dimension: d, the number of trainable parameters.
 
     Returns:
-        C*, the smallest one on ties. 0 where no bound is better than adding nothing: all gradients
-        are zero, or they cancel.
+        C*, the smallest one on ties. 0 if no bound is better than a zero sum: all gradients are zero, or
+        they cancel.
 
     Raises:
         ValueError: an argument is out of range.
@@ -106,7 +106,7 @@ def mse_optimal_clipping(
 
 
 def inside(sums: ClippedSums, points: Array) -> Array:
-    """Return the points that lie in their own interval, between two norms that are next to each other.
+    """Return the points that lie in their own interval, between two neighbouring norms.
 
     Args:
         sums: of the batch.
@@ -143,13 +143,13 @@ def checked_bounds(clipping_bounds: npt.ArrayLike) -> Array:
 
 @dataclass(frozen=True)
 class PrivacyEffects:
-    """The best bound for the gradients and the noise of two privacy budgets, in all combinations.
+    """The best clipping bounds for the gradients and the noise of two epsilons, in all combinations.
 
     Attributes:
         loose: gradients and noise of the large epsilon.
-        direct: its gradients with the noise of the small one.
-        indirect: the gradients of the small epsilon with the noise of the large one.
-        tight: gradients and noise of the small one.
+        direct: gradients of the large epsilon, noise of the small one.
+        indirect: gradients of the small epsilon, noise of the large one.
+        tight: gradients and noise of the small epsilon.
     """
 
     loose: float
@@ -166,7 +166,7 @@ class PrivacyEffects:
         noise_multipliers: tuple[float, float],
         dimension: int,
     ) -> "PrivacyEffects":
-        """Apply a rule to gradients and noise of two budgets.
+        """Apply a rule to gradients and noise of two epsilons.
 
         >>> loose, tight = ClippedSums.of(4.0 * np.eye(5)), ClippedSums.of(100.0 * np.eye(5))
         >>> effects = PrivacyEffects.of(mse_optimal_clipping, loose, tight, (1.0, 2.0), dimension=10)
@@ -174,7 +174,7 @@ class PrivacyEffects:
         '0.22 3.33'
 
         Args:
-            rule: what a best bound is.
+            rule: returns the best bound for gradients and noise.
             loose: gradients of a training with the large epsilon.
             tight: gradients of a training with the small one, for batches of the same size.
             noise_multipliers: sigma of the large epsilon and of the small one.

@@ -1,14 +1,14 @@
-"""Theorem 4.2: what a private step must gain, beside what it does gain.
+"""Theorem 4.2: the guaranteed progress of a private step, and its measured progress.
 
-Losses here are sums over the batch, as gradients are in Theorem 4.1. For a loss that is L-smooth, a step of
-size eta along the clipped, noisy gradient changes it in expectation by at most
+Losses here are sums over the batch, like gradients in Theorem 4.1. If the loss is L-smooth, a step of size
+eta along the clipped, noisy gradient changes the loss in expectation by at most
 
     -eta s.g + L eta^2 / 2 (|s|^2 + C^2 sigma^2 d),    s = sum of min(1, C / n_i) g_i,  g = sum of g_i.
 
-Theorem 4.2 follows from it for eta <= 1/L: the change is at most ``eta/2 (MSE(C) - |g|^2)``. At eta = 1/L
-the two are equal. For smaller steps the theorem is weaker, because it charges the noise with eta, not
-eta^2. With the best eta of each C the line above is ``-R(C) |g|^2 / (2 L)``: then the bound on the progress
-is the alignment of `dpsweep.theory.direction`, not the mean squared error.
+Theorem 4.2 follows for eta <= 1/L: the change is at most ``eta/2 (MSE(C) - |g|^2)``. At eta = 1/L the two
+bounds are equal. For smaller steps the theorem is weaker, because its noise term grows with eta instead of
+eta^2. With the best eta for each C, the bound above is ``-R(C) |g|^2 / (2 L)``: it depends on the alignment
+of `dpsweep.theory.direction`, not on the mean squared error.
 """
 
 from dataclasses import dataclass
@@ -30,17 +30,17 @@ from dpsweep.theory.sums import Array, ClippedSums
 
 @dataclass(frozen=True)
 class MeasuredProgress:
-    """The change of the summed loss by one private step, by step size and clipping bound.
+    """The change of the summed loss by one private step, for each step size and clipping bound.
 
     Shapes are those of the step sizes followed by those of the bounds.
     """
 
     bound: Array
-    """what Theorem 4.2 allows at most, in expectation; NaN for steps above 1/L, of which it says nothing"""
+    """The largest expected change by Theorem 4.2; NaN for steps above 1/L, to which it does not apply."""
     measured: Array
-    """mean over draws of the noise"""
+    """The mean change over draws of the noise."""
     standard_error: Array
-    """of that mean; NaN for one draw"""
+    """The standard error of that mean; NaN for one draw."""
 
 
 def progress_bound(
@@ -50,7 +50,7 @@ def progress_bound(
     dimension: int,
     step_size: float,
 ) -> Array:
-    """Return the largest expected change of the summed loss, at each of some clipping bounds.
+    """Return the largest expected change of the summed loss, at several clipping bounds.
 
     >>> gram = [[4.0, 0.0], [0.0, 1.0]]
     >>> progress_bound(gram, [0.5, 2.0], noise_multiplier=0.1, dimension=10, step_size=0.1)
@@ -112,8 +112,8 @@ def best_step_size(
     >>> best_step_size([[4.0, 0.0], [0.0, 1.0]], [1.0], noise_multiplier=0.0, dimension=10, smoothness=2.0)
     array([0.75])
 
-    It may be above 1/L. It is 0 where the clipped sum points away from the gradient: there no step is
-    certain to gain anything.
+    It may be above 1/L. It is 0 if the clipped sum points away from the gradient, because then no step is
+    guaranteed to reduce the loss.
 
     Args:
         gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
@@ -151,7 +151,7 @@ def measured_progress(
     draws: int = 8,
     seed: int = 0,
 ) -> MeasuredProgress:
-    """Take private steps from one point, with a softmax head, and compare them with Theorem 4.2.
+    """Take private steps of a softmax head from one point, and compare them with Theorem 4.2.
 
     >>> found = measured_progress([[1.0], [2.0]], [0, 1], np.zeros((2, 2)), [0.5, 5.0], noise_multiplier=0.0)
     >>> found.bound.round(3), found.measured.round(3)
@@ -164,8 +164,8 @@ def measured_progress(
         clipping_bounds: C, shape (bounds,).
         noise_multiplier: sigma.
         step_sizes: eta, a number or shape (steps,); by default 1/L.
-        draws: how often noise is drawn, the same for every bound and step. Each draw counts with both
-            signs, which takes the linear part of its effect out of the mean.
+        draws: number of noise draws, the same for every bound and step. Each draw is used with both
+            signs, which removes the linear part of its effect from the mean.
         seed: of the noise.
 
     Raises:
@@ -204,7 +204,7 @@ def _changes(
     steps: Array,
     noises: list[Array],
 ) -> Array:
-    """Changes of the loss by steps with each noise, in units of C, shape (noises, steps, bounds)."""
+    """Return the changes of the loss for each noise (in units of C), shape (noises, steps, bounds)."""
     logits = x @ head.T
     before, residuals = loss_and_residuals(logits, y)
     norms = np.linalg.norm(x, axis=1) * np.linalg.norm(residuals, axis=1)

@@ -1,8 +1,8 @@
-"""A linear head with softmax on fixed features: there, what the theory needs is known exactly.
+"""The constants of the theory for a linear softmax head on fixed features, where they are known exactly.
 
-The head has a bias, and its weights have shape (classes, f + 1) with the bias in the last column. Losses
-are cross entropies. The gradient of an example is the outer product of its residual (predicted
-probabilities minus the one-hot label) and its features with a 1 behind them.
+The head has weights of shape (classes, f + 1); the last column is the bias. Losses are cross entropies. The
+gradient of an example is the outer product of its residual (predicted probabilities minus the one-hot label)
+and its features with a 1 appended.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from dpsweep.theory.sums import Array, finite
 
 
 def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
-    """Return the Gram matrix of the head's per-example gradients, without the gradients.
+    """Return the Gram matrix of the head's per-example gradients without computing the gradients.
 
     >>> softmax_gram(features=[[1.0], [2.0]], residuals=[[0.5, -0.5], [-0.5, 0.5]])
     array([[ 1. , -1.5],
@@ -29,7 +29,7 @@ def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
         Shape (B, B).
 
     Raises:
-        ValueError: the arrays do not have as many rows, or are not finite.
+        ValueError: the arrays have different numbers of rows, or are not finite.
     """
     x, r = (np.asarray(each, dtype=np.float64) for each in (features, residuals))
     if x.ndim != 2 or r.ndim != 2 or len(x) != len(r):
@@ -43,17 +43,16 @@ def softmax_gram(features: npt.ArrayLike, residuals: npt.ArrayLike) -> Array:
 
 
 def softmax_smoothness(features: npt.ArrayLike) -> float:
-    """Return L of the summed cross entropy; divided by B it is that of the mean.
+    """Return L of the summed cross entropy; L of the mean is this divided by B.
 
     >>> f"{softmax_smoothness([[0.0], [0.0]]):.3f}"
     '1.000'
 
-    The Hessian of one example is (diag(p) - p p^T) x x^T as a Kronecker product, and its first factor
-    has no eigenvalue above 1/2. So L is at most half the squared largest singular value of the
-    features.
+    The Hessian of one example is the Kronecker product of diag(p) - p p^T and x x^T. The eigenvalues of the
+    first factor are at most 1/2. So L is at most half the squared largest singular value of the features.
 
     Args:
-        features: shape (B, f); the constant feature of the bias is added here.
+        features: shape (B, f); this function appends the constant feature of the bias.
     """
     largest = np.linalg.norm(with_bias(features), ord=2)
     return float(largest**2 / 2)
@@ -88,7 +87,7 @@ def softmax_gradient_deviation(
     >>> f"{softmax_gradient_deviation([[1.0], [2.0]], labels=[0, 1], weights=np.zeros((2, 2))):.3f}"
     '1.275'
 
-    Arguments are those of `softmax_residuals`.
+    The arguments are those of `softmax_residuals`.
     """
     x, residuals = with_bias(features), softmax_residuals(features, labels, weights)
     mean_square = float(((x**2).sum(1) * (residuals**2).sum(1)).mean())
@@ -105,14 +104,14 @@ def smallest_softmax_loss(
     >>> f"{smallest_softmax_loss([[0.0]] * 4, labels=[0, 0, 0, 1], classes=2):.3f}"  # their entropy
     '0.562'
 
-    It is the smallest one up to what further iterations would gain. Where a head separates the classes
-    there is no minimum, and the loss goes to zero.
+    More iterations may still reduce it a little. If the features separate the classes, there is no minimum,
+    and the loss goes to zero.
 
     Args:
         features: shape (B, f).
         labels: class indices, shape (B,).
-        classes: how many there are.
-        iterations: at most.
+        classes: number of classes.
+        iterations: largest number of iterations.
     """
     x, y = with_bias(features), np.asarray(labels)
 
@@ -127,13 +126,13 @@ def smallest_softmax_loss(
 
 
 def with_bias(features: npt.ArrayLike) -> Array:
-    """Return features in float64 with a 1 behind them, shape (B, f + 1)."""
+    """Return features in float64 with a 1 appended, shape (B, f + 1)."""
     x = np.asarray(features, dtype=np.float64)
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
 
 def loss_and_residuals(logits: Array, labels: npt.NDArray[np.integer]) -> tuple[float, Array]:
-    """Return the summed cross entropy of logits of shape (B, classes), and the residuals."""
+    """Return the summed cross entropy and the residuals for logits of shape (B, classes)."""
     exponentials = np.exp(logits - logits.max(1, keepdims=True))
     totals = exponentials.sum(1, keepdims=True)
     residuals = exponentials / totals

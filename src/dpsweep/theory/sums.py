@@ -1,11 +1,11 @@
 """The sums of a batch's clipped and unclipped gradients, for every clipping bound at once.
 
-At a bound C the gradients fall into two groups: the longer ones are clipped, the others are not. The
-formulas of the paper's section 4 need inner products of three vectors alone: A, the sum of the
-unclipped gradients; G, the sum of the clipped ones; N, the sum of the clipped ones' unit vectors. As
-C grows, gradients go from the second group to the first in the order of their norms. So four numbers
-an example say all of this for every C, and no Gram matrix has to be kept. They come from the matrix, or
-from the gradients themselves.
+A bound C divides the gradients into two groups: longer gradients are clipped, the others are not. The
+formulas of the paper's section 4 need only inner products of three vectors: A, the sum of the unclipped
+gradients; G, the sum of the clipped gradients; N, the sum of the clipped gradients' unit vectors. As C
+grows, gradients become unclipped in the order of their norms. So four numbers per example determine these
+inner products for every C, and the Gram matrix need not be stored. The numbers are computed from the
+matrix, or from the gradients themselves.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ Array = npt.NDArray[np.float64]
 
 _BLOCK_BYTES = 2**28
 Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
-"""Returns the gradients of some examples, shape (examples, d)."""
+"""A function that returns the gradients of some examples, shape (examples, d)."""
 
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """The overlaps of the gradients of a batch: four numbers an example, in the order of the norms.
+    """The overlaps of the gradients of a batch: four numbers per example, in the order of the norms.
 
     >>> sums = ClippedSums.of(gram_matrix([[3.0, 4.0], [1.0, 0.0]]))
     >>> sums.norms, float(sums.total_square)
     (array([1., 5.]), 32.0)
 
-    Gradients that are zero are left out: they add nothing, whatever the bound.
+    Zero gradients are left out, because they contribute nothing at any bound.
 
     Attributes:
         norms: ascending, positive, shape (b,).
@@ -47,10 +47,10 @@ class ClippedSums:
 
     @classmethod
     def of(cls, gram: "npt.ArrayLike | ClippedSums") -> "ClippedSums":
-        """Return the sums of a Gram matrix of shape (B, B); sums are returned as they are.
+        """Return the sums of a Gram matrix of shape (B, B); return `ClippedSums` unchanged.
 
         Raises:
-            ValueError: not a square matrix, or gradients that are not finite.
+            ValueError: the matrix is not square, or gradients are not finite.
         """
         if isinstance(gram, ClippedSums):
             return gram
@@ -63,7 +63,7 @@ class ClippedSums:
         order = order[squares[order] > 0]
         norms = np.sqrt(squares[order])
         smaller, larger, units = (np.zeros(len(order)) for _ in range(3))
-        # A row at a time: a sorted copy of the matrix would take as much memory again.
+        # A row at a time, because a sorted copy of the matrix would double the memory.
         for place, example in enumerate(order):
             row = matrix[example][order]
             smaller[place] = row[:place].sum()
@@ -73,18 +73,18 @@ class ClippedSums:
 
     @classmethod
     def from_rows(cls, rows: Rows, examples: int, block: int) -> Self:
-        """Return the sums of gradients that are computed a few at a time, each of them twice.
+        """Return the sums of gradients that are computed in blocks, each gradient twice.
 
-        The first pass finds norms and totals, the second goes through the examples in the order of
-        their norms. Memory is that of two blocks and four gradients in float64.
+        The first pass computes norms and totals. The second pass takes the examples in the order of their
+        norms. Memory is that of two blocks and four gradients in float64.
 
         Args:
-            rows: the gradients of some examples.
+            rows: returns the gradients of some examples.
             examples: B.
-            block: how many gradients are asked for at once.
+            block: number of gradients per block.
 
         Raises:
-            ValueError: gradients that are not finite.
+            ValueError: gradients are not finite.
         """
         norms = np.zeros(examples)
         total = total_units = np.zeros(1)
@@ -118,7 +118,7 @@ class ClippedSums:
         """Squared norm of the sum of all gradients, |g|^2."""
         return float(max(self.unclipped_square[-1], 0.0))
 
-    # Of shape (b + 1,): entry k is for the bounds at which the k smallest gradients are unclipped.
+    # Shape (b + 1,): entry k belongs to the bounds at which the k smallest gradients are unclipped.
 
     @cached_property
     def unclipped_square(self) -> Array:
@@ -144,7 +144,7 @@ class ClippedSums:
     def unclipped_unit(self) -> Array:
         """A.N."""
         found = _up(self.larger_units - self.smaller / self.norms)
-        found[-1] = 0.0  # N is empty, and rounding has left something
+        found[-1] = 0.0  # N is empty here: remove the rounding error
         return found
 
     @cached_property
@@ -167,12 +167,12 @@ class ClippedSums:
 
 
 def _up(steps: Array) -> Array:
-    """Sums of the first k steps, k = 0, ..., b."""
+    """Return the sums of the first k steps, k = 0, ..., b."""
     return np.concatenate([[0.0], np.cumsum(steps)])
 
 
 def _down(steps: Array) -> Array:
-    """Sums of all steps but the first k, k = 0, ..., b."""
+    """Return the sums of all steps but the first k, k = 0, ..., b."""
     return np.concatenate([np.cumsum(steps[::-1])[::-1], [0.0]])
 
 
@@ -183,18 +183,18 @@ def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Ar
     array([[25.,  3.],
            [ 3.,  1.]])
 
-    Coordinates are taken a block at a time, so a memory-mapped array is never in memory as a whole:
-    for 4,096 examples the result takes 134 MB and a block 268 MB, whatever the dimension.
+    Coordinates are processed in blocks, so a memory-mapped array is never in memory as a whole. For 4,096
+    examples the result takes 134 MB and a block 268 MB, for any dimension.
 
     Args:
         gradients: shape (B, d), of any float type.
-        block_bytes: of float64 coordinates in memory at once.
+        block_bytes: size of a block of coordinates in float64.
 
     Returns:
         Shape (B, B).
 
     Raises:
-        ValueError: not two dimensions, or gradients that are not finite.
+        ValueError: the array does not have two dimensions, or gradients are not finite.
     """
     rows = gradients if isinstance(gradients, np.ndarray) else np.asarray(gradients)
     if rows.ndim != 2:
@@ -204,17 +204,17 @@ def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Ar
     step = max(1, block_bytes // (8 * max(examples, 1)))
     for first in range(0, dimension, step):
         block = np.asarray(rows[:, first : first + step], dtype=np.float64)
-        with np.errstate(invalid="ignore"):  # told below
+        with np.errstate(invalid="ignore"):  # reported below
             gram += block @ block.T
     finite(np.diagonal(gram))
     return gram
 
 
 def finite(squared_norms: Array) -> None:
-    """Refuse gradients that are not finite.
+    """Raise an error if gradients are not finite.
 
     Raises:
-        ValueError: says how many there are.
+        ValueError: the message contains their number.
     """
     wrong = int((~np.isfinite(squared_norms)).sum())
     if wrong:
