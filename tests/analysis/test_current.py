@@ -1,4 +1,4 @@
-"""Readers refuse trials that were trained for other data, weights or noise than those of today."""
+"""Refusal of trials that were trained for other data, weights or noise than the current ones."""
 
 import time
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def write_noise(study: Study, paths: Paths, sigma: float = 1.0) -> None:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    """Results of today: cells, and all that they were made from."""
+    """Current results: cells, and the prepared files that they were made from."""
     paths = Paths(tmp_path)
     write_cells(STUDY, paths, lambda cell, rate, seed: {"macro_accuracy": rate}, steps_too=True)
     write_dataset(paths, "digits", [250] * 4)
@@ -67,19 +67,19 @@ def rewrite(file: Path, **columns: Any) -> None:
 
 
 def put_back(**columns: Any) -> Callable[[Paths], None]:
-    """A file of trials from before takes the place of today's."""
+    """Return a function that overwrites columns in a file of trials, as if it came from a backup."""
     return lambda paths: rewrite(paths.cell_trials(STUDY, CELLS[1]), **columns)
 
 
 @pytest.mark.parametrize(
     ("change", "former", "named"),
     [
-        # What was prepared again with another content refuses every cell.
+        # Prepared files with new content: every cell is refused.
         (lambda paths: write_dataset(paths, "digits", [250] * 4, checksum=OTHER), CELLS, "data_checksum"),
         (lambda paths: write_dataset(paths, "digits", [500] * 2), CELLS, "classes_checksum"),
         (lambda paths: write_backbone(paths, OTHER), CELLS, "backbone_checksum"),
         (lambda paths: write_noise(STUDY, paths, 1.1), CELLS, "noise_multiplier"),
-        # A file that is put back from before is refused alone.
+        # One outdated file of trials: only its cell is refused.
         (put_back(train_size=999), CELLS[1:2], "train_size 999"),
         (put_back(steps=19), CELLS[1:2], "steps 19"),
         (put_back(noise_multiplier=0.5), CELLS[1:2], "noise_multiplier 0.5"),
@@ -89,32 +89,35 @@ def put_back(**columns: Any) -> Callable[[Paths], None]:
         (put_back(trainer_version=1), CELLS[1:2], "trainer_version 1"),
     ],
 )  # fmt: skip
-def test_trials_of_something_else_are_refused(
+def test_trials_of_other_data_weights_or_noise_are_refused(
     paths: Paths, change: Callable[[Paths], Any], former: list[Any], named: str
 ) -> None:
     trials = load_trials(STUDY, paths, CELLS)
     assert len(trials) == len(CELLS) and "data_checksum" not in trials
     change(paths)
     files = [paths.cell_trials(STUDY, cell) for cell in former]
-    with pytest.raises(FormerResultsError) as raised:
-        load_trials(STUDY, paths, CELLS)
-    assert raised.value.remake == tuple(files)
-    assert f"{len(files)} of 4 cells were trained for other data" in str(raised.value)
-    assert f"{files[0]}: found {named}" in str(raised.value)
-    # A study that is looked at while it runs goes without them.
+    problem = CELLS[0].problem
+    for use in (load_trials, lambda *_: write_problem(STUDY, paths, problem)):
+        with pytest.raises(FormerResultsError) as raised:
+            use(STUDY, paths, CELLS)
+        assert raised.value.remake == tuple(files)
+        assert f"{len(files)} of 4 cells were trained for other data" in str(raised.value)
+        assert f"{files[0]}: found {named}" in str(raised.value)
+    assert not paths.problem(problem).exists()
+    # With a list for missing files, the other trials are read.
     missing: list[Path] = []
     left = load_trials(STUDY, paths, CELLS, missing)
     assert set(left["cell"]) == {cell.name for cell in CELLS if cell not in former}
     assert missing == files
 
 
-def test_prepared_files_that_were_removed_for_their_size_refuse_nothing(paths: Paths) -> None:
+def test_removed_prepared_files_refuse_no_trials(paths: Paths) -> None:
     for file in (paths.dataset("digits"), paths.backbone("small")):
         (file / "metadata.json").unlink()
     for file in (paths.results / "noise").rglob("*.json"):
         file.unlink()
     assert len(load_trials(STUDY, paths, CELLS)) == len(CELLS)
-    put_back(steps=19)(paths)  # the study itself knows better
+    put_back(steps=19)(paths)  # N and T follow from the study
     with pytest.raises(FormerResultsError, match="steps 19; the study has 20"):
         load_trials(STUDY, paths, CELLS)
 
@@ -128,7 +131,7 @@ def test_prepared_files_that_were_removed_for_their_size_refuse_nothing(paths: P
         (CHECKSUM, "2" * 64, OTHER, "features of another backbone"),
     ],
 )
-def test_heads_are_compared_with_their_features(
+def test_trials_of_heads_are_compared_with_prepared_features(
     tmp_path: Path, checksum: str, dataset: str, backbone: str, found: str | None
 ) -> None:
     content = make_study({"a": {}}).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -137,7 +140,7 @@ def test_heads_are_compared_with_their_features(
     content["methods"]["film"] = {"kind": "head"}
     study, paths = Study.model_validate(content), Paths(tmp_path)
     write_cells(study, paths, lambda *_: {})
-    # The dataset itself has another checksum than its features: trials have that of what they read.
+    # Trials record the checksum of the features, which differs from that of the dataset.
     write_dataset(paths, "digits", [250] * 4, checksum="2" * 64)
     write_backbone(paths)
     file = paths.features("digits", "small") / "metadata.json"
@@ -177,13 +180,13 @@ def test_norms_steps_and_overlaps_of_other_trials_are_refused(paths: Paths) -> N
         assert [bool(rows) for rows in read(missing)] == [each != position for each in range(3)]
         assert missing == [file]
         rewrite(file, trial_key=key)
-    # The other way round: the cell was trained again.
+    # Conversely, the cell was trained again.
     rewrite(paths.cell_trials(STUDY, cell), trial_key="of today")
     with pytest.raises(FormerResultsError, match=str(norms)):
         read()
 
 
-def test_the_table_of_a_problem_is_of_the_settings_of_today_or_not_read(paths: Paths) -> None:
+def test_problem_tables_of_other_settings_are_not_read(paths: Paths) -> None:
     write_problem(STUDY, paths, CELLS[0].problem)
     assert len(read_trials(STUDY, paths)) == len(CELLS)
     for cell in CELLS:
@@ -194,13 +197,6 @@ def test_the_table_of_a_problem_is_of_the_settings_of_today_or_not_read(paths: P
     with pytest.raises(FormerResultsError, match="data_checksum"):
         read_trials(STUDY, paths)
     assert read_trials(STUDY, Paths(paths.results, partial=True)).empty
-
-
-def test_no_table_of_a_problem_is_made_of_former_trials(paths: Paths) -> None:
-    write_dataset(paths, "digits", [250] * 4, checksum=OTHER)
-    with pytest.raises(FormerResultsError, match="data_checksum"):
-        write_problem(STUDY, paths, CELLS[0].problem)
-    assert not paths.problem(CELLS[0].problem).exists()
 
 
 def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def comparison(
     unit: object = 0,
     test_error: float = 0.0,
 ) -> Comparison:
-    """A comparison of some datasets ("a", or "a, b" where they are compared) with a known effect."""
+    """Return a comparison with a known effect, in one dataset ("a") or between two ("a, b")."""
     nothing = np.zeros((1, 1, 2))
     grids = [
         Grid(name, "small", "film", "adam", 1.0, 8, (1,), (1.0,), nothing, nothing, nothing)
@@ -46,7 +46,7 @@ def comparison(
 
 
 def comparisons(effects: Mapping[str, Sequence[float]]) -> dict[str, list[Comparison]]:
-    """Comparisons of datasets, each a unit of its own."""
+    """Return comparisons with known effects by dataset; each is a separate unit."""
     return {
         RULE: [
             comparison(names, each, unit=unit)
@@ -73,11 +73,11 @@ def test_intervals_are_those_of_student_and_welch() -> None:
     one, other = [1.0, 2.0, 4.0, 0.5], [101.0, 140.0, 104.0, 90.0]
     expected = stats.ttest_1samp(one, 0).confidence_interval()
     assert mean_of(one, [0] * 4).interval(0.05) == pytest.approx((expected.low, expected.high))
-    # The mean of two datasets is half the difference from the negative of the second.
+    # The mean of two datasets is half the difference between the first and the negated second.
     welch = stats.ttest_ind(one, np.negative(other), equal_var=False).confidence_interval()
     found = mean_of(one + other, [0] * 4 + [1] * 4).interval(0.05)
     assert found == pytest.approx((welch.low / 2, welch.high / 2))
-    # Elsewhere datasets are the units: each counts once.
+    # For other datasets, datasets are the units: each counts once.
     effects, groups = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 4.0]), [0, 0, 0, 1, 2, 2]
     expected = stats.ttest_1samp([2.0, 0.0, 4.0], 0).confidence_interval()
     elsewhere = mean_elsewhere(effects, groups)
@@ -86,7 +86,7 @@ def test_intervals_are_those_of_student_and_welch() -> None:
     assert elsewhere.interval(0.05) == pytest.approx((expected.low, expected.high))
 
 
-def test_here_every_unit_counts_the_same_and_quiet_datasets_lend_no_precision() -> None:
+def test_units_have_equal_weight_and_each_dataset_its_own_variance() -> None:
     assert mean_of([0.0, 3.0, 3.0, 3.0, 3.0], [0, 1, 1, 1, 1]).effect == pytest.approx(2.4)
     quiet, noisy = [1.0, 1.001] * 10, [0.0, 10.0, 20.0, 10.0]
     found = mean_of(quiet + noisy, [0] * 20 + [1] * 4)
@@ -98,13 +98,13 @@ def test_here_every_unit_counts_the_same_and_quiet_datasets_lend_no_precision() 
     ("effects", "groups", "same"),
     [
         ([1.0, 5.0, 2.0, 2.5, 3.0], [0, 1, 2, 2, 2], [0, 0, 1, 1, 1]),
-        # However many they are: the variance of one alone is not known.
+        # Also if there are two of them: the variance of a single unit is unknown.
         ([1.0, 5.0, 4.0, 2.0, 2.5, 3.0], [0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1]),
-        # A single one joins the smallest of the others.
+        # A single one joins the smallest other group.
         ([9.0, 2.0, 3.0, 1.0, 1.5, 2.0], [0, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 2]),
     ],
 )
-def test_datasets_with_one_unit_are_put_together(
+def test_datasets_with_one_unit_are_merged(
     effects: list[float], groups: list[int], same: list[int]
 ) -> None:
     one, other = mean_of(effects, groups), mean_of(effects, same)
@@ -114,7 +114,7 @@ def test_datasets_with_one_unit_are_put_together(
 def test_the_error_is_at_least_that_of_the_test_set() -> None:
     effects = np.array([1.0, 1.0, 1.1, 0.9])
     alone = np.std(effects, ddof=1) / 2
-    # What the units differ by has the noise of the test set in it: it is not counted twice.
+    # The variance between units includes the noise of the test set, which is not added again.
     for factor, test_error, expected in ((1, 0.0, alone), (1, 0.6, 0.3), (100, 0.6, 100 * alone)):
         assert mean_of(effects * factor, [0] * 4, test_error).error == pytest.approx(expected)
 
@@ -131,7 +131,7 @@ def test_comparisons_of_the_same_problems_are_one_unit() -> None:
     assert row_of(evidence_table(two))["needs"] == "2 of 4 problems"
 
 
-def test_nothing_is_known_without_replication() -> None:
+def test_a_single_unit_or_dataset_has_no_interval() -> None:
     assert mean_here(np.array([1.0]), [0]) is None
     assert mean_elsewhere(np.array([1.0, 2.0]), [0, 0]) is None
     assert mean_here(np.empty(0), []) is None
@@ -146,7 +146,7 @@ def test_the_smallest_visible_effect_is_found_in_four_of_five_studies() -> None:
     assert np.mean(lower > 0.2) == pytest.approx(0.8, abs=0.025)
 
 
-def test_groups_are_what_nothing_links() -> None:
+def test_linked_datasets_are_one_group() -> None:
     assert groups_of_datasets([["a"], ["b"], ["a"]], []) == [0, 1, 0]
     assert groups_of_datasets([["a"], ["b"], ["c"]], [("c", "a"), ("x", "y")]) == [0, 1, 0]
     assert groups_of_datasets([["a", "b"], ["c", "d"], ["b", "d"]], []) == [0, 0, 0]
@@ -164,7 +164,7 @@ def test_groups_are_what_nothing_links() -> None:
         (0.05, 0.1, None, "no difference"),
         (0.6, 0.1, None, "not resolved"),  # above 0, but not above the margin
         (0.0, 1.0, None, "not resolved"),
-        # The interval alone would decide, but most units are not beyond the margin, or within it.
+        # The interval alone would give a verdict, but most units do not agree with it.
         (10.0, 0.1, [60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
         (10.35, 0.1, [60.0, 0.9, 0.8, 0.6, -0.2, 0.0], "supported"),
         (-10.0, 0.1, [-60.0, 0.1, -0.1, 0.2, -0.2, 0.0], "not resolved"),
@@ -172,7 +172,7 @@ def test_groups_are_what_nothing_links() -> None:
         (0.0, 0.05, [0.2, -0.2, 0.21, -0.21, 0.2, -0.2], "no difference"),
     ],
 )
-def test_verdicts_are_read_off_the_interval_the_margin_and_the_units(
+def test_verdicts_follow_from_interval_margin_and_units(
     effect: float, error: float, units: list[float] | None, expected: str
 ) -> None:
     units = units or [effect] * 31
@@ -186,21 +186,21 @@ def test_verdicts_are_read_off_the_interval_the_margin_and_the_units(
     ("effects", "related", "effect", "verdict", "needs", "known"),
     [
         ({"a": [0.9, 1.1], "b": [1.0, 1.2], "c": [0.8, 1.0]}, [], 1.0, "supported", ("", ""), 4),
-        # Datasets that share examples are no other datasets.
+        # Datasets that share examples count as one.
         ({"a": [0.9, 1.1], "half": [1.0, 1.2], "tenth": [0.8, 1.0]}, [("a", "half"), ("a", "tenth")], 1.0,
          "supported here", ("1 of 3 separate datasets", "other datasets"), 2),
-        # Datasets that disagree do not settle others.
+        # Datasets that disagree give no verdict on other datasets.
         ({"a": [1.0, 1.1, 0.9], "b": [0.5, 0.4, 0.6], "c": [2.0, 2.1, 1.9]}, [], 3.5 / 3,
          "supported here", ("", ""), 4),
         # Too few problems, or datasets.
         ({"a": [1.0], "b": [1.0], "c": [0.9]}, [], 2.9 / 3, "not resolved", ("3 of 4 problems", ""), 0),
         ({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.1, 0.9]}, [], 1.0,
          "supported here", ("2 of 3 separate datasets", "other datasets"), 2),
-        # An effect that is not known does not count.
+        # NaN effects do not count.
         ({"a": [1.0, math.nan, 1.2], "b": [math.nan]}, [], 1.1, "not resolved", ("2 of 4 problems", ""), 0),
     ],
 )  # fmt: skip
-def test_a_rule_is_supported_as_far_as_problems_and_datasets_agree(
+def test_support_depends_on_the_agreement_of_problems_and_datasets(
     effects: dict[str, list[float]],
     related: list[tuple[str, str]],
     effect: float,
@@ -220,7 +220,7 @@ def test_a_rule_is_supported_as_far_as_problems_and_datasets_agree(
         assert (row["lower_elsewhere"] > MARGIN) == (verdict == "supported")
 
 
-def test_all_intervals_of_a_table_hold_together() -> None:
+def test_all_intervals_of_a_table_hold_at_the_same_time() -> None:
     effects = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0]
     _, level = gather(comparisons({"a": effects}))
     assert level == LEVEL
@@ -241,11 +241,11 @@ def test_all_intervals_of_a_table_hold_together() -> None:
     [
         ((0.9, 1.0, 1.1), 0.05, MARGIN, "supported here"),
         ((0.9, 1.0, 1.1), 2.0, 2.0, "not resolved"),
-        # Nothing but the margin decides that there is no difference.
+        # The noise of the reference does not matter for "no difference".
         ((0.01, 0.0, -0.01), 2.0, 2.0, "no difference here"),
     ],
 )
-def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference(
+def test_effects_below_the_noise_of_the_reference_support_no_rule(
     effects: tuple[float, ...], noise: float, threshold: float, verdict: str
 ) -> None:
     units = [comparison("a", each, noise=noise, unit=unit) for unit, each in enumerate(effects * 2)]
@@ -253,7 +253,7 @@ def test_a_rule_is_not_supported_by_less_than_the_noise_of_the_reference(
     assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
-def test_without_comparisons_every_rule_is_open() -> None:
+def test_without_comparisons_no_rule_is_resolved() -> None:
     found = evidence_table(compare([]))
     assert list(found["rule"]) == [rule.key for rule in RULES]
     assert set(found["verdict"]) == {"not resolved"}

@@ -34,7 +34,7 @@ def paths(tmp_path: Path) -> Paths:
     return paths
 
 
-def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
+def test_trials_are_in_the_order_of_the_cells(paths: Paths) -> None:
     cells = [*STUDY.sweep_cells("b"), *reversed(STUDY.sweep_cells("a"))]
     trials = load_trials(STUDY, paths, [*cells, cells[0]])
     assert trials["problem"].tolist() == [B] * 2 + [A] * 4
@@ -44,7 +44,7 @@ def test_trials_come_in_the_order_of_the_cells(paths: Paths) -> None:
     assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
-def test_a_missing_cell_is_an_error_or_noted(paths: Paths) -> None:
+def test_a_missing_cell_is_an_error_or_listed(paths: Paths) -> None:
     cells = STUDY.sweep_cells("a")
     file = paths.cell_trials(STUDY, cells[0])
     file.unlink()
@@ -59,7 +59,7 @@ def test_a_missing_cell_is_an_error_or_noted(paths: Paths) -> None:
     assert trials["clipping_bound"].unique().tolist() == [1.0]
 
 
-def test_damaged_and_outdated_files_are_told_apart_from_missing_ones(paths: Paths) -> None:
+def test_damaged_and_outdated_files_have_their_own_errors(paths: Paths) -> None:
     cells = STUDY.sweep_cells("b")
     file = paths.cell_trials(STUDY, cells[0])
     frame = pd.read_parquet(file)
@@ -88,7 +88,7 @@ def test_steps_of_all_trials(paths: Paths) -> None:
     assert set(steps["seed"]) == {1, 2}
 
 
-def test_gradient_norms_know_what_they_are_of(paths: Paths) -> None:
+def test_gradient_norms_have_the_clipping_bound_of_their_file(paths: Paths) -> None:
     for cell in STUDY.sweep_cells("a"):
         bound = float(cell.clipping_bound)
         write_gradient_norms(
@@ -106,7 +106,7 @@ def test_gradient_norms_know_what_they_are_of(paths: Paths) -> None:
     np.testing.assert_allclose(last["norm"], [0.3, 0.4, 3, 4])
 
 
-def test_the_table_of_a_problem_holds_every_trial_and_column(paths: Paths) -> None:
+def test_problem_tables_contain_every_trial_and_column(paths: Paths) -> None:
     write_problem(STUDY, paths, A)
     table = pd.read_parquet(paths.problem(A))
     assert len(table) == 4

@@ -28,7 +28,7 @@ def number(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
     return {"macro_accuracy": value, "selection_accuracy": -value}
 
 
-def test_a_grid_holds_every_repeat_of_every_cell_in_its_place(tmp_path: Path) -> None:
+def test_grids_contain_each_repeat_at_its_position(tmp_path: Path) -> None:
     sweep = {"batch_size": [100, "full"], "clipping_bound": [1.0, 2.0, 4.0], "seeds": 2}
     (found,) = grids(trials(tmp_path, {"s": sweep}, number))
     assert (found.batch_size, found.clipping_bound) == ((100, 1000), (1.0, 2.0, 4.0))
@@ -39,7 +39,7 @@ def test_a_grid_holds_every_repeat_of_every_cell_in_its_place(tmp_path: Path) ->
     np.testing.assert_allclose(found.selection, -expected)
     assert found.choice() == (0, 0)
     assert found.reached == 101.15
-    # Learning rates with the first seed alone.
+    # Learning rates of the first seed.
     np.testing.assert_allclose(found.tuning, -expected[..., :1])
 
 
@@ -47,7 +47,7 @@ def test_cells_that_two_sweeps_share_are_one_grid(tmp_path: Path) -> None:
     sweeps: dict[str, dict[str, Any]] = {
         "wide": {"clipping_bound": [1.0, 2.0, 4.0], "epsilon": [8.0]},
         "long": {"clipping_bound": [1.0, 2.0], "epsilon": [1.0, 8.0]},
-        # Neither has a grid.
+        # These two have no grid.
         "auto": {"clipping_bound": "automatic", "batch_size": [100, 200]},
         "free": {"clipping_bound": "none", "epsilon": [math.inf]},
     }
@@ -63,7 +63,7 @@ def test_cells_that_two_sweeps_share_are_one_grid(tmp_path: Path) -> None:
     assert grids(nothing) == grids(nothing.iloc[:0]) == []
 
 
-def test_a_missing_cell_is_a_hole_and_never_chosen(tmp_path: Path) -> None:
+def test_a_missing_cell_is_nan_and_never_chosen(tmp_path: Path) -> None:
     sweep = {"batch_size": [100, 200], "clipping_bound": [1.0, 2.0], "seeds": 2}
     rows = trials(tmp_path, {"s": sweep}, number)
     (whole,) = grids(rows)
@@ -75,7 +75,7 @@ def test_a_missing_cell_is_a_hole_and_never_chosen(tmp_path: Path) -> None:
     assert found.complete("clipping_bound") == {2.0}
 
 
-def test_a_part_of_a_grid() -> None:
+def test_grids_can_be_restricted_to_values_of_an_axis() -> None:
     values = np.arange(12.0).reshape(2, 3, 2)
     grid = Grid("d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values, values)
     part = grid.among("batch_size", [20, 30]).among("clipping_bound", [3.0, 1.0])
@@ -90,26 +90,26 @@ def test_ties_go_to_the_smallest_batch_size_then_bound() -> None:
     np.testing.assert_array_equal(best(np.stack([accuracy, -accuracy])), [[0, 0], [1, 0]])
 
 
-def test_cells_with_more_seeds_do_not_drop_the_others(tmp_path: Path) -> None:
+def test_cells_with_fewer_seeds_stay_in_the_grid(tmp_path: Path) -> None:
     sweep = {"batch_size": [100, 200], "clipping_bound": [1.0, 2.0, 4.0], "seeds": 5}
     rows = trials(tmp_path, {"s": sweep}, number)
     few = rows[(rows["clipping_bound"] == 4.0) | (rows["seed"] <= 2)]
     (found,), (expected,) = grids(few), grids(rows[rows["seed"] <= 2])
     assert found.complete("clipping_bound") == {1.0, 2.0, 4.0}
     np.testing.assert_array_equal(found.accuracy, expected.accuracy)
-    # A cell with a single seed is not there yet: the others keep theirs.
+    # A cell with a single seed counts as absent: the others keep their seeds.
     one = rows[(rows["cell"] != "eps8_epochs2_B100_C1") | (rows["seed"] == 1)]
     (found,) = grids(one)
     assert (found.seeds, found.complete("clipping_bound")) == (5, {2.0, 4.0})
 
 
-def test_a_seed_that_diverged_measures_what_the_others_do() -> None:
+def test_a_diverged_seed_is_replaced_by_the_mean_of_the_others() -> None:
     accuracy = np.full((3, 3, 4), 0.8) + np.arange(4) / 1000
     accuracy[1, 2, 3] = 0.02
     found = without_diverged(accuracy)
     assert found[1, 2, 3] == pytest.approx(0.801)
     accuracy[1, 2, 3] = found[1, 2, 3]
     np.testing.assert_array_equal(found, accuracy)
-    # Where all seeds scatter that far, none is taken for one that diverged.
+    # If all seeds scatter that much, none counts as diverged.
     noisy = np.random.default_rng(0).normal(0.5, 0.05, (4, 4, 5))
     assert without_diverged(noisy) is noisy

@@ -1,4 +1,4 @@
-"""Each rule by hand, on grids whose optimum is known."""
+"""Effects of each rule computed by hand, on grids with a known optimum."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ RULE = {rule.key: rule for rule in RULES}
 
 
 def grid(function: Callable[..., float], /, **changes: Any) -> Grid:
-    """A grid from a function of (B, C, seed); by default 2 seeds, and choices by the test set."""
+    """Return a grid of a function of (B, C, seed); by default 2 seeds, and choices by the test set."""
     sizes, bounds = changes.pop("batch_size", SIZES), changes.pop("clipping_bound", BOUNDS)
     seeds = range(1, changes.pop("seeds", 2) + 1)
     table = np.array([[[function(b, c, s) for s in seeds] for c in bounds] for b in sizes])
@@ -38,7 +38,7 @@ def grid(function: Callable[..., float], /, **changes: Any) -> Grid:
 
 
 def peak(size: float, bound: float, top: float = 0.9) -> Callable[..., float]:
-    """Accuracy that falls by 0.1 for every doubling of B and decade of C from the optimum."""
+    """Return an accuracy that falls by 0.1 per doubling of B and decade of C from the optimum."""
     return lambda b, c, seed: top - 0.1 * (abs(math.log2(b / size)) + abs(math.log10(c / bound)))
 
 
@@ -62,7 +62,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bound", [0.1, 10.0, 100.0])
-def test_nothing_to_gain_is_zero_for_every_shape(shape: str, bound: float) -> None:
+def test_the_gain_is_zero_for_every_shape_with_the_same_optimum(shape: str, bound: float) -> None:
     accuracy = peak(400, bound)
     hard = grid(lambda b, c, seed: SHAPES[shape](accuracy(b, c, seed)))
     for axis, side in itertools.product(SYMBOL, ("larger", "smaller")):
@@ -70,8 +70,8 @@ def test_nothing_to_gain_is_zero_for_every_shape(shape: str, bound: float) -> No
 
 
 @pytest.mark.parametrize("axis", ["clipping_bound", "batch_size"])
-def test_sides_are_tuned_as_a_loop_over_all_cells_tunes_them(axis: Any) -> None:
-    """Everything else is tuned again on either side, by selection and by seeds that do not measure."""
+def test_gain_and_variance_equal_those_of_a_loop_over_all_cells(axis: Any) -> None:
+    """All else is tuned again on each side, by selection accuracy of the seeds that do not measure."""
     random = np.random.default_rng(1)
     easy, hard = (
         grid(lambda *_: 0.0, selection=chosen, accuracy=measured, tuning=chosen[..., :1])
@@ -95,14 +95,14 @@ def test_sides_are_tuned_as_a_loop_over_all_cells_tunes_them(axis: Any) -> None:
     expected = 100 * (weights * gains).sum() / 2
     assert gain_of_adapting(easy, hard, axis, "larger") == pytest.approx(expected)
     assert gain_of_adapting(easy, hard, axis, "smaller") == pytest.approx(-expected)
-    # Two networks that err independently on 400 examples; a cell does not differ from itself.
+    # Two networks err independently on 400 examples; the difference of a cell to itself is 0.
     known = variance_of_test_set(easy, replace(hard, test_size=400, accuracy=hard.selection), axis)
     top = hard.selection.mean(axis=2).max()
     variance = 100**2 * 2 * top * (1 - top) / 400
     assert known == pytest.approx(variance * (weights * differing).sum() / 2)
 
 
-def test_one_seed_that_diverged_does_not_carry_a_gain() -> None:
+def test_a_diverged_seed_does_not_decide_a_gain() -> None:
     def accuracy(b: int, c: float, seed: int) -> float:
         return peak(200, 100.0)(b, c, seed) + seed / 1e3
 
@@ -110,18 +110,18 @@ def test_one_seed_that_diverged_does_not_carry_a_gain() -> None:
     crashed = (200, 100.0, 2)
     hard = grid(lambda *cell: 0.02 if cell == crashed else accuracy(*cell), seeds=4)
     gains = [gain_of_adapting(easy, each, "clipping_bound", "larger") for each in (whole, hard)]
-    # Those who saw the crash choose another C, 10 points worse; the one that crashed does not measure it.
+    # Choices that include the crashed seed take another C, 10 points worse; its measurement is replaced.
     assert gains == pytest.approx([20, (20 + 10 + 10) / 3], abs=0.1)
     assert standard_error(hard) == pytest.approx(standard_error(whole), rel=0.05)
 
 
-def test_a_single_seed_cannot_measure() -> None:
+def test_gains_of_a_single_seed_are_nan() -> None:
     one = grid(peak(100, 1.0), seeds=1)
     assert np.isnan(gain_of_adapting(one, one, "clipping_bound", "larger"))
     assert np.isnan(gain_of_joint_tuning(one))
 
 
-def test_many_studies_at_once_are_as_each_alone() -> None:
+def test_many_studies_at_once_have_the_gains_of_each_study() -> None:
     random = np.random.default_rng(0)
     many = [random.uniform(0, 1, (5, 4, 4, 3)) for _ in range(2)]
     rates = random.uniform(0, 1, (2, 5, 4, 4, 6))
@@ -172,7 +172,7 @@ def test_only_values_that_all_grids_have_complete_are_compared() -> None:
     gap = grid(lambda b, c, s: math.nan if (b, c) == (100, 100.0) else peak(100, 1.0)(b, c, s))
     (found,) = compared("lower_epsilon_larger_bound", [grids[0], grid(peak(1, 1), epsilon=8), gap])
     assert all(each.clipping_bound == (0.1, 1.0, 10.0) for each in found.grids)
-    # B has less in common than two values, so nothing is said about it.
+    # The grids share fewer than two values of B, so there is no comparison.
     narrow = grid(peak(100, 1.0), epsilon=8.0, batch_size=(100, 77))
     assert not compared("lower_epsilon_smaller_batch", [grids[0], narrow])
 
@@ -191,10 +191,10 @@ def test_sweeps_with_one_bound_take_part_in_rules_about_batch_size() -> None:
         ("dataset", "backbone", "harder_dataset_larger_bound"),
     ],
 )
-def test_the_easiest_and_the_hardest_of_what_differs_in_one_condition_are_compared(
+def test_the_easiest_and_the_hardest_backbone_or_dataset_are_compared(
     condition: str, other: str, rule: str
 ) -> None:
-    # "b" is the easiest, its best C is 1; "c" is the hardest, with 100. "a" lies between.
+    # "b" is the easiest, with best C = 1; "c" is the hardest, with best C = 100; "a" is between them.
     tops = {"a": (0.7, 10.0), "b": (0.9, 1.0), "c": (0.5, 100.0)}
     grids = [grid(peak(200, c, top), **{condition: name}) for name, (top, c) in tops.items()]
     (found,) = compared(rule, grids)
@@ -212,7 +212,7 @@ def test_fewer_epochs_by_hand() -> None:
     (found,) = compared("fewer_epochs_smaller_batch", grids)
     assert float(found.effect) == pytest.approx(10)
     assert list(found.found) == ["B = 400", "B = 200", "B = 100"]
-    # A large B that is bad at every number of epochs says nothing about fewer of them.
+    # A large B that is bad at every number of epochs is no evidence for the rule.
     (found,) = compared(
         "fewer_epochs_smaller_batch", [grid(peak(100, 1), epochs=n) for n in (1, 2)]
     )
@@ -222,52 +222,50 @@ def test_fewer_epochs_by_hand() -> None:
 # -- joint tuning --------------------------------------------------------------------------
 
 
-def test_joint_tuning_by_hand() -> None:
-    # Rates (low, high) in the cells (B, C). At the middle (200, 10) the high rate is the best, with
-    # which C = 1 wins, and at C = 1 then B = 200: 0.65. The best of all is (100, 10) at the low rate.
-    rates = {
-        (100, 1.0): (0.2, 0.3), (200, 1.0): (0.1, 0.65),
-        (100, 10.0): (0.8, 0.1), (200, 10.0): (0.2, 0.6),
-    }  # fmt: skip
-    tuning = np.array([[rates[b, c] for c in (1.0, 10.0)] for b in (100, 200)])
-    measured = {key: max(each) for key, each in rates.items()}
-    one = grid(
-        lambda b, c, seed: measured[b, c] - 0.01 * seed,
-        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning, seeds=3,
-    )  # fmt: skip
-    assert gain_of_joint_tuning(one) == pytest.approx(15)
-    (found,) = compared("tune_jointly", [one])
-    assert float(found.effect) == pytest.approx(15, abs=1)  # the bias is drawn
+def joint(tuning: Any, measured: Any) -> Grid:
+    """Return a grid of B = 100, 200 and C = 1, 10; the first seed chooses, and the others measure.
+
+    Args:
+        tuning: accuracies of the first seed, shape (B, C, learning rates).
+        measured: accuracies of the other seeds at the best learning rate, shape (B, C).
+    """
+    rates = np.array(tuning)
+
+    def accuracy(b: int, c: float, seed: int) -> float:
+        cell = (int(b > 100), int(c > 1))
+        return (
+            float(np.nanmax(rates[cell]) if seed == 1 else measured[cell[0]][cell[1]]) - seed / 100
+        )
+
+    sizes, bounds = (100, 200), (1.0, 10.0)
+    return grid(accuracy, batch_size=sizes, clipping_bound=bounds, tuning=rates, seeds=3)
+
+
+# At the middle (200, 10) the second rate is best. With it C = 1 is best, and then B = 200: 0.65. The best of
+# all is (100, 10) at the first rate.
+MIDDLE = ([[(0.2, 0.3), (0.8, 0.1)], [(0.1, 0.65), (0.2, 0.6)]], [[0.3, 0.8], [0.65, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("tuning", "measured", "gain"),
+    [
+        (*MIDDLE, 15),
+        # The second rate was not tried at C = 1, so C = 10 stays the choice and nothing is lost.
+        ([[(0.5, math.nan), (0.4, 0.6)]] * 2, [[0.1, 0.9]] * 2, 0),
+        # The first seed prefers (100, 10), also when it tunes B after C; the others measure 30 points less.
+        ([[(0.1,), (0.9,)], [(0.1,), (0.8,)]], [[0.5, 0.2], [0.5, 0.5]], 0),
+        # Joint tuning chooses (100, 1), tuning one by one (200, 10).
+        ([[(0.9,), (0.1,)], [(0.1,), (0.8,)]], [[0.2, 0.5], [0.5, 0.5]], -30),
+    ],
+)
+def test_joint_tuning_by_hand(tuning: Any, measured: Any, gain: float) -> None:
+    assert gain_of_joint_tuning(joint(tuning, measured)) == pytest.approx(gain)
+
+
+def test_joint_tuning_is_compared_within_one_grid() -> None:
+    (found,) = compared("tune_jointly", [joint(*MIDDLE)])
+    assert float(found.effect) == pytest.approx(15, abs=1)  # the bias correction is random
     assert list(found.found) == ["B = 100", "C = 10"]
-
-
-def test_a_rate_that_was_not_tried_is_not_chosen() -> None:
-    # The search left the high rate out at (100, 1), so C = 10 is kept and nothing is lost.
-    tuning = np.array([[[0.5, math.nan], [0.4, 0.6]]] * 2)
-    one = grid(
-        lambda b, c, seed: 0.9 if c == 10 else 0.1,
-        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning,
-    )  # fmt: skip
-    assert gain_of_joint_tuning(one) == pytest.approx(0)
-
-
-def test_the_first_seed_chooses_and_the_others_measure_joint_tuning() -> None:
-    # The first seed prefers (100, 10), which the others find 30 points worse than the middle cell.
-    tuning = np.array([[[0.1], [0.9]], [[0.1], [0.8]]])
-    worse = {1: 0.9, 2: 0.2, 3: 0.2}
-    one = grid(
-        lambda b, c, seed: worse[seed] if b == 100 and c == 10 else 0.5,
-        batch_size=(100, 200), clipping_bound=(1.0, 10.0), tuning=tuning, seeds=3,
-    )  # fmt: skip
-    # One after the other ends at the same cell here: B = 100 has the higher accuracy at C = 10.
-    assert gain_of_joint_tuning(one) == pytest.approx(0)
-    kept = grid(
-        lambda b, c, seed: worse[seed] if b == 100 and c == 1 else 0.5,
-        batch_size=(100, 200), clipping_bound=(1.0, 10.0), seeds=3,
-        tuning=np.array([[[0.9], [0.1]], [[0.1], [0.8]]]),
-    )  # fmt: skip
-    # Jointly (100, 1) is chosen, one by one (200, 10).
-    assert gain_of_joint_tuning(kept) == pytest.approx(-30)
 
 
 def test_comparisons_differ_in_one_condition_and_no_two_of_a_rule_share_a_grid() -> None:
@@ -280,7 +278,7 @@ def test_comparisons_differ_in_one_condition_and_no_two_of_a_rule_share_a_grid()
     for rule in RULES:
         found = [
             [tuple(getattr(each, name) for name in names) for each in comparison.grids]
-            for comparison in rule.compare(grids)
+            for comparison in rule.compare(grids, corrected=False)
         ]
         for origins in found:
             differing = [

@@ -1,4 +1,4 @@
-"""What the scatter of seeds tells: which cells are as good as the best."""
+"""The scatter of seeds, and the cells that are as good as the best."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ CELLS = {"high": [0.80, 0.81, 0.82], "near": [0.80, 0.805, 0.81], "low": [0.70, 
 
 
 def trials(cells: Mapping[str, Sequence[float]], epsilon: float = 8.0) -> pd.DataFrame:
-    """A row per seed of every cell, and of the first seed one at a rate that was not the best."""
+    """Return a row per seed of every cell, and a row of the first seed at a worse learning rate."""
     rows = [
         {"cell": name, "seed": seed, "selection_accuracy": accuracy, "best": True}
         for name, seeds in cells.items()
@@ -31,14 +31,14 @@ def trials(cells: Mapping[str, Sequence[float]], epsilon: float = 8.0) -> pd.Dat
 
 
 def as_good(cells: Mapping[str, Sequence[float]]) -> list[str]:
-    """The names of the cells that are as good as the best."""
+    """Return the names of the cells that are as good as the best."""
     found = trials(cells)
     summary = summarise(found)
     return list(summary.loc[as_good_as_best(summary, found), "cell"])
 
 
 def scatter_of(*rows: pd.DataFrame) -> tuple[int, float]:
-    """Degrees of freedom, and the variance."""
+    """Return the degrees of freedom and the variance."""
     found = Scatter.of(repeats(pd.concat(rows)), "selection_accuracy")
     assert found is not None
     return found.freedom, found.deviation**2
@@ -46,17 +46,17 @@ def scatter_of(*rows: pd.DataFrame) -> tuple[int, float]:
 
 def test_the_scatter_is_pooled_over_the_better_half_of_each_grid() -> None:
     one, other = trials(CELLS, epsilon=8.0), trials({"alone": [0.5, 0.7]}, epsilon=1.0)
-    # Four degrees of freedom of two cells, and one of the cell at the other epsilon.
+    # Two cells give four degrees of freedom; the cell at the other epsilon gives one.
     variance = (2 * 0.01**2 + 2 * 0.005**2 + 0.02) / 5
     assert scatter_of(one, other) == (5, pytest.approx(variance))
-    # Of the seeds that all cells with several share.
+    # Only seeds that all cells with several seeds share are used.
     more = CELLS | {"high": [*CELLS["high"], 0.99], "single": [0.2]}
     assert scatter_of(trials(more)) == (4, pytest.approx((0.01**2 + 0.005**2) / 2))
 
 
-def test_cells_are_as_good_as_the_best_up_to_what_the_scatter_explains() -> None:
+def test_cells_within_the_scatter_are_as_good_as_the_best() -> None:
     assert as_good(CELLS) == ["high", "near"]
-    assert as_good({"high": [0.9], "low": [0.1]}) == []  # one seed tells nothing
+    assert as_good({"high": [0.9], "low": [0.1]}) == []  # one seed has no scatter
     deviation = math.sqrt((0.01**2 + 0.005**2) / 2)
     # Student's quantile, for two comparisons.
     visible = student.ppf(1 - 0.05 / 2, 4) * deviation * math.sqrt(2 / 3)
@@ -66,20 +66,20 @@ def test_cells_are_as_good_as_the_best_up_to_what_the_scatter_explains() -> None
         assert as_good(CELLS | {"near": moved}) == expected
 
 
-def test_what_diverged_neither_is_as_good_nor_hides_a_difference() -> None:
+def test_diverged_seeds_are_not_as_good_and_hide_no_difference() -> None:
     crashed = CELLS | {"crash": [0.82, 0.83, 0.1], "gone": [math.nan] * 3}
     assert as_good(crashed) == ["high", "near"]
 
 
-def test_the_best_is_nearly_always_among_what_is_marked() -> None:
-    """Whatever the truth, and the most often missed where all cells are alike."""
+def test_the_truly_best_cell_is_nearly_always_marked() -> None:
+    """The probability of a miss is largest if all cells are nearly equal."""
     random = np.random.default_rng(0)
     alone = missed = 0
-    for _ in range(50):
+    for _ in range(30):
         values = 0.5 + 0.01 * random.standard_normal((6, 3))
         values[1:] -= 0.004
         found = as_good({f"{place}": list(seeds) for place, seeds in enumerate(values)})
         missed += "0" not in found
         alone += len(found) == 1
-    assert missed <= 4
-    assert alone <= 4
+    assert missed <= 3
+    assert alone <= 3

@@ -1,4 +1,4 @@
-"""Whoever looks at trials of other sources than those of today is told."""
+"""Reports of trials that were trained with other source code than the current one."""
 
 import inspect
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_cells_with_trials_of_other_sources_are_counted(
     assert bool(found) == bool(former) == bool(check_sources(STUDY, paths))
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_ignored(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     train(paths, lambda *_: "ab" * 32)
     first, second, _ = (paths.cell_trials(STUDY, cell) for cell in STUDY.all_cells())
@@ -66,37 +66,39 @@ def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     assert other_sources(STUDY, paths).startswith("1 of 3 trained cells")
 
 
-def test_a_run_says_so_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_prints_one_line_about_other_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("extends: demo\nresults: results/mine\n", encoding="utf-8")
     monkeypatch.setattr(run, "run_snakemake", lambda *_, **__: 0)
     study, paths = load_study(Path("mine.yaml")), Paths(Path("results/mine"))
 
-    def said() -> list[str]:
+    def printed() -> list[str]:
         return CliRunner().invoke(app, ["run", "mine.yaml", "-n"]).output.splitlines()
 
     cell = study.all_cells()[0]
     write_cells(study, paths, lambda *_: {"trainer_sources": "ab" * 32}, cells=[cell])
-    line, *rest = said()
+    line, *rest = printed()
     assert line.startswith("note: 1 of 1 trained cells have trials of other sources of the trainer")
     assert not rest
     paths.cell_trials(study, cell).unlink()
-    assert said() == []
+    assert printed() == []
 
 
 @pytest.mark.parametrize(
     "thing",
     [build_model, make_engine, PrivateOptimizer, GaussianNoise, FlatClipping, Resize],
 )
-def test_what_trains_is_among_the_sources_of_the_trainer(thing: Any) -> None:
+def test_the_sources_of_the_trainer_include_every_module_that_trains(thing: Any) -> None:
     files = {file for part in TRAINER for file in source_files(PACKAGE / part)}
     assert Path(inspect.getfile(thing)) in files
 
 
-def test_what_draws_is_among_the_sources_of_the_report(
+def test_the_sources_of_the_report_include_modules_and_templates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An edit of any of these files, templates too, makes the report again."""
+    """An edit of any of these files, including templates, makes the report outdated."""
     hashed: set[Path] = set()
     monkeypatch.setattr(fingerprints, "checksum", lambda file: hashed.add(file) or "")
     sources.cache_clear()

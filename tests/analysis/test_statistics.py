@@ -21,8 +21,8 @@ nan = math.nan
 
 
 def test_retained_weight_by_hand() -> None:
-    # Class 0: norms 1, 4 at C = 2 keep 1 and 1/2. Class 1: norm 8 keeps 1/4. Class 2: none. Class 3: a zero
-    # gradient is kept whole, what is not finite is left out.
+    # Class 0: norms 1 and 4 at C = 2 have weights 1 and 1/2. Class 1: norm 8 has 1/4. Class 2: no example.
+    # Class 3: a zero gradient has weight 1, norms that are not finite are left out.
     norms, labels = [1.0, 4.0, 8.0, 0.0, 8.0, nan, math.inf], [0, 0, 1, 3, 3, 3, 3]
     weights = retained_weight(norms, labels, bound=2.0, classes=4)
     np.testing.assert_allclose(weights, [0.75, 0.25, nan, (1 + 0.25) / 2])
@@ -47,7 +47,7 @@ def test_relative_retained_weight_divides_by_the_largest_class_at_the_baseline()
     np.testing.assert_allclose(relative, [0.25, 0.5, nan])
 
 
-def test_classes_go_from_easy_to_hard_ties_in_order_unknown_last() -> None:
+def test_classes_are_sorted_from_easy_to_hard_with_nan_last() -> None:
     assert class_order([0.5, 0.9, nan, 0.5, 0.7]).tolist() == [1, 4, 0, 3, 2]
 
 
@@ -77,9 +77,7 @@ def test_the_log_density_of_a_lognormal_is_the_normal_density() -> None:
     assert density.sum() * 0.02 == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_log_density_of_equal_norms_is_a_peak_and_of_what_has_no_logarithm_there_is_none() -> (
-    None
-):
+def test_the_log_density_of_equal_norms_is_a_peak_without_unusable_norms() -> None:
     density = log_density(np.append(np.full(10, 100.0), [0.0, nan, math.inf]), GRID)
     assert GRID[density.argmax()] == 2.0
     assert density.sum() * 0.02 == pytest.approx(1.0)
@@ -100,7 +98,7 @@ def trials(values: dict[str, list[float]]) -> pd.DataFrame:
     )
 
 
-def test_of_a_mean_it_is_the_t_interval_of_the_problems_means() -> None:
+def test_the_interval_of_a_mean_is_the_t_interval_of_the_problem_means() -> None:
     random = np.random.default_rng(0)
     values = {name: random.normal(size=4).tolist() for name in "abcde"}
     means = [np.mean(found) for found in values.values()]
@@ -109,7 +107,7 @@ def test_of_a_mean_it_is_the_t_interval_of_the_problems_means() -> None:
     assert found == pytest.approx((np.mean(means), *wanted))
 
 
-def test_it_covers_the_truth_as_often_as_it_says() -> None:
+def test_intervals_cover_the_truth_at_their_level() -> None:
     random = np.random.default_rng(1)
     covered = 0
     for _ in range(150):
@@ -121,7 +119,7 @@ def test_it_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.91 < covered / 150 < 0.99
 
 
-def test_without_other_problems_or_a_statistic_there_is_no_interval() -> None:
+def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
     alone = jackknife(trials({"a": [0.1, 0.3]}), mean)
     assert alone.value == pytest.approx(0.2)
     assert np.isnan([alone.lower, alone.upper]).all()

@@ -1,4 +1,4 @@
-"""The table of optimizers: paired gains at the same epsilon, against numbers computed by hand."""
+"""The table of optimizers: paired gains at the same epsilon, compared with direct computations."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def luck(*key: Any) -> float:
 
 
 def accuracy(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-    """B = 256 and the small rate are best; seeds have a luck that optimizers share, and some of their own."""
+    """Return an accuracy: best at B = 256 and a small rate, with shared and separate noise of each seed."""
     optimizer = cell.problem.rpartition("_")[2]
     gain = {"momentum": 0.02, "averaged": 0.01}.get(optimizer, 0.0) * math.sqrt(cell.epsilon)
     own = luck(optimizer, cell.epsilon, cell.epochs, seed) / 4
@@ -41,6 +41,8 @@ def study(folder: Path) -> Study:
         "optimizers": optimizers,
         "sweeps/flat/optimizer": ["adam", "momentum", "averaged"],
         "sweeps/flat/seeds": SEEDS,
+        "sweeps/flat/batch_size": [64, 256],
+        "sweeps/flat/clipping_bound": [1.0],
         "figures": {},
         "tables": {"t": {"family": "optimizers", "section": "Main", "caption": "Optimizers."}},
     }
@@ -57,7 +59,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
 
 
 def gains_by_hand(optimizer: str, epsilons: tuple[float, ...]) -> Any:
-    """Shape (settings, measuring seeds), in points."""
+    """Return gains in points, shape (settings, measuring seeds)."""
     rows = []
     for epsilon in epsilons:
         for epochs in (2, 4):
@@ -115,7 +117,7 @@ def test_an_average_is_compared_with_the_last_parameters(paths: Paths) -> None:
     assert found.tolist() == pytest.approx(t_interval(100 * (0.03 + np.mean(own, axis=0))))
 
 
-def test_every_setting_is_in_a_file_of_its_own(paths: Paths) -> None:
+def test_comparisons_csv_has_a_row_for_every_setting(paths: Paths) -> None:
     found = pd.read_csv(paths.table("t", "comparisons.csv"))
     assert len(found) == 3 * 4
     assert set(found["batch_size"]) == {256}
@@ -137,7 +139,7 @@ def test_the_printed_table(paths: Paths) -> None:
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["1", "1", "8", "8", "all", "all"]
 
 
-def test_over_problems_the_interval_is_that_of_their_means() -> None:
+def test_the_interval_over_problems_is_that_of_their_means() -> None:
     from dpsweep.analysis.optimizers import optimizers_table
 
     gains = [0.01, 0.03, 0.08]
@@ -162,7 +164,7 @@ def test_one_optimizer_or_an_unknown_baseline_makes_no_table(tmp_path: Path) -> 
     assert 't: baseline: found "adan"; did you mean adam? allowed: adam, ' in found
 
 
-def test_results_that_are_not_there_are_noted(tmp_path: Path) -> None:
+def test_missing_results_are_mentioned_in_the_caption(tmp_path: Path) -> None:
     made = study(tmp_path)
     paths = Paths(tmp_path / "results", partial=True)
     write_cells(
@@ -188,5 +190,5 @@ def test_a_seed_measures_what_other_seeds_chose() -> None:
     known = {"dataset": "d", "backbone": "b", "method": "m", "clipping": "flat", "epsilon": 1.0}
     trials = pd.DataFrame(rows).assign(epochs=1, clipping_bound=1.0, best=True, **known)
     gains = paired_gains(trials, "adam").set_index(["optimizer", "seed"])["gain"]
-    # Without seed 2, B = 256 is best, which it measures as 0.5; without seed 3, B = 64.
+    # The others choose B = 256 for seed 2, which measures 0.5, and B = 64 for seed 3, also 0.5.
     assert gains["sgd"].to_dict() == {2: 0.0, 3: 0.0}

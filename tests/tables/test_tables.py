@@ -33,7 +33,7 @@ def written(study: Study, paths: Paths) -> pd.DataFrame:
 
 
 def check_latex(text: str) -> None:
-    """The structure that pdfLaTeX would stumble over."""
+    """Check the structure of a table, because wrong structure fails in pdfLaTeX."""
     assert re.findall(r"\\begin\{(\w+)\}", text) == ["table", "tabular"]
     assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"]
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
@@ -71,15 +71,15 @@ def test_latex_of_plain_text() -> None:
     assert superscript(-14) == "⁻¹⁴"
 
 
-def test_rules_stand_between_groups() -> None:
+def test_horizontal_rules_separate_groups() -> None:
     rows = [["a"], ["a"], ["b"]]
     assert group_starts([row[0] for row in rows]) == {2}
     text = TextTable(["h"], rows, ["l"], groups=frozenset({2})).latex("c", "l")
     assert text.count(r"\midrule") == 2
 
 
-def test_a_table_in_markdown_is_one_for_its_readers() -> None:
-    """The line below the header makes it a table, and says which columns are aligned to the right."""
+def test_markdown_tables_have_a_line_with_alignments() -> None:
+    """The line below the header makes it a table, and aligns columns."""
     written = TextTable.of([{"Rule": "Increase C", "Gain": "-0.1"}], "lr").markdown("A caption.")
     assert written.splitlines()[2:] == [
         "| Rule | Gain |",
@@ -100,7 +100,7 @@ auto: {method: lora, batch_size: [64, 128, 512, full], clipping_bound: automatic
 """
 
 
-def test_the_grid_is_the_studys(paths: Paths) -> None:
+def test_the_hyperparameter_grid_lists_every_sweep(paths: Paths) -> None:
     study = make_study(yaml.safe_load(SWEEPS), tables=table("hyperparameter_grid"))
     numbers = written(study, paths).set_index("sweep")
     assert numbers.loc["private", "batch_size"] == "128 256 512 full"
@@ -131,7 +131,7 @@ def test_the_grid_is_the_studys(paths: Paths) -> None:
         ([999, 1, 0], math.inf, "0–999"),
     ],
 )
-def test_datasets_are_read_from_what_was_prepared(
+def test_the_table_of_datasets_is_read_from_prepared_files(
     paths: Paths, counts: list[int], imbalance: float, sizes: str
 ) -> None:
     study = make_study({"s": {}}, tables=table("datasets"))
@@ -166,7 +166,8 @@ REFERENCES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def comparison_study(reference: bool = True, **changes: Any) -> Study:
+def comparison_study(*changes: dict[str, Any]) -> Study:
+    """Return a study with a comparison table, and `REFERENCES` with each of some changes."""
     sweep = {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "seeds": 2}
     each = {"epsilon": "common", "each": ("epsilon",)}
     study = make_study(
@@ -178,7 +179,7 @@ def comparison_study(reference: bool = True, **changes: Any) -> Study:
             entries=[each | {"clipping_bound": "automatic"}, each],
         ),
     )
-    references = [each | changes for each in REFERENCES] if reference else []
+    references = [each | change for each in REFERENCES for change in changes]
     return Study.model_validate(study.model_dump(exclude_none=True) | {"references": references})
 
 
@@ -190,8 +191,8 @@ def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 
 
 def test_comparison_by_hand(paths: Paths) -> None:
-    write_cells(comparison_study(), paths, outcome)
-    numbers = written(comparison_study(), paths).set_index(["ε", "column"])
+    write_cells(comparison_study({}), paths, outcome)
+    numbers = written(comparison_study({}), paths).set_index(["ε", "column"])
     first = numbers.loc[(1, "AUTO-S")]
     assert first[["macro_accuracy", "minimum", "maximum"]].tolist() == pytest.approx(
         [0.36, 0.31, 0.41]
@@ -200,7 +201,7 @@ def test_comparison_by_hand(paths: Paths) -> None:
     assert bool(first["within_reference"]) is True
     second = numbers.loc[(8, "AUTO-S")]
     assert second["difference"] == pytest.approx(0.43 - 0.4123)
-    assert pd.isna(second["within_reference"])  # no range to lie in
+    assert pd.isna(second["within_reference"])  # the reference has no range
     assert numbers["reference"].notna().sum() == 2
     assert set(numbers["batch_size"]) == {100}
     header, one, eight = markdown_rows(paths)
@@ -212,12 +213,12 @@ def test_comparison_by_hand(paths: Paths) -> None:
     assert eight[3] == "0.4123"
 
 
-def test_a_mean_outside_the_papers_range_is_said_to_be_and_numbers_keep_full_precision(
+def test_means_outside_the_papers_range_are_marked_and_keep_full_precision(
     paths: Paths,
 ) -> None:
     accuracy = 1.1 / 3
-    write_cells(comparison_study(), paths, lambda cell, rate, seed: {"macro_accuracy": accuracy})
-    numbers = written(comparison_study(), paths)
+    write_cells(comparison_study({}), paths, lambda cell, rate, seed: {"macro_accuracy": accuracy})
+    numbers = written(comparison_study({}), paths)
     assert str(numbers["within_reference"][0]) == "False"
     with paths.table("t", "csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -225,29 +226,25 @@ def test_a_mean_outside_the_papers_range_is_said_to_be_and_numbers_keep_full_pre
 
 
 def test_without_references_there_is_no_column_for_the_paper(paths: Paths) -> None:
-    write_cells(comparison_study(False), paths, outcome)
-    numbers = written(comparison_study(False), paths)
+    write_cells(comparison_study(), paths, outcome)
+    numbers = written(comparison_study(), paths)
     assert numbers["difference"].isna().all()
     assert markdown_rows(paths)[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
     assert markdown_rows(paths)[1][2] == "0.360 [0.310, 0.410]"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"epochs": 3}, {"clipping_bound": "tuned"}, {"method": "lora"}, {"backbone": "large"}],
-)
-def test_a_reference_of_other_cells_stands_beside_nothing(
-    paths: Paths, other: dict[str, Any]
-) -> None:
-    study = comparison_study(**other)
+def test_references_of_other_cells_are_not_shown(paths: Paths) -> None:
+    study = comparison_study(
+        {"epochs": 3}, {"clipping_bound": "tuned"}, {"method": "lora"}, {"backbone": "large"}
+    )
     write_cells(study, paths, outcome)
     numbers = written(study, paths)
     assert numbers[["reference", "difference", "within_reference"]].isna().all(axis=None)
     assert "paper" not in paths.table("t", "md").read_text()
 
 
-def test_an_accuracy_that_is_not_there_is_a_dash(paths: Paths) -> None:
-    study = comparison_study()
+def test_absent_accuracies_are_dashes(paths: Paths) -> None:
+    study = comparison_study({})
     write_cells(study, paths, outcome, study.sweep_cells("flat"))
     with pytest.raises(MissingResultsError):
         write(study, paths, "t")
@@ -263,7 +260,7 @@ def test_an_accuracy_that_is_not_there_is_a_dash(paths: Paths) -> None:
 # -- tuning implications -------------------------------------------------------------------
 
 
-def test_the_rules_are_a_table_whose_caption_says_what_a_reader_must_know(paths: Paths) -> None:
+def test_the_table_of_rules_is_explained_in_its_caption(paths: Paths) -> None:
     grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
     study = make_study({"s": grid | {"seeds": 2}}, tables=table("tuning_implications"))
     write_cells(study, paths, outcome=lambda cell, rate, seed: {"macro_accuracy": 0.5})
@@ -279,7 +276,7 @@ def test_the_rules_are_a_table_whose_caption_says_what_a_reader_must_know(paths:
         assert said in caption
 
 
-def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(paths: Paths) -> None:
+def test_comparisons_csv_has_every_comparison_behind_a_verdict(paths: Paths) -> None:
     # Two sweeps share every cell at epsilon 8, which counts once.
     grid = {"clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}
     study = make_study(
@@ -300,14 +297,14 @@ def test_every_comparison_behind_a_verdict_is_in_a_file_of_its_own(paths: Paths)
 
 
 def test_methods_are_compared_by_seeds_that_did_not_choose(paths: Paths) -> None:
-    # The first seed alone likes "Tuned" with B = 200; the second says that AUTO-S is better.
+    # "Tuned" with B = 200 is best for the first seed; AUTO-S is better for the second.
     def lucky(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         if cell.clipping_bound == "automatic":
             return {"macro_accuracy": 0.6}
         return {"macro_accuracy": {1: 0.9, 2: 0.5}[seed] if cell.batch_size == 200 else 0.4}
 
-    write_cells(comparison_study(False), paths, lucky)
-    numbers = written(comparison_study(False), paths).set_index(["ε", "column"])
+    write_cells(comparison_study(), paths, lucky)
+    numbers = written(comparison_study(), paths).set_index(["ε", "column"])
     assert numbers.loc[(1, "Tuned"), "macro_accuracy"] == pytest.approx(0.7)
     assert numbers.loc[(1, "Tuned"), "cross_fitted"] == pytest.approx(0.5)
     caption = paths.table("t", "md").read_text()
@@ -321,8 +318,8 @@ def test_methods_are_compared_by_seeds_that_did_not_choose(paths: Paths) -> None
 
 
 @pytest.mark.parametrize("family", ["comparison", "tuning_implications"])
-def test_written_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
-    study = comparison_study()
+def test_writing_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
+    study = comparison_study({})
     if family == "tuning_implications":
         grid = {
             "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200],
@@ -367,7 +364,7 @@ def test_an_unknown_table_is_named_with_those_that_exist(paths: Paths) -> None:
         write(study, paths, "tab9")
 
 
-def test_every_field_of_a_rule_stands_in_its_own_column() -> None:
+def test_every_field_of_a_rule_has_its_own_column() -> None:
     from dpsweep.tables.tuning_implications import show
 
     row = {

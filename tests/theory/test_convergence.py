@@ -1,4 +1,4 @@
-"""The bound of Koloskova et al. for private SGD."""
+"""The convergence bound of Koloskova et al. for private SGD."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ def test_convergence_bound_by_hand(bound_c: float) -> None:
 
 def test_optimum_of_the_convergence_bound() -> None:
     bounds = np.geomspace(1e-3, 1e3, 5000)
-    values = bound().best(bounds)
+    steps = np.logspace(-8, 0, 400) / 2.0
+    values = bound().at(bounds[:, None], steps).min(axis=1)
     found = bound().optimum(1e-3, 1e3)
     assert found.gradient_norm <= values.min() * 1.01
     at = bound().at(np.array(found.clipping_bound), np.array(found.step_size))

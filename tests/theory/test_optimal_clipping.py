@@ -1,4 +1,4 @@
-"""Optimal clipping bounds against brute force over C, with gradients that are written out."""
+"""Optimal clipping bounds, compared with brute force over C on explicit gradients."""
 
 import tracemalloc
 from typing import Any
@@ -23,7 +23,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def clipped_sums(gradients: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """One for each bound, shape (bounds, d)."""
+    """Return the sum of clipped gradients for each bound, shape (bounds, d)."""
     norms = np.linalg.norm(gradients, axis=1)
     return np.minimum(1, bounds[:, None] / np.where(norms > 0, norms, 1)) @ gradients
 
@@ -49,7 +49,7 @@ def grid(gradients: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=80)
 @given(seed=SEEDS, examples=st.integers(2, 30), sigma=SIGMAS)
-def test_error_and_alignment_are_those_of_the_written_out_sums(
+def test_error_and_alignment_equal_direct_computations(
     seed: int, examples: int, sigma: float
 ) -> None:
     gradients = batch(seed, examples)
@@ -58,7 +58,7 @@ def test_error_and_alignment_are_those_of_the_written_out_sums(
     scale = np.trace(gram) * examples
     wanted = direct_mse(gradients, bounds, sigma)
     np.testing.assert_allclose(errors, wanted, rtol=1e-9, atol=1e-12 * scale)
-    # Without noise, gradients that nearly cancel have a direction with few digits.
+    # Without noise, the direction of nearly cancelling gradients has few correct digits.
     aligned = alignment(gram, bounds, sigma, 6)
     wanted = direct_alignment(gradients, bounds, sigma)
     np.testing.assert_allclose(aligned, wanted, rtol=1e-6, atol=1e-9)
@@ -89,7 +89,7 @@ def test_no_bound_of_a_fine_grid_has_a_better_direction(
         direct_alignment(gradients, best.clipping_bound, sigma), rel=1e-6
     )
     assert best.alignment >= others.max() * (1 - 1e-9)
-    # Everywhere on the plateau R is within 2 % of its maximum, and right beside it no more.
+    # R is within 2 % of its maximum on the plateau, and not just outside it.
     on = (bounds >= best.lower) & (bounds <= best.upper)
     assert (others[on] >= 0.98 * best.alignment * (1 - 1e-6)).all()
     for edge, beyond in ((best.lower, 1 - 1e-4), (best.upper, 1 + 1e-4)):
@@ -98,7 +98,7 @@ def test_no_bound_of_a_fine_grid_has_a_better_direction(
             assert outside <= 0.98 * best.alignment * (1 + 1e-9)
 
 
-def test_gradients_that_are_zero_or_cancel_are_best_left_out() -> None:
+def test_zero_or_cancelling_gradients_have_no_positive_optimum() -> None:
     gram = np.zeros((3, 3))
     assert mse_optimal_clipping(gram, 1.0, 4) == 0
     assert np.isnan(direction_optimal_clipping(gram, 1.0, 4).clipping_bound)
@@ -108,7 +108,7 @@ def test_gradients_that_are_zero_or_cancel_are_best_left_out() -> None:
     assert mse_optimal_clipping(cancelling @ cancelling.T, 1.0, 2) == 0
 
 
-def test_below_all_norms_the_direction_is_the_same() -> None:
+def test_below_all_norms_the_alignment_is_constant() -> None:
     gradients = batch(5)
     small = alignment(gradients @ gradients.T, [0.0, 1e-9, 1e-6], 1.5, 6)
     assert small == pytest.approx(np.full(3, small[0]), rel=1e-9)
@@ -131,7 +131,7 @@ def test_arguments_out_of_range_are_named(
         mean_squared_error(np.eye(2), bounds, sigma, dimension)
 
 
-def test_effects_of_privacy_are_taken_apart() -> None:
+def test_direct_and_indirect_effects_of_privacy_are_separated() -> None:
     # Orthogonal gradients: N.G = B n and N.N = B, so C* = B n / (B + sigma^2 d).
     loose, tight = ClippedSums.of(4.0 * np.eye(5)), ClippedSums.of(100.0 * np.eye(5))
     effects = PrivacyEffects.of(mse_optimal_clipping, loose, tight, (1.0, 2.0), 10)
@@ -149,11 +149,11 @@ def test_a_sum_that_points_away_from_the_gradient_is_not_aligned_with_it() -> No
     assert direction_optimal_clipping(gram, 0.1, 1).lower > 9
 
 
-# -- Gram matrices and what is kept of them ------------------------------------------------------
+# -- Gram matrices and their sums ----------------------------------------------------------------
 
 
 def batch(seed: int, examples: int = 17, dimension: int = 6) -> np.ndarray:
-    """Gradients with something in common, of very different length, and one that is zero."""
+    """Return correlated gradients of very different lengths, one of them zero."""
     generator = np.random.default_rng(seed)
     gradients = generator.normal(size=(examples, dimension)) + generator.normal(size=dimension)
     gradients *= 10 ** generator.uniform(-2, 2, size=(examples, 1))
@@ -163,7 +163,7 @@ def batch(seed: int, examples: int = 17, dimension: int = 6) -> np.ndarray:
 
 @pytest.mark.parametrize("block_bytes", [1, 400, 2**20])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gram_matrix_is_summed_in_float64_however_it_is_cut(dtype: type, block_bytes: int) -> None:
+def test_gram_matrix_is_summed_in_float64_for_any_block_size(dtype: type, block_bytes: int) -> None:
     gradients = batch(0).astype(dtype)
     exact = gradients.astype(np.float64)
     np.testing.assert_allclose(gram_matrix(gradients, block_bytes), exact @ exact.T, rtol=1e-12)
@@ -171,7 +171,7 @@ def test_gram_matrix_is_summed_in_float64_however_it_is_cut(dtype: type, block_b
 
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), examples=st.integers(1, 40), block=st.integers(1, 50))
-def test_sums_are_those_of_the_written_out_vectors(seed: int, examples: int, block: int) -> None:
+def test_sums_equal_direct_computations(seed: int, examples: int, block: int) -> None:
     gradients = batch(seed, examples)
     norms = np.linalg.norm(gradients, axis=1)
     order = [each for each in np.argsort(norms, kind="stable") if norms[each] > 0]

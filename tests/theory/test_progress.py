@@ -1,4 +1,4 @@
-"""Theorem 4.2 and its tuned form, against steps that are written out."""
+"""Theorem 4.2 and its tuned form, compared with explicit steps."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from dpsweep.theory import (
 
 
 def problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels and weights of a head with three classes."""
+    """Return features, labels and weights of a head with three classes."""
     generator = np.random.default_rng(seed)
     features = generator.normal(size=(60, 8))
     labels = (features[:, 0] + generator.normal(size=60) > 0).astype(int)
@@ -27,7 +27,7 @@ def problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def summed_loss(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """One example after the other."""
+    """Return the summed cross entropy, computed one example at a time."""
     total = 0.0
     for x, label in zip(features, labels, strict=True):
         logits = [weight[:-1] @ x + weight[-1] for weight in weights]
@@ -38,7 +38,7 @@ def summed_loss(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
 def clipped_sum(
     features: np.ndarray, labels: np.ndarray, weights: np.ndarray, bound: float
 ) -> np.ndarray:
-    """Of the head's gradients, one example after the other."""
+    """Return the sum of the head's clipped gradients, computed one example at a time."""
     total = np.zeros_like(weights)
     for x, label in zip(features, labels, strict=True):
         logits = np.array([weight[:-1] @ x + weight[-1] for weight in weights])
@@ -48,7 +48,7 @@ def clipped_sum(
     return total
 
 
-def test_measured_steps_are_those_that_are_written_out() -> None:
+def test_measured_steps_equal_direct_computations() -> None:
     data, head = problem(1)[:2], problem(1)[2]
     bounds, steps, sigma = [0.4, 1.5], [0.002, 0.03], 0.7
     found = measured_progress(*data, head, bounds, sigma, steps, draws=3, seed=5)
@@ -56,7 +56,7 @@ def test_measured_steps_are_those_that_are_written_out() -> None:
     noises = [sigma * generator.standard_normal(head.shape) for _ in range(3)]
     for place, (step, bound) in enumerate(itertools.product(steps, bounds)):
         clipped = clipped_sum(*data, head, bound)
-        # Each draw counts with both signs.
+        # Each draw is used with both signs.
         after = [
             [summed_loss(*data, head - step * (clipped + bound * each)) for each in (noise, -noise)]
             for noise in noises
@@ -77,16 +77,14 @@ def test_measured_steps_keep_the_bound(seed: int, sigma: float, part: float) -> 
     found = measured_progress(features, labels, head, bounds, sigma, step, draws=64)
     slack = 4 * found.standard_error
     assert (found.measured <= found.bound + slack).all()
-    # And it is not loose by orders of magnitude where nothing is clipped and there is no noise.
+    # Without clipping and noise, the bound is within a factor of 4.
     if sigma == 0:
         assert found.measured[-1] < found.bound[-1] < found.measured[-1] / 4 < 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sigma", [0.0, 0.1, 1.0])
-def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
-    seed: int, sigma: float
-) -> None:
+def test_the_tuned_bound_is_the_minimum_over_step_sizes(seed: int, sigma: float) -> None:
     features, labels, head = problem(seed)
     smoothness = softmax_smoothness(features)
     residuals = softmax_residuals(features, labels, head)
@@ -105,7 +103,7 @@ def test_with_its_best_step_size_each_bound_gains_what_the_tuned_form_says(
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
-def test_theorem_is_weaker_than_its_tuned_form_and_all_of_it_at_a_full_step(sigma: float) -> None:
+def test_theorem_is_exact_at_a_full_step_and_weaker_than_its_tuned_form(sigma: float) -> None:
     features, labels, head = problem(2)
     smoothness = softmax_smoothness(features)
     gram = softmax_gram(features, softmax_residuals(features, labels, head))
@@ -120,7 +118,7 @@ def test_theorem_is_weaker_than_its_tuned_form_and_all_of_it_at_a_full_step(sigm
         assert tuned <= theorem + 1e-12
 
 
-def test_theorem_says_nothing_of_steps_above_one_over_l() -> None:
+def test_the_bound_is_nan_for_steps_above_one_over_l() -> None:
     features, labels, head = problem(0)
     limit = 1 / softmax_smoothness(features)
     found = measured_progress(features, labels, head, [1.0], 1.0, [limit, 2 * limit], draws=1)
@@ -129,7 +127,7 @@ def test_theorem_says_nothing_of_steps_above_one_over_l() -> None:
     assert np.isnan(found.standard_error).all()
 
 
-def test_there_is_no_step_along_a_sum_that_points_backwards() -> None:
+def test_the_best_step_along_a_sum_that_points_backwards_is_zero() -> None:
     gradients = np.array([[10.0], [-3.0], [-3.0], [-3.0]])
     found = best_step_size(gradients @ gradients.T, [1.0, 10.0], 0.1, 1, 2.0)
     assert found[0] == 0
@@ -150,7 +148,7 @@ def test_step_sizes_out_of_range_are_refused(wrong: float) -> None:
 
 
 def gradients(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of each example alone, shape (B, d)."""
+    """Return the gradient of each example, shape (B, d)."""
     return np.stack(
         [
             clipped_sum(features[[row]], labels[[row]], weights, np.inf).ravel()
@@ -159,7 +157,7 @@ def gradients(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> 
     )
 
 
-def test_gram_matrix_and_deviation_are_those_of_the_heads_gradients() -> None:
+def test_gram_matrix_and_deviation_equal_those_of_explicit_gradients() -> None:
     features, labels, head = problem(1)
     every = gradients(features, labels, head)
     found = softmax_gram(features, softmax_residuals(features, labels, head))
@@ -170,7 +168,7 @@ def test_gram_matrix_and_deviation_are_those_of_the_heads_gradients() -> None:
     assert softmax_gradient_deviation(*same) == pytest.approx(0, abs=1e-6)
 
 
-def test_gradients_are_those_of_the_loss() -> None:
+def test_explicit_gradients_are_derivatives_of_the_loss() -> None:
     features, labels, head = problem(2)
     direction = np.random.default_rng(2).normal(size=head.shape)
     ahead, behind = (
@@ -181,7 +179,7 @@ def test_gradients_are_those_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradients_change_by_no_more_than_the_smoothness_says(seed: int) -> None:
+def test_the_smoothness_bounds_the_change_of_gradients(seed: int) -> None:
     features, labels, head = problem(seed)
     smoothness = softmax_smoothness(features)
     generator = np.random.default_rng(seed)
@@ -191,7 +189,7 @@ def test_gradients_change_by_no_more_than_the_smoothness_says(seed: int) -> None
         assert np.linalg.norm(first - second) <= smoothness * np.linalg.norm(head - other)
 
 
-def test_smoothness_is_reached_where_two_classes_are_equally_likely() -> None:
+def test_smoothness_is_attained_for_two_equally_likely_classes() -> None:
     # One example, two classes, zero weights: the Hessian's largest eigenvalue is 1/2 |x|^2.
     features, label, size = np.array([[3.0, 4.0]]), np.array([0]), 1e-5
     step = size * np.array([[3.0, 4.0, 1.0], [-3.0, -4.0, -1.0]])
@@ -203,15 +201,15 @@ def test_smoothness_is_reached_where_two_classes_are_equally_likely() -> None:
     assert softmax_smoothness(features) == pytest.approx(13)
 
 
-def test_smallest_loss_has_a_closed_form_where_features_say_nothing() -> None:
-    # Only the bias can learn: the loss is the entropy of the labels.
+def test_smallest_loss_with_zero_features_is_the_entropy_of_the_labels() -> None:
+    # Only the bias is trained, so the loss is the entropy of the labels.
     labels = np.array([0] * 6 + [1] * 3 + [2])
     parts = np.array([0.6, 0.3, 0.1])
     entropy = -(parts * np.log(parts)).sum()
     assert smallest_softmax_loss(np.zeros((10, 4)), labels, 3) == pytest.approx(entropy, rel=1e-6)
 
 
-def test_no_head_nearby_has_a_smaller_loss() -> None:
+def test_no_random_head_has_a_smaller_loss() -> None:
     features, labels, head = problem(4)
     smallest = smallest_softmax_loss(features, labels, 3)
     generator = np.random.default_rng(4)
@@ -219,5 +217,5 @@ def test_no_head_nearby_has_a_smaller_loss() -> None:
         head = generator.normal(size=head.shape) * 10 ** generator.uniform(-2, 1)
         assert summed_loss(features, labels, head) / 60 >= smallest
     assert smallest < np.log(3)
-    # More iterations gain nothing.
+    # More iterations do not reduce the loss.
     assert smallest_softmax_loss(features, labels, 3, 5000) == pytest.approx(smallest, abs=1e-5)
