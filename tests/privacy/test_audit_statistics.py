@@ -1,4 +1,4 @@
-"""The bound that guesses prove: exact in small cases, never too high, and sharp."""
+"""The lower bound from guesses: exact in small cases, valid, and sharp."""
 
 import math
 
@@ -21,7 +21,7 @@ from dpsweep.privacy.guesses import (
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-THREE_TO_ONE = math.log(3)  # the epsilon at which a guess is right with probability 3/4
+THREE_TO_ONE = math.log(3)  # the epsilon for which a guess is right with probability 3/4
 
 
 def accuracy(epsilon: float) -> float:
@@ -29,7 +29,7 @@ def accuracy(epsilon: float) -> float:
 
 
 def lower_bounds(canaries: int, guesses: int, correct: Counts, delta: float) -> Floats:
-    """Of many runs, computed once for each number of right guesses."""
+    """Return the bounds of many runs, computed once for each number of right guesses."""
     found, where = np.unique(correct, return_inverse=True)
     bounds = [epsilon_lower_bound(canaries, guesses, int(each), delta) for each in found]
     return np.array(bounds)[where]
@@ -41,7 +41,7 @@ def lower_bounds(canaries: int, guesses: int, correct: Counts, delta: float) -> 
 @pytest.mark.parametrize(
     ("run", "epsilon", "delta", "expected"),
     [
-        # Without delta it is the binomial tail.
+        # Without delta the p-value is the binomial tail.
         ((3, 3, 3), THREE_TO_ONE, 0, 27 / 64),
         ((3, 3, 2), THREE_TO_ONE, 0, 54 / 64),
         ((9, 2, 1), THREE_TO_ONE, 0, 15 / 16),
@@ -54,7 +54,7 @@ def lower_bounds(canaries: int, guesses: int, correct: Counts, delta: float) -> 
         ((5, 2, 2), 0, 0.01, 1 / 4 + 1 / 20),
         # One of two, at high accuracy 0.9: f(1) = 0.99, f(0) = 1.
         ((5, 2, 1), math.log(9), 0.01, 0.99 + 0.001),
-        # The steepest slope need not be the first one: three of three at 1/2 have 3/8 against 7/24.
+        # The steepest slope is not always the first one: three of three at 1/2 have 3/8 against 7/24.
         ((5, 3, 3), 0, 0.01, 1 / 8 + 3 / 80),
     ],
 )
@@ -72,13 +72,13 @@ def test_all_guesses_right_in_closed_form() -> None:
         assert bound == pytest.approx(math.log(sharp / (1 - sharp)), rel=1e-6)
 
 
-def test_what_a_coin_explains_proves_nothing() -> None:
+def test_results_of_random_guessing_prove_nothing() -> None:
     assert epsilon_lower_bound(1000, 200, 100, 1e-5) == 0
-    assert epsilon_lower_bound(1000, 200, 111, 0) == 0  # 0.068 of all coin tosses
-    assert epsilon_lower_bound(1000, 200, 113, 0) > 0  # 0.038
+    assert epsilon_lower_bound(1000, 200, 111, 0) == 0  # p-value 0.068 for random guesses
+    assert epsilon_lower_bound(1000, 200, 113, 0) > 0  # p-value 0.038
 
 
-def test_verdict() -> None:
+def test_outcomes_are_consistent_or_refuted() -> None:
     stands, refuted = (AuditOutcome(2.0, 1e-5, 1000, 200, correct) for correct in (150, 190))
     assert stands.consistent and 0 < stands.lower_bound < 2 and stands.p_value > 0.05
     assert not refuted.consistent and refuted.lower_bound > 2 and refuted.p_value < 0.05
@@ -90,7 +90,7 @@ def test_verdict() -> None:
     epsilon=st.floats(0, 6),
     delta=st.sampled_from([0.0, 1e-5, 1e-3]),
 )
-def test_more_right_guesses_and_smaller_claims_are_worse(
+def test_p_values_fall_with_right_guesses_and_grow_with_the_claim(
     guesses: int, share: float, epsilon: float, delta: float
 ) -> None:
     correct = min(guesses - 1, int(share * guesses))
@@ -101,9 +101,7 @@ def test_more_right_guesses_and_smaller_claims_are_worse(
 
 
 @given(guesses=st.integers(1, 300), share=st.floats(0.5, 1), delta=st.sampled_from([0.0, 1e-5]))
-def test_the_bound_is_where_the_p_value_is_five_percent(
-    guesses: int, share: float, delta: float
-) -> None:
+def test_the_p_value_at_the_bound_is_five_percent(guesses: int, share: float, delta: float) -> None:
     correct = int(share * guesses)
     bound = epsilon_lower_bound(1000, guesses, correct, delta)
     if bound > 0:
@@ -116,23 +114,23 @@ def test_the_bound_is_where_the_p_value_is_five_percent(
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
-def test_randomised_response_is_bounded_in_95_percent_and_sharply(epsilon: float) -> None:
-    # Each answer is right with probability e^epsilon / (1 + e^epsilon): the most epsilon allows.
+def test_bounds_on_randomised_response_hold_in_95_percent_and_are_sharp(epsilon: float) -> None:
+    # Each answer is right with probability e^epsilon / (1 + e^epsilon), the largest under epsilon.
     random = np.random.default_rng(1)
     gaps = {}
     for canaries in (100, 3000):
         correct = random.binomial(canaries, accuracy(epsilon), size=1000)
         bounds = lower_bounds(canaries, canaries, correct, 0)
-        # 50 are expected at most; 75 has probability 0.0004. It is also nearly what happens.
+        # At most 50 are expected; 75 has probability 0.0004. The bound is sharp, so about 50 occur.
         assert 15 < np.sum(bounds > epsilon) < 75
         gaps[canaries] = epsilon - float(np.mean(bounds))
     assert gaps[3000] < 0.4 * gaps[100] + 0.01
     assert gaps[3000] < 0.1
 
 
-def test_a_mechanism_that_sometimes_gives_everything_away() -> None:
-    # With probability delta it publishes all coins, otherwise it is randomised response. Without
-    # the delta term the bound would fail in more than 5 % of the runs.
+def test_bounds_hold_for_a_mechanism_that_publishes_all_coins_with_probability_delta() -> None:
+    # With probability delta it publishes all coins, otherwise it is randomised response. Without the
+    # delta term the bound would fail in more than 5 % of the runs.
     canaries, epsilon, delta, runs = 12, 1.0, 0.04, 20_000
     random = np.random.default_rng(2)
     correct = random.binomial(canaries, accuracy(epsilon), size=runs)
@@ -142,7 +140,7 @@ def test_a_mechanism_that_sometimes_gives_everything_away() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_gaussian_mechanism_is_bounded_and_informative(epsilon: float) -> None:
+def test_bounds_on_gaussian_mechanisms_hold_and_are_informative(epsilon: float) -> None:
     delta, canaries, guesses = 1e-5, 1000, 200
     sigma = gaussian_noise_multiplier(epsilon, delta)
     random = np.random.default_rng(3)
@@ -177,14 +175,14 @@ def test_high_scores_are_guessed_included_and_low_ones_excluded() -> None:
     assert count_correct(-scores, included, 2) == 0
 
 
-def test_guesses_of_noise_are_right_half_of_the_time() -> None:
+def test_guesses_from_noise_are_right_half_of_the_time() -> None:
     random = np.random.default_rng(5)
     included = random.random(20_000) < 0.5
     right = count_correct(random.standard_normal(20_000), included, 10_000)
     assert abs(right - 5000) < 4 * 50
 
 
-# -- nonsense ------------------------------------------------------------------------------
+# -- invalid numbers -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,7 +197,9 @@ def test_guesses_of_noise_are_right_half_of_the_time() -> None:
         ((1000, 5, 5, 1.0, 1e-3), "at most 500"),
     ],
 )
-def test_nonsense_is_refused(arguments: tuple[int, int, int, float, float], message: str) -> None:
+def test_invalid_numbers_are_refused(
+    arguments: tuple[int, int, int, float, float], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         p_value(*arguments)
 

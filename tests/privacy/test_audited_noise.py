@@ -1,4 +1,4 @@
-"""Bounds from the trade-off curve and from the noise itself: never too strong, and strong enough."""
+"""Bounds from the trade-off curve and from measured noise: valid, and sharp enough."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,7 @@ SAMPLED = calibrate(4.0, 1e-5, 2347, 500, 10)
 
 
 def as_in_the_paper(mu: float, canaries: int, guesses: int, correct: int, level: float) -> bool:
-    """The paper's algorithm, with its arrays r and h, for k = 2."""
+    """Run the paper's algorithm, with its arrays r and h, for k = 2."""
     r, h = np.zeros(correct + 1), np.zeros(correct + 1)
     r[correct] = level * correct / canaries
     h[correct] = level * (guesses - correct) / canaries
@@ -41,7 +41,7 @@ def as_in_the_paper(mu: float, canaries: int, guesses: int, correct: int, level:
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("guesses", [1, 20, 200])
-def test_it_is_the_recursion_of_the_paper(mu: float, guesses: int) -> None:
+def test_refutation_is_the_recursion_of_the_paper(mu: float, guesses: int) -> None:
     def curve(rate: float) -> float:
         return float(ndtr(ndtri(rate) - mu))
 
@@ -62,38 +62,35 @@ def test_more_right_guesses_refute_more() -> None:
 
 
 def test_one_guess_is_bounded_by_the_advantage() -> None:
-    """Half of all coins fall right; a mechanism adds half of its advantage at most."""
+    """A random guess is right with probability 1/2; a mechanism adds at most half of its advantage."""
     curve = GaussianTradeOff(1.0)
     most = (1 + curve.advantage) / 2
     assert curve_p_value(curve.false_positive_rate, 1, 1, 1) == pytest.approx(most, rel=1e-3)
 
 
-# -- simulated mechanisms: at most 5 % of correct ones are refuted -----------------------------
+# -- simulated mechanisms ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
-def test_a_gaussian_mechanism_is_refuted_in_five_percent_at_most(epsilon: float) -> None:
-    noise, random = full_batch(epsilon), np.random.default_rng(1)
+@pytest.mark.parametrize(
+    ("noise", "runs", "most"),
+    [*((full_batch(epsilon), 10_000, 0.05) for epsilon in (1.0, 4.0, 8.0)), (SAMPLED, 500, 0.02)],
+)
+def test_correct_training_is_refuted_in_at_most_five_percent(
+    noise: Calibration, runs: int, most: float
+) -> None:
     guesses = [50, 100, 300, 1000]
-    right = simulated_right_guesses(noise, 1.0, M, guesses, random, runs=10_000)
+    right = simulated_right_guesses(noise, 1.0, M, guesses, np.random.default_rng(1), runs)
     curve = training_trade_off(noise).false_positive_rate
     for number, counts in zip(guesses, right.T, strict=True):
-        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < 0.05
-
-
-def test_sampled_training_is_refuted_in_five_percent_at_most() -> None:
-    right = simulated_right_guesses(SAMPLED, 1.0, M, [50, 200], np.random.default_rng(2), runs=500)
-    curve = training_trade_off(SAMPLED).false_positive_rate
-    for number, counts in zip([50, 200], right.T, strict=True):
-        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < 0.02
+        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < most
 
 
 @pytest.mark.parametrize("canaries", [1, 2, 10, 1000])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (2.0, 0.0), (1.0, 0.03)])
-def test_other_mechanisms_are_refuted_in_five_percent_at_most(
+def test_other_mechanisms_are_refuted_in_at_most_five_percent(
     canaries: int, epsilon: float, delta: float
 ) -> None:
-    """Randomised response, which publishes all coins now and then: with probability delta."""
+    """Simulate randomised response that publishes all coins with probability delta."""
     random = np.random.default_rng(3)
     honest = 1 / (1 + math.exp(-epsilon))
     right = random.binomial(canaries, honest, size=10_000)
@@ -109,7 +106,7 @@ def test_too_small_a_claim_is_refuted() -> None:
     assert np.mean(right >= fewest_that_refute(curve, M, M)) > 0.95
 
 
-def test_the_bound_on_epsilon_is_above_the_truth_in_five_percent_at_most() -> None:
+def test_the_bound_exceeds_epsilon_in_at_most_five_percent() -> None:
     noise = full_batch(4.0)
     right = simulated_right_guesses(noise, 1.0, M, [100], np.random.default_rng(5), runs=10_000)
     counts, times = np.unique(right, return_counts=True)
@@ -122,7 +119,7 @@ def test_the_bound_on_epsilon_is_above_the_truth_in_five_percent_at_most() -> No
 
 
 @pytest.mark.parametrize("noise", [full_batch(2.0), SAMPLED])
-def test_the_bound_on_the_noise_is_where_claims_are_refuted(noise: Calibration) -> None:
+def test_claims_above_the_bound_on_the_noise_are_refuted(noise: Calibration) -> None:
     found = CurveOutcome(noise, M, 100, 92)
     most = found.noise_at_most
     assert LEAST_SHARE * noise.noise_multiplier < most < 4 * noise.noise_multiplier
@@ -131,7 +128,7 @@ def test_the_bound_on_the_noise_is_where_claims_are_refuted(noise: Calibration) 
         assert CurveOutcome(claim, M, 100, 92).consistent == consistent
     exact = replace(noise, noise_multiplier=most)
     assert CurveOutcome(exact, M, 100, 92).p_value == pytest.approx(0.05, rel=0.05)
-    # The epsilon of this noise is what calibration would take this noise for.
+    # Calibration to the bound on epsilon gives this noise again.
     again = calibrate(
         found.lower_bound, noise.delta, noise.train_size, noise.batch_size, noise.steps
     )
@@ -145,7 +142,7 @@ def measured(noise: Calibration, share: float, seed: int, places: int = 500) -> 
     return MeasuredNoise(noise, sigma * np.random.default_rng(seed).standard_normal(places))
 
 
-def test_measured_noise_is_bounded_with_its_confidence() -> None:
+def test_bounds_from_measured_noise_hold_with_their_confidence() -> None:
     noise, runs = full_batch(4.0), range(4000)
     wrong = [not measured(noise, 1.0, seed, places=50).consistent for seed in runs]
     assert np.sum(wrong) <= 14  # 4 are expected; 15 have probability 10^-5
@@ -154,7 +151,7 @@ def test_measured_noise_is_bounded_with_its_confidence() -> None:
 
 
 @pytest.mark.parametrize("noise", [full_batch(4.0), SAMPLED])
-def test_measured_noise_finds_a_tenth_that_is_missing(noise: Calibration) -> None:
+def test_measured_noise_detects_missing_noise(noise: Calibration) -> None:
     for share in (0.5, 0.7):
         found = measured(noise, share, 1)
         assert not found.consistent and found.power(share) > 0.999
@@ -165,7 +162,7 @@ def test_measured_noise_finds_a_tenth_that_is_missing(noise: Calibration) -> Non
     assert math.isfinite(measured(noise, 0.0, 3).lower_bound)
 
 
-def test_the_power_of_measured_noise_is_what_simulation_finds() -> None:
+def test_the_power_of_measured_noise_agrees_with_simulation() -> None:
     noise = full_batch(4.0)
     found = np.mean([not measured(noise, 0.85, seed, 100).consistent for seed in range(2000)])
     assert found == pytest.approx(measured(noise, 1.0, 0, 100).power(0.85), abs=0.05)
@@ -175,7 +172,7 @@ def test_the_power_of_measured_noise_is_what_simulation_finds() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "half"), [(1.0, 0.5), (4.0, 0.9), (8.0, 0.9)])
-def test_half_of_the_noise_would_be_found(epsilon: float, half: float) -> None:
+def test_the_plan_detects_half_of_the_noise(epsilon: float, half: float) -> None:
     noise = full_batch(epsilon)
     plan = plan_audit(noise, M)
     assert plan == plan_audit(noise, M)
@@ -190,7 +187,7 @@ def test_half_of_the_noise_would_be_found(epsilon: float, half: float) -> None:
     assert np.sum(times[refutes]) / 300 == pytest.approx(plan.curve_power[0.5], abs=0.1)
 
 
-def test_the_guesses_of_the_plan_are_the_best_and_may_be_given() -> None:
+def test_the_plan_uses_the_best_number_of_guesses_or_a_given_one() -> None:
     noise = full_batch(4.0)
     plan, given = plan_audit(noise, M), plan_audit(noise, M, guesses=1000)
     assert given.guesses == given.curve_guesses == 1000
@@ -202,7 +199,7 @@ def test_the_guesses_of_the_plan_are_the_best_and_may_be_given() -> None:
         return epsilon_lower_bound(M, guesses, int(np.median(right)), noise.delta)
 
     assert median(plan.guesses) > max(median(20), median(1000))
-    # Each bound has its own best number: that of the pair finds less of the missing noise by the curve.
+    # Each bound has its own best number: the best one for the pair gives less power to the curve.
     assert plan.curve_guesses != plan.guesses
     as_the_pair = plan_audit(noise, M, guesses=plan.guesses)
     assert sum(plan.curve_power.values()) > sum(as_the_pair.curve_power.values()) + 0.05
@@ -210,12 +207,12 @@ def test_the_guesses_of_the_plan_are_the_best_and_may_be_given() -> None:
 
 
 def test_simulated_canaries_are_sampled_included_and_noisy() -> None:
-    """Without noise only a canary that is included and in no batch looks like one that is excluded."""
+    """Without noise, an included canary looks excluded only if no batch contains it."""
     random = np.random.default_rng(10)
     unseen = (1 - SAMPLED.sampling_rate) ** SAMPLED.steps / 2
-    wrong = unseen / (unseen + 1 / 2)  # of the guesses "excluded"
+    wrong = unseen / (unseen + 1 / 2)  # share of the guesses "excluded"
     silent = simulated_right_guesses(SAMPLED, 1e-9, M, [2, 100, M], random, runs=400)
-    # The guesses "included" are right as long as any is left that was seen.
+    # The guesses "included" are right until all sampled canaries are guessed.
     expected = [2 - wrong, 100 - 50 * wrong, M * (1 - 2 * unseen * (1 - wrong))]
     assert silent.mean(axis=0) == pytest.approx(expected, rel=0.025)
     noisy = simulated_right_guesses(SAMPLED, 1e3, M, [M], random, runs=50)

@@ -1,4 +1,4 @@
-"""Calibration: certified, tight, monotone, checked, and clear about what it refuses."""
+"""Calibration: certified, tight, monotone and cross-checked, with clear errors."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def common_noise() -> Calibration:
 
 
 def fine_pld(sigma: float, calibration: Calibration, epsilon: float) -> float:
-    """Epsilon by PLD on a mesh three times finer than calibration uses."""
+    """Return epsilon by PLD on a mesh three times finer than in calibration."""
     return pld_epsilon(
         sigma,
         calibration.sampling_rate,
@@ -52,7 +52,7 @@ def assert_certified_and_tight(found: Calibration) -> None:
     assert found.pld_epsilon == pytest.approx(found.certified_epsilon, rel=0.01)
     independent = fine_pld(found.noise_multiplier, found, epsilon)
     assert independent <= found.certified_epsilon * (1 + 1e-4)
-    # Half a percent less noise would break the target: nothing is wasted.
+    # The noise is minimal: half a percent less would exceed the target.
     assert fine_pld(found.noise_multiplier * 0.995, found, epsilon) > epsilon
 
 
@@ -70,7 +70,7 @@ CORNERS = [
     [
         (0.5, DELTA, 1000, 150, 20),
         (8, DELTA, 1000, 150, 20),
-        # Hardly any step is sampled: the sum of the losses is far from a Gaussian.
+        # A tiny sampling rate: the sum of the losses is far from a Gaussian.
         (20, 1e-9, 10**6, 1, 10),
         *(
             pytest.param(each, marks=pytest.mark.slow)
@@ -132,9 +132,9 @@ def test_full_batch_uses_the_closed_form():
     assert found.pld_epsilon == pytest.approx(2, rel=1e-3)
 
 
-# Privacy losses far wider than epsilon, many steps, hardly any sampling: PLD and PRV take minutes at best.
+# Privacy losses far wider than epsilon, many steps, tiny sampling rates: PLD and PRV take minutes or fail.
 HARD = [
-    # Here the first mesh of the check is too coarse.
+    # For this setting the first mesh of the check is too coarse.
     (0.1, 1e-7, 10**5, 16, 6_250),
     *(
         pytest.param(setting, marks=pytest.mark.slow)
@@ -165,20 +165,20 @@ def test_hard_targets_are_certified_in_seconds(setting):
     sigma, certified = found.noise_multiplier, found.certified_epsilon
     interval = mesh_width(sigma, rate, steps, delta, 3e-4 * found.epsilon, found.epsilon)
     assert pld_epsilon(sigma, rate, steps, delta, interval) <= certified * (1 + 3e-4)
-    # Half a percent less noise would break the target: nothing is wasted.
+    # The noise is minimal: half a percent less would exceed the target.
     assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon
     verify(found)
     with pytest.raises(CalibrationError, match="which gives epsilon"):
         verify(replace(found, noise_multiplier=0.99 * sigma))
 
 
-def test_a_search_of_more_than_three_seconds_says_so(monkeypatch, caplog):
-    """By a clock of its own: this machine may be busy."""
+def test_a_search_of_more_than_three_seconds_is_logged(monkeypatch, caplog):
+    """Replace the clock, because this machine may be busy."""
     clock = itertools.count(step=0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     calibrate(4, DELTA, 1000, 100, 10)
     assert not caplog.records
-    clock = itertools.count(step=1.1)  # at every look
+    clock = itertools.count(step=1.1)  # seconds between two calls
     calibrate(4, DELTA, 1000, 100, 10)
     (said,) = caplog.messages
     assert said.startswith("still looking for the noise of epsilon 3.997, delta 1e-05")
@@ -194,8 +194,8 @@ def test_infinite_epsilon_needs_no_noise_and_no_opacus():
     assert noise_multiplier(math.inf, DELTA, 0.1, 10) == 0
 
 
-def test_numbers_of_numpy_and_a_sampling_rate_give_the_same_noise():
-    """An epsilon in float32 would be proven in float32."""
+def test_numpy_numbers_and_sampling_rates_give_the_same_noise():
+    """An epsilon in float32 must not make the accountants compute in float32."""
     found = common_noise()
     assert noise_multiplier(4, DELTA, 0.1, 10) == found.noise_multiplier
     assert calibrate(4, DELTA, np.int64(1000), np.int64(100), np.int64(10)) == found
@@ -251,7 +251,7 @@ def test_derived_quantities():
         ({"batch_size": "64"}, "batch_size = '64': it must be an integer"),
     ],
 )
-def test_nonsense_is_refused(change, message):
+def test_invalid_input_is_refused(change, message):
     sizes = {"train_size": 1000, "batch_size": 100, "steps": 10}
     with pytest.raises(CalibrationError, match=message):
         calibrate(**{"epsilon": 1.0, "delta": DELTA} | sizes | change)
@@ -269,7 +269,7 @@ def test_nonsense_is_refused(change, message):
         ((1, 1.1e-18, 250 / 750_000, 10_000), "is too small: .* use a delta of at least 1.0e-10"),
     ],
 )
-def test_targets_without_noise_are_refused(setting, message):
+def test_unreachable_targets_are_refused(setting, message):
     with pytest.raises(CalibrationError, match=message):
         noise_multiplier(*setting)
 
@@ -288,7 +288,9 @@ def test_a_delta_above_one_over_n_warns_and_one_that_needs_no_noise_is_refused()
         *(("gaussian_noise_multiplier", 1000, bug) for bug in (0.98, 1.02)),
     ],
 )
-def test_an_accountant_that_is_two_percent_off_is_noticed(function, batch_size, bug, monkeypatch):
+def test_an_error_of_two_percent_in_an_accountant_is_detected(
+    function, batch_size, bug, monkeypatch
+):
     right = getattr(module, function)
     monkeypatch.setattr(module, function, lambda *arguments: bug * right(*arguments))
     said = "accountants disagree" if batch_size == 100 else "analytic gaussian accountant certifies"
@@ -296,7 +298,7 @@ def test_an_accountant_that_is_two_percent_off_is_noticed(function, batch_size, 
         calibrate(4, DELTA, 1000, batch_size, 10)
 
 
-def test_importing_privacy_is_light_and_calibrating_needs_no_torch():
+def test_privacy_imports_no_accountant_and_calibration_imports_no_torch():
     program = """
 import sys
 import dpsweep

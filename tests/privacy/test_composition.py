@@ -22,7 +22,7 @@ def test_trainings_on_the_full_batch_are_one_longer_training(count: int) -> None
     assert found <= (8.0 if count == 1 else 0.8 * 8.0 * count)
 
 
-def test_trainings_of_two_kinds_lie_between_those_of_one() -> None:
+def test_two_different_trainings_lie_between_two_equal_ones() -> None:
     few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
     both = composed_epsilon([few, many], [], DELTA)
 
@@ -36,30 +36,30 @@ def test_trainings_of_two_kinds_lie_between_those_of_one() -> None:
     assert twice(few) == pytest.approx(once, rel=1e-3)
 
 
-def test_of_mechanisms_of_which_no_more_is_known_epsilons_add_up() -> None:
-    """As in docs/release.md: little less is true where epsilon is large and delta is their sum."""
+def test_epsilons_of_unknown_mechanisms_add_up() -> None:
+    """As in docs/release.md: for large epsilons and the sum of the deltas, hardly less than the sum holds."""
     assert composed_epsilon([], [(8.0, DELTA)] * 5, 5 * DELTA) == pytest.approx(40)
     noise = calibrate(8.0, DELTA, 1000, 1000, 10)
     mixed = composed_epsilon([noise] * 3, [(8.0, DELTA)] * 2, 5 * DELTA)
     fixed = composed_epsilon([noise] * 3, [], 3 * DELTA)
     assert fixed < mixed <= fixed + 16.1
-    # Small ones compose better, where delta leaves room.
+    # Small epsilons compose better if the joint delta exceeds the sum.
     assert composed_epsilon([], [(0.1, 0.0)] * 50, DELTA) < 0.8 * 5
 
 
 @pytest.mark.parametrize("setting", [(2.0, 1000, 100, 80), (8.0, 1000, 1000, 8)])
-def test_accountants_say_the_same_again(setting: tuple[float, int, int, int]) -> None:
+def test_certifying_again_gives_the_same_result(setting: tuple[float, int, int, int]) -> None:
     epsilon, *schedule = setting
     noise = calibrate(epsilon, DELTA, *schedule)
     assert certify_again(noise) == noise
 
 
-def test_accountants_say_the_same_of_tuning_again() -> None:
+def test_certifying_tuning_again_gives_the_same_result() -> None:
     noise = calibrate_tuning(8.0, DELTA, 3.0, 1.0, [(1215, 1215, 10), (1215, 215, 10)])
     assert certify_tuning_again(noise) == noise
 
 
-def test_a_batch_of_more_than_all_examples_is_refused_again() -> None:
+def test_certifying_again_refuses_a_batch_larger_than_the_data() -> None:
     noise = replace(calibrate(2.0, DELTA, 200, 200, 4), batch_size=300)
     with pytest.raises(CalibrationError, match="batch_size = 300 exceeds train_size = 200"):
         certify_again(noise)

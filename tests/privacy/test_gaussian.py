@@ -1,4 +1,4 @@
-"""The closed form of full-batch training against direct integration and reference values."""
+"""The closed form of full-batch training compared with integration and reference values."""
 
 import math
 
@@ -59,14 +59,14 @@ def test_composed_steps_agree_with_composed_privacy_losses():
     log_delta=st.floats(-12, -2),
     steps=st.integers(1, 10_000),
 )
-def test_calibrated_noise_never_exceeds_its_target_and_wastes_nothing(epsilon, log_delta, steps):
+def test_calibrated_noise_meets_its_target_and_is_minimal(epsilon, log_delta, steps):
     delta = 10**log_delta
     sigma = gaussian_noise_multiplier(epsilon, delta, steps)
     assert epsilon * (1 - 1e-6) <= gaussian_epsilon(delta, sigma, steps) <= epsilon
     assert gaussian_epsilon(delta, sigma * 0.999, steps) > epsilon
 
 
-def test_the_ends_of_the_range():
+def test_extreme_numbers_give_zero_or_an_error():
     assert gaussian_delta(0.0, 1e6) < 1e-5
     assert gaussian_epsilon(1e-5, 1e6) == 0
     with pytest.raises(CalibrationError, match="outside"):

@@ -1,4 +1,4 @@
-"""A calibration file that was edited, damaged or is for another setting is refused in words."""
+"""Calibration files that were edited, damaged or are for another setting are refused with a clear message."""
 
 import math
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def test_tampered_files_are_refused(
 ) -> None:
     path = tmp_path / "noise.json"
     edit = {name: value(calibrated(kind)) if callable(value) else value}
-    # With the fingerprint of the changed content.
+    # The fingerprint is that of the changed content.
     write_checked_json(path, calibrated(kind).to_dict() | edit)
     with pytest.raises(CalibrationError, match=message) as raised:
         read_calibration(path, **SETTINGS[kind])
@@ -78,7 +78,7 @@ def test_tampered_files_are_refused(
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_what_was_written_is_read(tmp_path: Path, kind: str) -> None:
+def test_calibrations_are_read_as_written(tmp_path: Path, kind: str) -> None:
     write_calibration(tmp_path / "noise.json", calibrated(kind))
     assert read_calibration(tmp_path / "noise.json", **SETTINGS[kind]) == calibrated(kind)
 
@@ -120,7 +120,7 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) ->
         ('{"epsilon": 2.0', "damaged"),
     ],
 )
-def test_missing_and_damaged_files_are_to_be_made(
+def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(
     tmp_path: Path, text: str | None, problem: str
 ) -> None:
     path = tmp_path / "noise.json"
@@ -132,5 +132,5 @@ def test_missing_and_damaged_files_are_to_be_made(
 
 
 @pytest.mark.parametrize("epsilon", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
-def test_a_single_step_of_the_full_batch_is_believed(epsilon: float) -> None:
+def test_a_single_step_of_the_full_batch_is_accepted(epsilon: float) -> None:
     verify(calibrate(epsilon, 1e-5, 45, 45, 1))

@@ -1,4 +1,4 @@
-"""Noise without tails gives examples away; the generators in use have them."""
+"""The delta that is lost by noise without tails, and the generators in use."""
 
 import math
 import re
@@ -29,8 +29,8 @@ def test_probability_is_the_integral_of_the_density(shift: float, radius: float)
     assert outside_probability(shift, radius) == pytest.approx(integral, rel=1e-6)
 
 
-def test_a_rich_guess_of_the_outcome_is_possible_with_the_example_only() -> None:
-    """The mechanism itself, with a generator of a small radius, simulated."""
+def test_simulated_outcomes_lie_outside_the_disc_with_the_computed_probability() -> None:
+    """Simulate the mechanism with a generator of a small radius."""
     sigma, rate, steps, radius, runs = 0.5, 0.3, 4, 2.5, 200_000
     random = np.random.default_rng(1)
     angle = random.uniform(0, 2 * math.pi, (runs, steps))
@@ -41,16 +41,16 @@ def test_a_rich_guess_of_the_outcome_is_possible_with_the_example_only() -> None
     sampled = random.random((runs, steps)) < rate
     outside = np.hypot(first + sampled / sigma, second) > radius
     found = outside.any(axis=1).mean()
-    # A normal pair lies outside of the disc a little more often than one that is cut off there.
+    # A normal pair lies outside the disc slightly more often than a pair of this generator.
     cut = math.exp(-(radius**2) / 2)
     wanted = tail_delta(sigma, rate, steps, radius)
     assert wanted * (1 - 4 * cut) < found < wanted
 
 
 def test_cost_of_the_old_generator() -> None:
-    """SUN397, B = 256, 2 epochs, epsilon 8: eighty times the delta that was certified.
+    """SUN397, B = 256, 2 epochs, epsilon 8: the cost is eighty times the certified delta.
 
-    Looking at the canary's coordinate alone, without its partner in the pair, gives 4.9e-4.
+    An attack that uses only the canary's coordinate, without its partner in the pair, gives 4.9e-4.
     """
     cost = tail_delta(0.4385613714925153, 256 / 87002, 680, box_muller_radius(24))
     assert cost == pytest.approx(8.0e-4, rel=0.01)
@@ -62,19 +62,19 @@ def calibration(noise_multiplier: float) -> Calibration:
     return Calibration(8.0, 1e-5, 87002, 256, 680, noise_multiplier, 8.0, "prv", 8.0, None, "")
 
 
-def test_generators_in_use_cost_nothing_that_counts() -> None:
+def test_generators_in_use_have_a_negligible_cost() -> None:
     costs = tail_costs([calibration(0.4385613714925153), calibration(10.0)])
     assert [cost.generator for cost in costs] == list(GENERATORS)
     assert [max(cost.shares) < 1e-3 for cost in costs] == [True, True, False, False]
     assert not any(cost.refused for cost in costs)
-    # Noise this small would give an example away whatever draws it.
+    # So little noise reveals an example with every generator.
     assert any(cost.refused for cost in tail_costs([calibration(0.12)]))
     lines = tail_lines([calibration(0.4385613714925153)])
     assert lines[0].startswith("1 calibrations") and len(lines) == 1 + len(GENERATORS)
     assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
 
 
-def test_calibrations_of_a_study_are_read_where_they_are_and_made_where_not(
+def test_calibrations_of_a_study_are_read_or_made(
     tmp_path: Path,
 ) -> None:
     study, paths = Study.model_validate(tiny_sections({}, {"kind": "film"})), Paths(tmp_path)

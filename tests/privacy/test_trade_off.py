@@ -1,4 +1,4 @@
-"""The best attacker's rates: those of other derivations, never below them, and hardly above."""
+"""The best attacker's rates compared with other derivations: never below them, and hardly above."""
 
 import math
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
-from tests.privacy.test_certificates import one_step_delta
+from tests.privacy.test_certified_bounds import one_step_delta
 
-from dpsweep.privacy import trade_off, words
+from dpsweep.privacy import plain_words, trade_off
 from dpsweep.privacy.accountants import privacy_loss
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import explanation
@@ -43,7 +43,7 @@ SAMPLED = calibrate(2.0, 1e-5, 1000, 200, 30)
 
 
 def noise_of(sigma: float, batch_size: int, steps: int, epsilon: float = 1.0) -> Calibration:
-    """Noise for N = 1000; what is claimed of it is not used."""
+    """Return noise for N = 1000; its claimed epsilon sets only the mesh."""
     return replace(
         SAMPLED, noise_multiplier=sigma, batch_size=batch_size, steps=steps, epsilon=epsilon
     )
@@ -80,7 +80,7 @@ def test_a_privacy_profile_gives_the_same_curve(mu: float) -> None:
 
 
 def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
-    """The best of both attackers on one step, whose best test is a threshold on the step's outcome."""
+    """Return the better of both attackers on one step; their best test is a threshold on its outcome."""
     sampled = np.arange(records + 1)
     weights = binom.pmf(sampled, records, q)
 
@@ -88,7 +88,7 @@ def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
         return float(weights @ ndtr((x - sampled) / sigma))
 
     def true_positive_rate(rate: float) -> float:
-        # The mixture is no narrower than either Gaussian, and no wider than both.
+        # The quantile of the mixture lies between those of its Gaussians.
         above = -sigma * ndtri(rate)
         below = brentq(lambda x: present(x) - rate, -40 * sigma, records + 40 * sigma)
         return max(1 - present(above), float(ndtr(below / sigma)))
@@ -127,7 +127,7 @@ def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
 
 
 def log_likelihood_ratio(outcomes: Floats, sigma: float, q: float, records: int) -> Floats:
-    """Of T steps, present against absent; outcomes of shape (runs, T)."""
+    """Return the log ratio of present against absent over T steps; outcomes have shape (runs, T)."""
     ratio = sum(
         weight * np.exp((2 * j * outcomes - j * j) / (2 * sigma**2))
         for j, weight in enumerate(binom.pmf(np.arange(records + 1), records, q))
@@ -149,13 +149,13 @@ def test_simulated_attackers_stay_below_the_rates_and_come_near(records: int) ->
             np.mean(scores[0] < np.quantile(scores[1], rate)),
         )
         bound = curve.true_positive_rate(rate)
-        # Standard deviations of the quantile and of the share.
+        # The sum of the standard deviations of the quantile and of the share.
         deviation = math.sqrt(rate / runs) * bound / rate + math.sqrt(bound / runs)
         assert abs(found - bound) < 4 * deviation + 2e-3 * bound
 
 
 def test_rates_are_those_of_dp_accountings_formula() -> None:
-    """Its `get_true_positive_rates` (of versions after 0.6), written once more."""
+    """Compute its `get_true_positive_rates` (of versions after 0.6) independently."""
     loss = privacy_loss(SAMPLED.noise_multiplier, SAMPLED.sampling_rate, SAMPLED.steps, 1e-4)
     epsilons = np.linspace(0, 12, 3000)
     delta, curve = np.asarray(loss.get_delta_for_epsilon(epsilons)), training_trade_off(SAMPLED)
@@ -167,7 +167,7 @@ def test_rates_are_those_of_dp_accountings_formula() -> None:
 
 
 def test_removing_and_adding_are_both_bounded() -> None:
-    """An attacker who looks for absent records may do better than one who looks for present ones."""
+    """An attacker who searches for absent records may be better than one who searches for present ones."""
     epsilons = np.array([0.0, 1.0])
     one, other = np.array([0.5, 0.1]), np.array([0.5, 0.2])
     for each in (
@@ -175,7 +175,7 @@ def test_removing_and_adding_are_both_bounded() -> None:
         GuaranteedTradeOff(epsilons, other, one),
     ):
         assert each.true_positive_rate(0.01) == pytest.approx(math.e * 0.01 + 0.2)
-        # 0.5 + 0.4 is the worse of it and 1 - (1 - 0.1 - 0.4) / e.
+        # The first bound, 0.5 + 0.4, is larger than 1 - (1 - 0.1 - 0.4) / e.
         assert each.true_positive_rate(0.4) == pytest.approx(1 - 0.4 / math.e)
 
 
@@ -183,16 +183,16 @@ def test_removing_and_adding_are_both_bounded() -> None:
 
 
 @given(epsilon=st.floats(0, 5), delta=st.floats(0, 0.2), rate=st.floats(0, 1))
-def test_a_pair_alone_is_reached_by_the_mechanism_that_gives_it_away(
+def test_the_curve_of_a_pair_is_that_of_the_worst_mechanism(
     epsilon: float, delta: float, rate: float
 ) -> None:
-    """With probability delta it tells the truth, otherwise it lies with odds of e^epsilon to 1."""
+    """With probability delta it reveals the record; otherwise it is right with odds of e^epsilon to 1."""
     honest = 1 / (1 + math.exp(-epsilon))
-    # Outcomes in the order of their odds: certainly present, said to be present, absent, certainly absent.
+    # Outcomes in the order of their odds: revealed as present, guessed present, guessed absent, revealed.
     present = np.cumsum([delta, (1 - delta) * honest, (1 - delta) * (1 - honest), 0])
     absent = np.cumsum([0, (1 - delta) * (1 - honest), (1 - delta) * honest, delta])
     exact = float(np.interp(rate, np.append(0, absent), np.append(0, present)))
-    exact = max(exact, delta)  # what is certain is said without a wrong accusation
+    exact = max(exact, delta)  # revealed records cause no false positives
     found = guarantee_trade_off(epsilon, delta)
     assert found.true_positive_rate(rate) == pytest.approx(exact, abs=1e-9)
     assert found.advantage == pytest.approx(max(present - absent), abs=1e-9)
@@ -205,7 +205,7 @@ def test_group_privacy_of_a_pair() -> None:
     assert guarantee_trade_off(300.0, 1e-3, records=10).true_positive_rate(0.01) == 1
 
 
-def test_group_privacy_of_a_pair_is_no_better_than_that_of_the_mechanism() -> None:
+def test_group_privacy_is_weaker_than_the_curve_of_the_mechanism() -> None:
     for records in GROUPS[1:]:
         alone = guarantee_trade_off(SAMPLED.epsilon, SAMPLED.delta, records)
         curve = training_trade_off(SAMPLED, records)
@@ -217,7 +217,7 @@ def test_group_privacy_of_a_pair_is_no_better_than_that_of_the_mechanism() -> No
 
 
 def best_of_many(sigma: float, mean: float) -> Callable[[float], float]:
-    """The best attacker on the largest of K Gaussian outcomes, K geometric, by numerical integration."""
+    """Return the best attacker on the largest of K Gaussian outcomes, K geometric, by integration."""
     gamma = gamma_of_mean(mean, 1.0)
     x = np.linspace(-12 * sigma, 12 * sigma + 1, 400_001)
 
@@ -241,7 +241,7 @@ def best_of_many(sigma: float, mean: float) -> Callable[[float], float]:
 
 def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None:
     noise = calibrate_tuning(3.0, 1e-5, 3.0, 1.0, [(1000, 1000, 1)])
-    # An attacker who sees the largest of all outcomes, without the noise of scores.
+    # This attacker sees the largest of all outcomes, without the noise of scores.
     exact = best_of_many(noise.noise[0].noise_multiplier, noise.mean_trials)
     curve, pair = tuned_trade_off(noise), guarantee_trade_off(noise.total_epsilon, noise.delta)
     for rate in FALSE_POSITIVE_RATES:
@@ -250,7 +250,7 @@ def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None
     assert curve.advantage < pair.advantage
 
 
-def test_the_bound_of_tuning_is_written_out() -> None:
+def test_the_bound_of_tuning_follows_its_formula() -> None:
     noise = calibrate_tuning(3.0, 1e-5, 2.0, 0.5, [(1000, 1000, 4)])
     curve = tuned_trade_off(noise)
     mu = 2 / noise.noise[0].noise_multiplier
@@ -258,13 +258,13 @@ def test_the_bound_of_tuning_is_written_out() -> None:
     assert own[0] == pytest.approx(0) and own[-1] > noise.first_epsilon
     expected = [min(1, 2 * gaussian_delta(max(each, 0), 1 / mu)) for each in own]
     np.testing.assert_allclose(curve.removing, expected, rtol=1e-6)
-    loud = replace(noise, score_noise=0.5 / mu)  # the score gives away more than training
+    leaky = replace(noise, score_noise=0.5 / mu)  # the score reveals more than training
     expected = [min(1, 2 * gaussian_delta(max(each, 0), 0.5 / mu)) for each in own]
-    np.testing.assert_allclose(tuned_trade_off(loud).adding, expected, rtol=1e-6)
+    np.testing.assert_allclose(tuned_trade_off(leaky).adding, expected, rtol=1e-6)
     assert attacks_on_tuning(noise) == [best_attack(curve.of_group(each), each) for each in GROUPS]
 
 
-# -- what is reported ------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------
 
 
 def test_every_group_has_its_own_rates() -> None:
@@ -274,20 +274,20 @@ def test_every_group_has_its_own_rates() -> None:
     assert np.all(np.diff([each.true_positive_rates for each in found], axis=0) > 0)
 
 
-def test_numbers_in_words_are_never_below_the_rates() -> None:
+def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
     rates = [0.0023001, 0.0195, 0.0831]
     attacks = [
         Attack(1, list(FALSE_POSITIVE_RATES), rates, 0.1015),
         Attack(7, list(FALSE_POSITIVE_RATES), [0.3, 0.58779, 1.0], 0.8),
     ]
-    said = words.paragraph(1.0, 1e-6, attacks)
+    said = plain_words.paragraph(1.0, 1e-6, attacks)
     for number in (
         "takes 1 of 100 absent", "at most 1.95 of 100 present", "at most 1.95 to 1",
         "at most 55.1 of 100 cases", "ε = 1 and δ = 1e-06", "e^ε = 2.72 times", "at most 58.8 for 7 records",
     ):  # fmt: skip
         assert number in said
-    assert "e^ε = more than 10^300 times" in words.paragraph(1000.0, 1e-6, attacks)
-    first, second, *rows = words.table(attacks)
+    assert "e^ε = more than 10^300 times" in plain_words.paragraph(1000.0, 1e-6, attacks)
+    first, second, *rows = plain_words.table(attacks)
     assert first.count("|") == second.count("|") == 6
     assert rows == [
         "| 1 | 0.24 % | 1.95 % | 8.31 % | 10.2 % |",
@@ -295,7 +295,7 @@ def test_numbers_in_words_are_never_below_the_rates() -> None:
     ]
 
 
-def test_an_explanation_says_what_its_rates_are_of() -> None:
+def test_an_explanation_names_the_mechanism_of_its_rates() -> None:
     alone = "\n".join(explanation(1.0, 1e-5))
     assert "Any mechanism with (1, 1e-05)" in alone and "no bound for others" in alone
     assert "| 1 | 0.28 % | 2.72 % | 13.6 % | 46.3 % |" in alone
@@ -303,7 +303,7 @@ def test_an_explanation_says_what_its_rates_are_of() -> None:
     training = list(explanation(8.0, 1e-5, 1000, 200, 30))
     assert training[0].startswith("Training with N = 1000, B = 200, T = 30")
     noise = calibrate(8.0, 1e-5, 1000, 200, 30)
-    assert training[-4:] == list(words.table(attacks_on_training(noise)))[2:]
+    assert training[-4:] == list(plain_words.table(attacks_on_training(noise)))[2:]
     full = list(explanation(1.0, 1e-5, 1000, None, 30))
     assert full[-4:] == [line for line in alone.splitlines() if line.startswith("| ")][-4:]
 
@@ -319,6 +319,6 @@ def test_an_explanation_says_what_its_rates_are_of() -> None:
         ((1.0, 1e-5, None, 10, 3), "found --batch-size and --steps alone"),
     ],
 )
-def test_nonsense_is_refused(arguments: tuple[float, float], message: str) -> None:
+def test_invalid_numbers_are_refused(arguments: tuple[float, float], message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         list(explanation(*arguments))

@@ -1,4 +1,4 @@
-"""Accounted tuning: check values, brute force on small mechanisms, an independent upper bound."""
+"""Accounted tuning: check values, exact values of small mechanisms, an independent upper bound."""
 
 import itertools
 import math
@@ -60,7 +60,7 @@ def test_drawn_numbers_follow_their_distribution() -> None:
 
 
 def selection(base: np.ndarray, mean: float, shape: float) -> np.ndarray:
-    """Distribution of the best of K outcomes, exactly; a higher index is a higher score."""
+    """Return the exact distribution of the best of K outcomes; a higher index is a higher score."""
     below = np.concatenate([[0], np.cumsum(base)])
     counts = trial_count_probabilities(mean, shape, 20_000)
     generating = np.array([(counts * x ** np.arange(1, len(counts) + 1)).sum() for x in below])
@@ -80,7 +80,7 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
     size = random.integers(2, 7)
     concentration = 10 ** random.uniform(-1, 1)
     first, second = random.dirichlet(np.full(size, concentration), 2)
-    # Mixed, so that the profile falls below delta.
+    # Mix the two so that the profile falls below delta.
     share = random.uniform(0.05, 0.9)
     second = share * first + (1 - share) * second
 
@@ -117,7 +117,7 @@ def test_total_grows_with_the_mean_and_the_base() -> None:
         (1e-5, 5, None, "shape = None: it must be a number"),
     ],
 )
-def test_nonsense_is_refused(delta: Any, mean: Any, shape: Any, message: str) -> None:
+def test_invalid_numbers_are_refused(delta: Any, mean: Any, shape: Any, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         total_epsilon(gaussian(1), delta, mean, shape)
 
@@ -127,7 +127,7 @@ def test_a_base_without_privacy_is_refused() -> None:
         total_epsilon(lambda _: 0.5, 1e-5, 5, 0)
 
 
-# -- the Renyi bound, an upper bound by other means ----------------------------------------------
+# -- the Renyi bound, an independent upper bound -------------------------------------------------
 
 
 def renyi_total(noise_multiplier: float, mean: float, shape: float) -> float:

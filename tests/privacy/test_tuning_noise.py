@@ -1,4 +1,4 @@
-"""The noise of accounted tuning gives the total that was asked for, and no more than that."""
+"""The noise of accounted tuning gives the target total epsilon, and is minimal."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ DELTA = 1e-5
 
 
 def total(noise: TuningNoise) -> float:
-    """The total epsilon of the finished mechanism, by the bound itself."""
+    """Return the total epsilon of the mechanism, by the bound itself."""
     score = noise.score_noise
     profiles = [
         *map(training_profile, noise.noise),
@@ -31,11 +31,11 @@ def total(noise: TuningNoise) -> float:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1, 8])
 @pytest.mark.parametrize(("mean", "shape"), [(3, 1), (10, 0), (5, -0.5)])
-def test_the_total_is_met_and_spent(epsilon: float, mean: float, shape: float) -> None:
+def test_the_total_is_met_and_used_up(epsilon: float, mean: float, shape: float) -> None:
     noise = calibrate_tuning(epsilon, DELTA, mean, shape, [(900, 900, 4), (900, 900, 32)])
     assert total(noise) <= noise.total_epsilon <= epsilon
     assert total(noise) > (1 - 2 * SLACK) * epsilon
-    # The full batch is one Gaussian mechanism, however many steps it takes.
+    # The full batch is one Gaussian mechanism for any number of steps.
     four, many = (each.noise_multiplier / math.sqrt(each.steps) for each in noise.noise)
     assert four == pytest.approx(many, rel=1e-6)
 
@@ -48,15 +48,15 @@ def test_candidates_of_several_batch_sizes() -> None:
 
 
 @pytest.mark.parametrize("mean", [1.001, pytest.param(1.5, marks=pytest.mark.slow)])
-def test_few_trials_in_the_mean(mean: float) -> None:
-    """The second condition then holds a small epsilon at a large delta, where PRV has some error."""
+def test_a_small_mean_number_of_trials(mean: float) -> None:
+    """The second condition then has a small epsilon at a large delta, where PRV has some error."""
     noise = calibrate_tuning(8, DELTA, mean, 1, [(1212, 16, 758)])
     assert total(noise) <= noise.total_epsilon <= 8
     assert total(noise) > (1 - 2 * SLACK) * 8
     assert certify_second(noise.noise[0], noise.second_epsilon, noise.second_delta)
 
 
-def test_less_noise_than_was_certified_is_seen() -> None:
+def test_less_noise_than_certified_is_refused() -> None:
     noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4)])
     second, delta = noise.second_epsilon, noise.second_delta
     gamma = gamma_of_mean(3, 1)
@@ -78,7 +78,7 @@ def test_less_noise_than_was_certified_is_seen() -> None:
         (1e-9, DELTA, 3, 1, "no base mechanism gives a total epsilon of 1e-09"),
     ],
 )
-def test_what_no_base_can_meet(
+def test_unreachable_targets_are_refused(
     epsilon: Any, delta: float, mean: float, shape: float, message: str
 ) -> None:
     with pytest.raises(CalibrationError, match=message):

@@ -1,4 +1,4 @@
-"""Prepared data, and releases that several files of tests look at and forge."""
+"""Fixtures with prepared data and with releases that several test files read and forge."""
 
 import shutil
 from pathlib import Path
@@ -19,13 +19,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def paths(prepared: Path, tmp_path: Path) -> Paths:
-    """A folder of results of its own for every test."""
+    """Return a new folder of results for every test."""
     return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
 
 
 @pytest.fixture(scope="session")
 def results(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three releases of the same data, one after the other: the folders first, tuned, fixed."""
+    """Make three releases of the same data one after the other: the folders first, tuned, fixed."""
     results = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("releases") / "results"))
     for name, section in (("first", FIXED), ("tuned", PRIVATE), ("fixed", SUBSAMPLED)):
         release(section, Paths(results)).rename(results / name)
@@ -34,7 +34,7 @@ def results(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(results: Path, tmp_path: Path) -> Path:
-    """A copy of the first release, away from its ledger."""
+    """Return a copy of the first release in a place without its ledger."""
     return Path(shutil.copytree(results / "first", tmp_path / "copies" / "release"))
 
 

@@ -1,4 +1,4 @@
-"""Tiny releases for several files of tests, and what forges them."""
+"""Tiny releases for several test files, and functions that forge them."""
 
 import contextlib
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def value_at(content: Any, place: tuple[Any, ...]) -> Any:
 
 
 def put(*place: Any, value: Any = None, factor: float = 1.0) -> Change:
-    """A change of one field: to a value, or by a factor."""
+    """Return a change of one field: to a value, or by a factor."""
 
     def change(content: Content) -> None:
         outer = value_at(content, place[:-1])
@@ -59,14 +59,14 @@ def put(*place: Any, value: Any = None, factor: float = 1.0) -> Change:
 
 
 def seal(folder: Path, content: Content) -> None:
-    """Write a certificate with its fingerprint, and its card where one can be made of its numbers."""
+    """Write a certificate with its fingerprint, and its card if its numbers allow one."""
     write_checked_json(folder / CERTIFICATE, content)
     with contextlib.suppress(ValueError, ArithmeticError, LookupError):
         write_text(folder / CARD, model_card(Certificate.model_validate(content)))
 
 
 def derive_checksums(content: Content, folder: Path) -> None:
-    """Derive those of the files, and that of the backbone."""
+    """Compute the checksums of the files and of the backbone again."""
     network = content["network"]
     architecture = Architecture.model_construct(
         library=network["library"], name=network["architecture"], arguments=network["arguments"]
@@ -78,7 +78,7 @@ def derive_checksums(content: Content, folder: Path) -> None:
 
 
 def forge(folder: Path, change: Change = lambda _: None) -> None:
-    """Change a certificate, and derive its checksums, its fingerprint and its card anew."""
+    """Change a certificate, and compute its checksums, fingerprint and card again."""
     content = read_checked_json(folder / CERTIFICATE)
     change(content)
     derive_checksums(content, folder)

@@ -1,4 +1,4 @@
-"""A release whose optimizer has an average releases the averaged parameters, and says so."""
+"""A release with an averaging optimizer contains the averaged parameters, and its card names the average."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepar
     compare(folder, study(), study().release, prepared.paths, prepared.paths.ledger)
 
 
-def test_what_is_scored_and_kept_is_the_average(prepared: Prepared) -> None:
+def test_the_average_is_scored_and_kept(prepared: Prepared) -> None:
     spec, context = prepared.spec(steps=17), prepared.context()
     record, parameters, _ = train_and_score(spec, context, b"secret")
     trial, arrays = train_trial(spec, context, None, 1e9, b"secret")
@@ -70,7 +70,7 @@ def test_what_is_scored_and_kept_is_the_average(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}, AVERAGE | {"share": 0.2}])
-def test_another_average_is_not_what_the_study_says(
+def test_another_average_than_that_of_the_study_is_refused(
     average: dict[str, Any] | None, folder: Path, prepared: Prepared
 ) -> None:
     other = study(average)
@@ -78,10 +78,10 @@ def test_another_average_is_not_what_the_study_says(
         compare(folder, other, other.release, prepared.paths, prepared.paths.ledger)
 
 
-def test_a_method_that_trained_less_is_not_the_methods_of_the_study(
+def test_a_method_with_frozen_parameters_is_refused_for_a_study_without_them(
     folder: Path, tmp_path: Path
 ) -> None:
-    """As the average, `freeze` is a key that a study leaves out where it has none."""
+    """Like `average`, `freeze` is a key that a study may leave out."""
     content = read_checked_json(folder / CERTIFICATE)
     content["network"]["method"] |= {"freeze": ["norm.bias"]}
     write_checked_json(tmp_path / CERTIFICATE, content)

@@ -1,4 +1,4 @@
-"""A study's budget holds for all releases on its data; the report says what is left of it."""
+"""A study's budget limits all releases on its data; the report shows the rest of it."""
 
 import shutil
 from pathlib import Path
@@ -51,13 +51,13 @@ def test_the_budget_counts_what_the_certificate_counts() -> None:
 
 @pytest.mark.parametrize("delta", [0.9 * DELTA, 0.5 * DELTA])
 def test_a_delta_above_that_of_the_budget_is_beyond_it(delta: float) -> None:
-    """A choice among trials has no noise to say what it has at a smaller delta."""
+    """The epsilon of a choice among trials is not known at a smaller delta."""
     made = study(PRIVATE, epsilon=100.0, delta=delta)
     with pytest.raises(ReleaseError, match="makes epsilon inf"):
         refuse_beyond_budget(made, made.release, [], None)
 
 
-def test_what_is_left_may_be_spent_and_the_report_says_so(paths: Paths) -> None:
+def test_the_rest_of_the_budget_may_be_spent_and_is_in_the_report(paths: Paths) -> None:
     small = study(FIXED | {"epsilon": 2.0}, epsilon=5.0, delta=2 * DELTA)
     before = account(small, paths)
     assert before is not None
@@ -67,7 +67,7 @@ def test_what_is_left_may_be_spent_and_the_report_says_so(paths: Paths) -> None:
     assert after is not None and after.left is not None
     assert (after.epsilon, len(after.lines)) == (2.0, 1)
     assert after.left == pytest.approx(3.0)
-    # One that takes it all stays within the budget; composition is tighter than the sum.
+    # A release with the whole rest stays within the budget, because composition is tighter than the sum.
     (line,) = after.lines
     assert line.day > "2020" and line.model.noise is not None
     following = study(FIXED | {"epsilon": after.left}, epsilon=5.0, delta=2 * DELTA)

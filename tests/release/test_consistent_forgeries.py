@@ -1,7 +1,7 @@
-"""Forgeries of an enemy who has this code, and derives every number, fingerprint and card anew.
+"""Forgeries by an attacker who uses this code to derive every number, fingerprint and card again.
 
-What verifies then is what nobody can know from the folder, and `verify` names it; all else is refused.
-Beside the ledger of where the model was made, nothing verifies but what was made.
+A forgery may verify only if the folder cannot show the change, and `verify` documents such changes. With the
+ledger of the original study, no forgery verifies.
 """
 
 import contextlib
@@ -49,20 +49,20 @@ tuned_noise = lru_cache(calibrate_tuning)
 
 @pytest.fixture(autouse=True)
 def losses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many forgeries have the same noise; what is computed of it is a function of its numbers."""
+    """Cache privacy losses, because many forgeries have the same noise."""
     monkeypatch.setattr(accountants, "privacy_loss", losses)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What an enemy changes, and the name of what nobody can know, if that is why it verifies.
+    """An attacker's change, and the documented reason if it cannot be detected.
 
     Attributes:
-        name: what is changed.
+        name: of the change.
         change: of the certificate.
-        why: a key of `NOT_KNOWN` or of `CHANGED_TOGETHER`; empty where it must be refused.
+        why: a key of `NOT_KNOWN` or of `CHANGED_TOGETHER`; empty if the change must be refused.
         files: a change of the folder.
-        last: it is made after all else was derived.
+        last: made after the other numbers are derived.
     """
 
     name: str
@@ -81,7 +81,7 @@ def in_settings(**values: Any) -> Change:
 
 
 def fixed(content: Content) -> None:
-    """Last time one forgery was refused; with one more edit it passed: epsilon 8 became 6.86."""
+    """Present a tuned model as one of a fixed setting; this once lowered epsilon from 8 to 6.86."""
     noise = content["noise"]
     content |= {"tuning": None, "epsilon": noise["epsilon"]}
     content["split"] = {"holdout_share": 0.0, "held_out": 0, "examples": noise["train_size"]}
@@ -119,7 +119,7 @@ def moved(folder: Path) -> None:
 
 ARGUMENTS = ("network", "arguments")
 EDITS = [
-    # What nobody can know from the folder.
+    # Changes that the folder cannot show.
     *(Edit(f"epsilon {e}", put("epsilon", value=e), "noise") for e in (0.5, 1.0, 7.9, 50.0)),
     *(Edit(f"delta {d}", put("delta", value=d), "noise") for d in (1e-6, 1e-9, 1e-3)),
     *(Edit(f"epochs {e}", in_settings(epochs=e), "noise") for e in (1, 3, 40)),
@@ -145,7 +145,7 @@ EDITS = [
     Edit("bound", in_settings(clipping_bound=3.0), "setting.clipping_bound"),
     Edit("title", put("title", value="**Free** text\n# here"), "title"),
     Edit("sweeps", put("earlier_sweeps", value=["a\nb"]), "earlier_sweeps"),
-    # What is refused, whatever is derived from it.
+    # Changes that must be refused after all numbers are derived from them.
     Edit("layers", put(*ARGUMENTS, "depth", value=2)),
     Edit("width", put(*ARGUMENTS, "embed_dim", value=48)),
     Edit("all parameters train", put("network", "method", value={"kind": "head"})),
@@ -164,7 +164,7 @@ EDITS = [
     Edit("no deviation", put("network", "std", value=[0.0])),
     Edit("deltas of one together", earlier(lambda them: them.extend([model(1.0, 0.6)] * 2))),
     Edit("a text", put("network", "kind", value="text")),
-    # After all else was derived.
+    # Changes of derived numbers.
     *(Edit(f"less {path}", put(*path.split("."), factor=0.9), last=True)
       for path in ("certified_epsilon", "pld_epsilon", "epsilon", "delta", "noise.noise_multiplier",
                    "noise.certified_epsilon", "noise.sampling_rate", "releases.joint_epsilon",
@@ -182,7 +182,7 @@ EDITS = [
 
 
 UNSEEN = [edit for edit in EDITS if edit.why]
-# Of two edits of one place, the second undoes the first.
+# Edits of the same place are not combined, because the second would undo the first.
 SHARED = {
     **{"no deviation": "deviations of other channels", "channels": "other mean"},
     **{"not finite": "trained numbers", "fewer classes": "classes"},
@@ -191,13 +191,13 @@ SHARED = {
 
 
 def place(edit: Edit) -> str:
-    """Where an edit is made: other values of it are no other places."""
+    """Return the place of an edit; different values for one field share a place."""
     name = SHARED.get(edit.name, edit.name)
     return "delta" if name.startswith("delta ") else name
 
 
 def derive(content: Content, folder: Path) -> None:
-    """Derive every number from those that were chosen, as a release does; a batch is all examples."""
+    """Derive every number from the chosen ones, like a release on full batches."""
     split, tuning, setting = content["split"], content["tuning"], content["setting"]
     share = split["holdout_share"] if tuning else 0.0
     held_out = len(held_out_rows(split["examples"], share)) if share else 0
@@ -234,13 +234,13 @@ def derive(content: Content, folder: Path) -> None:
 
 
 def forge(folder: Path, edits: list[Edit]) -> str:
-    """Change a folder; return its certificate."""
+    """Change a folder; return its certificate as JSON."""
     content = read_checked_json(folder / CERTIFICATE)
     for edit in edits:
         edit.files(folder)
         if not edit.last:
             edit.change(content)
-    # Even the code of a release makes no such numbers; the enemy leaves them as they are.
+    # If deriving fails, the attacker leaves the numbers as they are.
     with contextlib.suppress(DpsweepError, ValueError, KeyError, UserWarning):
         derive(content, folder)
     for edit in edits:
@@ -251,7 +251,7 @@ def forge(folder: Path, edits: list[Edit]) -> str:
 
 
 @pytest.mark.parametrize("name", ["first", pytest.param("tuned", marks=pytest.mark.slow)])
-def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
+def test_forgeries_that_verify_are_documented_and_refused_beside_the_ledger(
     name: str, results: Path, tmp_path: Path
 ) -> None:
     ledger, made = (
@@ -279,7 +279,7 @@ def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
 
     chosen = random.Random(name)
     for number in range(40):
-        # What is refused hides what verifies, so half of the examples have none of it.
+        # Half of the examples contain only undetectable edits: one detectable edit would hide the others.
         among = UNSEEN if number % 2 else EDITS
         one(list({place(edit): edit for edit in chosen.sample(among, 3)}.values()))
     assert len(seen) > 40
@@ -289,7 +289,7 @@ def test_what_verifies_is_named_and_beside_the_ledger_nothing_does(
 
 @pytest.fixture(scope="module")
 def honest(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What an enemy derives without an edit: numbers of a full batch, whatever the model was made with."""
+    """Return the derived certificates without an edit; they have the numbers of a full batch."""
     made = {}
     for name in ("tuned", "fixed"):
         folder = tmp_path_factory.mktemp("honest") / "release"
@@ -298,10 +298,10 @@ def honest(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
-def test_an_edit_alone_is_refused_or_named(
+def test_a_single_edit_is_refused_or_documented(
     edit: Edit, honest: dict[str, str], results: Path, tmp_path: Path
 ) -> None:
-    """And each name stands for something: at least one release can be forged so."""
+    """Each documented edit verifies for at least one release."""
 
     def verifies(name: str) -> bool:
         folder = Path(shutil.copytree(results / name, tmp_path / name / "release"))
@@ -314,7 +314,7 @@ def test_an_edit_alone_is_refused_or_named(
     assert any(map(verifies, honest)) == bool(edit.why)
 
 
-def test_the_page_names_what_can_be_changed_together() -> None:
+def test_the_page_lists_the_undetectable_changes() -> None:
     table = PAGE.read_text().split("## What no verification can know")[1].split("\n## ")[0]
     for name in CHANGED_TOGETHER:
         assert f"| `{name}` |" in table

@@ -1,4 +1,4 @@
-"""Forged certificates: edited, with the fingerprint and the card of the edited one."""
+"""Forged certificates: edited, with a new fingerprint and card."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ AVERAGE = {"kind": "tail", "share": 0.5}
 
 @pytest.fixture
 def forge(results: Path, tmp_path: Path) -> Forge:
-    """Makes a copy of a release whose certificate is changed and sealed again."""
+    """Return a function that copies a release and changes and seals its certificate."""
 
     def forged(name: str, change: Change = lambda _: None) -> Path:
         folder = tmp_path / name
@@ -45,7 +45,7 @@ def forge(results: Path, tmp_path: Path) -> Forge:
 
 
 def noise(name: str, factor: float) -> Change:
-    """Multiply a field of the noise, and what is derived from the noise multiplier."""
+    """Multiply a field of the noise and the quantities derived from it."""
     derived = ("cumulative_noise", "effective_noise", "cumulative_effective_noise")
 
     def change(content: Content) -> None:
@@ -91,7 +91,7 @@ def relabel(content: Content) -> None:
         ("fixed", noise("noise_multiplier", 1.001), "noise: the prv accountant certifies epsilon 1.99"),
         ("first", noise("certified_epsilon", 1 - 2e-6), "noise.certified_epsilon: found"),
         ("first", noise("pld_epsilon", 1 + 2e-6), "noise.pld_epsilon: found"),
-        # No release has these, though none changes epsilon.
+        # Invalid optimizers are refused, although the optimizer does not change epsilon.
         ("fixed", put("optimizer", value="lion"), "optimizer"),
         ("fixed", put("optimizer", value={"kind": "adam"}), "certificate.optimizer"),
         ("fixed", put("optimizer", value={"kind": "sgd", "momentum": 0.0, "average": AVERAGE}),
@@ -101,7 +101,7 @@ def relabel(content: Content) -> None:
          "certificate.optimizer"),
     ],
 )  # fmt: skip
-def test_the_line_of_a_mistake_names_what_is_wrong(
+def test_the_message_names_the_wrong_field(
     name: str, change: Change, line: str, forge: Forge
 ) -> None:
     with pytest.raises(ReleaseError) as refused:
@@ -114,10 +114,7 @@ def test_the_line_of_a_mistake_names_what_is_wrong(
 
 
 def places(content: Any, place: Place = ()) -> Iterator[Place]:
-    """Every field of a certificate: lists and mappings, and what is in them.
-
-    Of a list its ends: what lies between is read as they are.
-    """
+    """Yield every field of a certificate: lists, mappings and their items; of lists only both ends."""
     if place:
         yield place
     items: Any = ()
@@ -130,7 +127,7 @@ def places(content: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def others(value: Any, words: list[str]) -> list[Any]:
-    """Other values of the type of a value; numbers differ by more than their rounding."""
+    """Return other values of the same type; numbers differ by more than their rounding."""
     match value:
         case bool():
             found = [not value, int(value), None]
@@ -152,9 +149,9 @@ def others(value: Any, words: list[str]) -> list[Any]:
 
 
 def listed(place: Place) -> bool:
-    """Whether a field, or what it is a part of, is listed as one that nobody can know."""
+    """Return whether a field, or an outer field, is listed as one that verification cannot check."""
     name = ".".join("*" if isinstance(key, int) else str(key) for key in place)
-    # Of a candidate, what its noise depends on is known.
+    # The fields of a candidate that determine its noise are checked.
     scheduled = place[:2] == ("tuning", "candidates") and place[-1] in (
         *("epochs", "batch_size", "steps"),
     )
@@ -162,28 +159,28 @@ def listed(place: Place) -> bool:
 
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
-def test_a_field_that_is_changed_is_refused_or_listed(
+def test_a_changed_field_is_refused_or_listed(
     name: str, results: Path, forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpsweep.base.limited.SECONDS", 1)  # numbers of layers may be any
+    monkeypatch.setattr("dpsweep.base.limited.SECONDS", 1)  # some networks have very many layers
     content = read_checked_json(results / name / CERTIFICATE)
     fields = [place for place in places(content) if not listed(place)]
     assert len(fields) > 60
     found = {str(value) for place in fields if isinstance(value := value_at(content, place), str)}
-    # Words that a certificate could have there.
+    # Strings that a certificate could contain.
     words = sorted(found | {"none", "automatic", "opacus", "analytic gaussian", "prv"})
     chosen, tried = random.Random(name), 0
     for place in fields:
-        # JSON does not tell 8.0 from 8.
+        # In canonical JSON 8.0 equals 8.
         own = canonical_json(value := value_at(content, place))
         different = [each for each in others(value, words) if canonical_json(each) != own]
-        # Of noise, most changes are found by the accountants alone, which take a second.
+        # Most changes of noise are found only by the accountants, which take a second.
         count = 1 if "noise" in place else 3
         for other in chosen.sample(different, min(count, len(different))):
             changed = copy.deepcopy(content)
             value_at(changed, place[:-1])[place[-1]] = other
             with pytest.raises(ReleaseError):
-                # Some numbers would keep the accountants busy until the limit.
+                # With some numbers the accountants run until the limit.
                 verify(forge(name, lambda whole, changed=changed: whole.update(changed)), seconds=2)
                 pytest.fail(f"{place}: {other!r} verifies")
             tried += 1
@@ -191,8 +188,8 @@ def test_a_field_that_is_changed_is_refused_or_listed(
 
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
-def test_listed_fields_cannot_be_known(name: str, results: Path, forge: Forge) -> None:
-    """The list is no longer than it must be: for each field there is a change that verifies."""
+def test_listed_fields_cannot_be_checked(name: str, results: Path, forge: Forge) -> None:
+    """For each listed field there is a change that verifies, so the list contains no field too many."""
     changes: dict[str, tuple[Place, Any]] = {
         "title": (("title",), "Another"),
         "dataset": (("dataset",), "Another"),
@@ -227,7 +224,7 @@ def test_listed_fields_cannot_be_known(name: str, results: Path, forge: Forge) -
         place, value = changes[field]
         of_others = ("split.holdout_share", "step_rounding")
         if field == "network.method.kind" or (name == "fixed" and field in of_others):
-            continue  # of other releases than these
+            continue  # these need other releases
 
         def change(content: Content, place: Place = place, value: Any = value) -> None:
             value_at(content, place[:-1])[place[-1]] = value
@@ -283,7 +280,7 @@ def other_numbers(_: Tensors, frozen: Tensors) -> None:
 def test_parameters_are_those_of_the_architecture_and_of_the_backbone(
     change: Callable[[Tensors, Tensors], Any], message: str, results: Path, forge: Forge
 ) -> None:
-    """Other numbers of the same shapes are seen beside the backbone alone."""
+    """Other numbers of the same shapes are found only by comparison with the backbone."""
     folder, backbone = forge("fixed"), Paths(results).backbone("vit")
     trained, frozen = load_file(folder / TRAINED), load_file(folder / FROZEN)
     change(trained, frozen)
@@ -298,7 +295,7 @@ def test_parameters_are_those_of_the_architecture_and_of_the_backbone(
 
 
 def test_releases_of_the_same_data_are_counted(results: Path) -> None:
-    """Wherever the earlier ones were moved."""
+    """They are counted although their folders were moved."""
     first, tuned, fixed = (verify(results / name) for name in ("first", "tuned", "fixed"))
     assert [len(each.releases.earlier) for each in (first, tuned, fixed)] == [0, 1, 2]
     assert first.releases.joint_epsilon == first.epsilon
@@ -307,7 +304,7 @@ def test_releases_of_the_same_data_are_counted(results: Path) -> None:
         assert found.releases.joint_delta == pytest.approx(len(epsilons) * 1e-5)
     assert [each.noise is None for each in fixed.releases.earlier] == [False, True]
     assert "names 2 released before" in (results / "fixed" / CARD).read_text()
-    # What the data is must not be published: its checksum confirms a guess of it.
+    # The checksum of the data must not be published, because it confirms a guess of the data.
     (data,) = {json.loads(line)["data"] for line in Paths(results).ledger.read_text().splitlines()}
     for file in (results / "fixed").iterdir():
         assert data.encode() not in file.read_bytes()

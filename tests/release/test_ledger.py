@@ -1,4 +1,4 @@
-"""The ledger of releases: it grows, and a line that was edited or taken out is found."""
+"""The ledger of releases: it grows, and edited or removed lines are found."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
         (b'{"data"', b'{"data": ' + b"[" * 10**5, "found brackets within brackets"),
     ],
 )
-def test_a_line_that_two_readers_could_understand_otherwise_is_refused(
+def test_lines_that_parsers_may_read_differently_are_refused(
     file: Path, old: bytes, new: bytes, said: str
 ) -> None:
     first, *others = file.read_bytes().splitlines(keepends=True)
@@ -57,7 +57,7 @@ def test_a_line_that_two_readers_could_understand_otherwise_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_releases_are_found_by_data_and_by_where_it_comes_from(file: Path) -> None:
+def test_releases_are_found_by_data_and_source(file: Path) -> None:
     ledger = Ledger(file)
 
     def found(data: str, *origins: list[str]) -> list[float]:
@@ -74,13 +74,13 @@ def test_releases_are_found_by_data_and_by_where_it_comes_from(file: Path) -> No
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_lines_that_were_edited_or_taken_out_are_found(number: int, file: Path) -> None:
+def test_edited_and_removed_lines_are_found(number: int, file: Path) -> None:
     lines = file.read_text().splitlines(keepends=True)
     edited = lines[number].replace(f'"epsilon": {number + 1}', '"epsilon": 0')
     file.write_text("".join([*lines[:number], edited, *lines[number + 1 :]]))
     with pytest.raises(ReleaseError, match=f"line {number + 1}: damaged or edited"):
         Ledger(file)
-    if number < 2:  # what follows the last line is not there to tell
+    if number < 2:  # removing the last line leaves no trace
         file.write_text("".join(lines[:number] + lines[number + 1 :]))
         said = f"line {number + 1}: .* a line was edited or taken out"
         with pytest.raises(ReleaseError, match=said), open_ledger(file):
@@ -88,8 +88,8 @@ def test_lines_that_were_edited_or_taken_out_are_found(number: int, file: Path) 
 
 
 @pytest.mark.parametrize("half", ['{"data": ', '{"data": "d\x00', "\x00\x00"])
-def test_half_a_line_is_moved_aside_and_nothing_is_lost(half: str, file: Path) -> None:
-    """It is of a call that was killed before its model was there."""
+def test_an_incomplete_line_is_moved_to_another_file(half: str, file: Path) -> None:
+    """Such a line is from a call that was killed before it made its model."""
     whole = file.read_text()
     file.write_text(whole + half)
     assert len(Ledger(file).released("z", CATS)) == 2
@@ -103,8 +103,8 @@ def test_half_a_line_is_moved_aside_and_nothing_is_lost(half: str, file: Path) -
 
 
 @pytest.mark.parametrize("ends", [("\n", "\n", ""), ("\n", "", "\n")])
-def test_lines_without_their_ends_count(ends: tuple[str, ...], file: Path) -> None:
-    """The last one, and one that an older version went on behind, which later ended in "Extra data"."""
+def test_lines_without_line_breaks_count(ends: tuple[str, ...], file: Path) -> None:
+    """Such a line is the last one, or one to which an older version appended without a line break."""
     lines = file.read_text().splitlines()
     file.write_text("".join(line + end for line, end in zip(lines, ends, strict=True)))
     assert len(Ledger(file).released("z", CATS)) == 2
@@ -114,8 +114,8 @@ def test_lines_without_their_ends_count(ends: tuple[str, ...], file: Path) -> No
     assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
 
 
-def test_a_ledger_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """Opening a pipe would wait for ever."""
+def test_a_ledger_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    """Opening a pipe would block forever."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(ReleaseError, match="cannot be read"):
@@ -127,7 +127,7 @@ def test_a_ledger_that_is_no_file_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_lines_are_added_one_after_the_other(tmp_path: Path) -> None:
+def test_concurrent_calls_add_all_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "releases.jsonl"
 
     def add(epsilon: int) -> None:

@@ -1,4 +1,4 @@
-"""The code of a model card rebuilds the network and prepares its inputs, whichever library it is from."""
+"""The code of a model card rebuilds networks of every library and prepares their inputs."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ WIDE = Architecture(library="dpsweep", name="wide_resnet", arguments={"depth": 1
 
 
 def described(architecture: Architecture, **changed: Any) -> Network:
-    """What a certificate says about a network."""
+    """Return the network of a certificate."""
     return Network.model_validate(
         {"library": architecture.library, "architecture": architecture.name}
         | {"arguments": architecture.arguments, "classes": ["a", "b", "c"], "kind": "image"}
@@ -56,9 +56,9 @@ def described(architecture: Architecture, **changed: Any) -> Network:
 
 
 def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
-    """Run the code of a card that comes after the model is loaded."""
+    """Run the code of a card for a loaded model, and return its variables."""
     names: dict[str, Any] = {"model": model}
-    exec(code, names)  # noqa: S102 (it is ours)
+    exec(code, names)  # noqa: S102 (our own code)
     return names
 
 
@@ -74,7 +74,7 @@ def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
     ],
     ids=["timm", "timm-lora", "transformers-lora", "dpsweep", "scattering", "identity"],
 )
-def test_every_parameter_finds_its_place(
+def test_the_code_loads_every_parameter(
     architecture: Architecture, method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with seeded(0):
@@ -90,7 +90,7 @@ def test_every_parameter_finds_its_place(
     code = loading_code(network)
     assert len(code.splitlines()) <= 10
     assert FROZEN in code and TRAINED in code
-    exec(code, loaded)  # noqa: S102 (it is ours)
+    exec(code, loaded)  # noqa: S102 (our own code)
     expected = model.state_dict() | trained
     found = loaded["model"].state_dict()
     assert len(found) == len(expected)
@@ -101,7 +101,7 @@ def test_every_parameter_finds_its_place(
 @pytest.mark.parametrize("crop", [None, 0.875], ids=["whole", "crop"])
 @pytest.mark.parametrize("stored", [None, (12, 12)], ids=["resized", "resized-with-its-batch"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_an_image_is_prepared_as_those_of_the_training(
+def test_an_image_is_prepared_as_in_training(
     mode: str,
     stored: tuple[int, int] | None,
     crop: float | None,
@@ -129,15 +129,15 @@ def test_an_image_is_prepared_as_those_of_the_training(
     Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
     run(reading_code(network), second_class)
     assert capsys.readouterr().out == "b\n"
-    # dpsweep stores three channels, and one only of images that it makes.
+    # dpsweep stores images with three channels, except those that it generates.
     batch = torch.from_numpy(transform(Path("image.png"))[None, :, :, : len(mean)].copy())
     expected = make_preprocess(mean, std, resize if stored else None, batch.shape[1:])(batch)
     assert seen[0].shape == expected.shape == (1, len(mean), 24, 24)
-    level = 1 / 255 / min(std)  # with its batch, the last rounding is left out
+    level = 1 / 255 / min(std)  # images that are resized in a batch are not rounded at the end
     assert torch.allclose(seen[0], expected, atol=level if stored else 1e-6)
 
 
-def test_a_text_is_prepared_as_those_of_the_training(
+def test_a_text_is_prepared_as_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["Some text.", "Some more of the text, and longer than is read."]
@@ -155,13 +155,13 @@ def test_a_text_is_prepared_as_those_of_the_training(
     for text, row in zip(texts, Widen()(torch.from_numpy(block)), strict=True):
         (tokens,) = names["prepare"](text)
         assert torch.equal(tokens, row[row >= 0])
-    assert (row >= 0).all()  # the second one is cut
+    assert (row >= 0).all()  # the second text is cut
     with torch.no_grad():
         best = model(Widen()(torch.from_numpy(block[:1]))).argmax().item()
     assert capsys.readouterr().out == f"{network.classes[best]}\n"
 
 
-def test_an_embedding_is_prepared_as_those_of_the_training(
+def test_an_embedding_is_prepared_as_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -189,7 +189,7 @@ def test_an_embedding_is_prepared_as_those_of_the_training(
         ({"resize": Resize(size=8, interpolation="bicubic", crop=None)}, "network.resize: found False"),
     ],
 )  # fmt: skip
-def test_a_certificate_of_embeddings_that_contradicts_itself_is_found(
+def test_contradictions_in_a_certificate_of_embeddings_are_found(
     changed: dict[str, Any], said: str
 ) -> None:
     right = {"kind": "embedding", "shape": [6], "mean": [], "std": []}

@@ -1,4 +1,4 @@
-"""Keeping the best of a random number of trials."""
+"""Selection of the best of a random number of trials."""
 
 import itertools
 from collections import Counter

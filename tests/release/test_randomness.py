@@ -1,4 +1,4 @@
-"""Which secret, which stream and which examples every part of a release uses, stated in full."""
+"""The secret, the random stream and the examples of every part of a release."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.randomness import new_secret
 
 LONG = {"epochs": [3, 4], "learning_rate": [0.03, 0.1], "epsilon": 50.0}
-"""Settings that learn enough to tell accuracies apart."""
+"""Settings that learn enough to give different accuracies."""
 TUNED = PRIVATE | LONG
 HELD_OUT = held_out_rows(N, TUNED["holdout_share"])
 
@@ -51,7 +51,7 @@ def trained(section: dict[str, Any], paths: Paths) -> Any:
 
 
 class Recorded:
-    """A release whose secrets are numbered, and that says what its parts use."""
+    """Records the secrets, streams and examples that a release uses, with numbered secrets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.secrets: list[bytes] = []
@@ -103,7 +103,7 @@ def both_ends(
     return Winner(candidates[0], found[0][0], 0.0)
 
 
-def test_every_part_of_tuning_has_a_secret_of_its_own(
+def test_every_part_of_tuning_has_its_own_secret(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used, found = Recorded(monkeypatch), list[Any]()
@@ -117,7 +117,7 @@ def test_every_part_of_tuning_has_a_secret_of_its_own(
         ("noise", b"secret 1"), ("sampling", b"secret 1"),
         ("noise", b"secret 2"), ("sampling", b"secret 2"),
     ]  # fmt: skip
-    # A trial measures itself on the test set and on what is held out; the score is of the latter.
+    # A trial is evaluated on the test set and the held-out part, and then scored on the held-out part.
     assert used.evaluated == ["test", "holdout", "holdout"] * 2
     assert used.trained_on == set(range(N)) - set(HELD_OUT)
 
@@ -139,7 +139,7 @@ def test_secrets_are_long_and_never_the_same() -> None:
 
 
 def released_model(parameters: dict[str, Any], paths: Paths) -> torch.nn.Module:
-    """The network of a release, built from its backbone."""
+    """Return the network of a release, built from its backbone."""
     section = study(FIXED)
     network = build_model(paths.backbone("vit"), section.methods["method"], 10, seed=1)
     with torch.no_grad():
@@ -149,16 +149,16 @@ def released_model(parameters: dict[str, Any], paths: Paths) -> torch.nn.Module:
 
 
 def right_answers(network: torch.nn.Module, inputs: Any, labels: Any) -> Any:
-    """Whether a network is right, shape (examples,)."""
+    """Return whether a network is right on each example, shape (examples,)."""
     with torch.no_grad():
         outputs = network(make_preprocess([0.5], [0.5])(torch.from_numpy(inputs.copy())))
     return outputs.argmax(dim=1).numpy() == labels
 
 
-def test_scores_are_right_answers_on_what_is_held_out(
+def test_scores_are_right_answers_on_the_held_out_part(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Recorded(monkeypatch)  # for the same secrets each time
+    Recorded(monkeypatch)  # gives the same secrets in every run
     found = list[tuple[TrainedModel, int]]()
     monkeypatch.setattr(
         release_training, "select_privately", lambda *given: both_ends(*given, found)
@@ -170,7 +170,7 @@ def test_scores_are_right_answers_on_what_is_held_out(
         network = released_model(model.parameters, paths)
         right = right_answers(network, data.train_inputs[rows], labels)
         assert score == right.sum()
-        # Otherwise a score of something else could be the same.
+        # Other scores differ from this one.
         macro = np.mean([right[labels == each].mean() for each in np.unique(labels)])
         assert round(macro * len(rows)) != score
         assert score not in (0, len(rows))
@@ -190,7 +190,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
     section = PRIVATE | {"epochs": [1, 2, 5], "clipping_bound": [1.0]}
     assert trained(section, paths)[1] is not None
     size, named = N - len(HELD_OUT), study(section).release
-    # Full batches: as many steps as epochs.
+    # Full batches have one step an epoch.
     schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
     wanted = calibrate_tuning(8.0, 1e-5, named.mean_trials, named.shape, schedules)
     by_steps = {each.steps: each for each in wanted.noise}
@@ -207,27 +207,27 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
         )  # fmt: skip
 
 
-def test_what_is_written_is_the_winner_after_its_last_epoch(
+def test_written_parameters_are_those_after_the_last_epoch(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its test accuracy is that of the parameters on disk, over examples and not over classes."""
+    """The stated test accuracy is that of the written parameters, over examples and not over classes."""
     Recorded(monkeypatch)
     folder = release(FIXED | {"epochs": [4], "learning_rate": [0.1], "epsilon": 50.0}, paths)
     certificate = json.loads((folder / CERTIFICATE).read_text())
     trained, frozen = load_file(folder / TRAINED), load_file(folder / FROZEN)
     network = released_model(dict(trained), paths)
     assert trained.keys() == trainable_parameters(network).keys()
-    # Between them, both files have every parameter once.
+    # Both files together have every parameter once.
     assert frozen.keys() == network.state_dict().keys() - trained.keys()
     data = PreparedDataset.open(paths.dataset("digits"))
     right = right_answers(network, data.test_inputs, data.test_labels)
     assert certificate["test_accuracy"] == pytest.approx(right.mean(), abs=1e-6)
-    # Otherwise the mean over classes could be taken for it.
+    # The mean over classes differs from it.
     by_class = [right[data.test_labels == each].mean() for each in range(10)]
     assert certificate["test_accuracy"] != pytest.approx(np.mean(by_class), abs=1e-5)
 
 
-def test_a_certificate_tells_no_path_and_no_time_of_this_machine(paths: Paths) -> None:
+def test_a_certificate_contains_no_local_path_and_no_time(paths: Paths) -> None:
     metadata = with_weights(paths.backbone("vit")).metadata.model_dump(exclude={"checksum"})
     said = {"kind": "file", "path": "/home/somebody/weights.safetensors", "seconds": 3.5}
     state = load_file(paths.backbone("vit") / "model.safetensors")
@@ -238,16 +238,16 @@ def test_a_certificate_tells_no_path_and_no_time_of_this_machine(paths: Paths) -
     assert not any("somebody" in file.read_text(errors="ignore") for file in folder.iterdir())
 
 
-def test_the_second_opinion_is_that_of_the_accountant_of_loss_distributions() -> None:
-    """Of a fixed setting its own; of tuning the worst of all trials and of their scores."""
+def test_the_second_opinion_is_by_privacy_loss_distributions() -> None:
+    """For a fixed setting it is the noise's own; for tuning, the worst of all trials and their scores."""
     noise = replace(calibrate(8.0, 1e-5, 1000, 1000, 1), pld_epsilon=7.5)
     assert second_opinion(noise, None) == 7.5
     tuning = calibrate_tuning(8.0, 1e-5, 3, 1, [(1000, 1000, 1)])
     assert second_opinion(noise, tuning) == pytest.approx(tuning.total_epsilon, rel=5e-3)
-    # With scores that have nearly no noise, the scores alone say how private the whole is.
-    loud = replace(tuning, score_noise=0.5)
+    # With almost no noise on the scores, the scores alone determine epsilon.
+    leaky = replace(tuning, score_noise=0.5)
     alone = total_epsilon(gaussian_profile(0.5), 1e-5, 3, 1)
-    assert second_opinion(noise, loud) == pytest.approx(alone, rel=1e-6)
+    assert second_opinion(noise, leaky) == pytest.approx(alone, rel=1e-6)
     assert tuning.total_epsilon < alone < math.inf
 
 
@@ -259,7 +259,7 @@ def test_candidates_are_all_combinations_of_the_lists() -> None:
     ] == list(wanted)
 
 
-def test_the_commands_say_what_is_not_covered(
+def test_the_command_lists_choices_that_epsilon_does_not_cover(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stated = SimpleNamespace(

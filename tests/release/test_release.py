@@ -1,4 +1,4 @@
-"""A release: what is on disk and when, what it says, and what is refused before anything is trained."""
+"""Releases: their files and when they appear, their content, and errors before training."""
 
 import fcntl
 import json
@@ -64,18 +64,18 @@ def everything(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-# -- what is released -------------------------------------------------------------------------------
+# -- content ----------------------------------------------------------------------------------------
 
 
 def assert_loads_as_its_card_says(
     folder: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model that the code of the card loads has the accuracy that the certificate states."""
+    """Check that the model loaded by the card's code has the accuracy in the certificate."""
     code, _ = re.findall(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(folder)
     loaded: dict[str, Any] = {}
-    exec(code, loaded)  # noqa: S102 (it is ours)
+    exec(code, loaded)  # noqa: S102 (our own code)
     data = PreparedDataset.open(paths.dataset("digits"))
     inputs = make_preprocess([0.5], [0.5])(torch.from_numpy(data.test_inputs.copy()))
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_a_head_on_features_is_released_as_the_whole_network(
     compute_features(made, paths, FeatureSource("digits", "vit"))
     # No step runs the network.
     monkeypatch.setattr(VisionTransformer, "forward", None)
-    # The same accuracy each time.
+    # A fixed secret gives the same accuracy in every run.
     monkeypatch.setattr("dpsweep.release.train.new_secret", lambda: bytes(32))
     folder = release(made, paths)
     monkeypatch.undo()
@@ -121,16 +121,16 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     assert 0.99 * 8 < certificate.pld_epsilon <= certificate.certified_epsilon <= 8
     split = certificate.split
     assert certificate.noise.train_size == split.examples - split.held_out < N
-    # A trial alone may spend less than the whole.
+    # A single trial spends less than the total.
     assert certificate.noise.certified_epsilon < 7
-    # Secret numbers are not in the file.
+    # The file contains no secret numbers.
     text = (tuned / CERTIFICATE).read_text()
     keys = set(re.findall(r'"(\w+)":', text))
     assert not keys & {"secret", "seed", "trial_key", "trials", "loss", "mean_gradient_norm"}
     assert np.isfinite(json.loads(text)["tuning"]["score"])
 
 
-def test_verification_prints_what_it_cannot_know(
+def test_verification_prints_the_fields_that_it_cannot_check(
     tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "study.yaml"
@@ -155,14 +155,14 @@ def test_a_backbone_that_is_described_elsewhere_is_not_compared_by_its_name(tune
     compare(tuned, made.model_copy(update={"backbones": names}), made.release)
 
 
-# -- what is on disk, and when ----------------------------------------------------------------------
+# -- files and locks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
-def test_nothing_is_on_disk_before_the_end(
+def test_no_file_is_written_before_the_end(
     section: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a process that is killed leaves nothing but its lock; what an earlier one has begun is removed."""
+    """A killed process leaves only its lock; unfinished files of an earlier process are removed."""
     before, steps = everything(paths.results), 0
     write_text(paths.results / ".partial-release-x1y2" / "release" / TRAINED, "half")
     lock, batch = paths.results / ".release.lock", PoissonSampler.batch
@@ -179,7 +179,7 @@ def test_nothing_is_on_disk_before_the_end(
     assert everything(paths.results) - before == {folder} | {folder / name for name in FILES}
 
 
-def test_a_failure_leaves_nothing(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_no_files(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(paths.results)
 
     def fail(*_: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_second_call_waits_and_makes_no_second_model(
 def test_of_two_calls_at_once_one_makes_the_release(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there are no locks, the slower one is told, and leaves the model of the faster one alone."""
+    """On a disk without locks, the slower call fails and keeps the model of the faster call."""
     train = write.train_release
 
     def refuse(*_: Any) -> None:
@@ -237,7 +237,7 @@ def test_of_two_calls_at_once_one_makes_the_release(
     assert not list(paths.results.glob(".partial-*"))
 
 
-def test_a_job_that_is_told_to_end_does_so_between_two_steps(
+def test_a_terminated_job_stops_between_two_steps(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, steps = tmp_path / "study.yaml", []
@@ -258,10 +258,10 @@ def test_a_job_that_is_told_to_end_does_so_between_two_steps(
     assert everything(paths.results) == before
 
 
-# -- the number of trials is a secret ---------------------------------------------------------------
+# -- the secret number of trials --------------------------------------------------------------------
 
 
-def test_nothing_tells_the_number_of_trials(
+def test_no_output_reveals_the_number_of_trials(
     paths: Paths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="dpsweep")
@@ -271,24 +271,24 @@ def test_nothing_tells_the_number_of_trials(
         folder = release(PRIVATE, paths)
         paths.ledger.unlink()
         content = read_checked_json(folder / CERTIFICATE)
-        varies = {"setting", "noise", "test_accuracy", "files"}  # of the winner, whoever it is
+        varies = {"setting", "noise", "test_accuracy", "files"}  # they depend on the winner
         content["tuning"].pop("score")
         same = {key: value for key, value in content.items() if key not in varies}
         found.append(([record.getMessage() for record in caplog.records], same))
         caplog.clear()
         shutil.rmtree(folder)
     assert found[0] == found[1]
-    assert found[0][0], "the expected number of trials is said before"
+    assert found[0][0], "the expected number of trials is logged before training"
 
 
 @pytest.mark.slow
-def test_no_line_of_a_gpu_tells_the_number_of_trials(
+def test_no_log_line_on_a_gpu_reveals_the_number_of_trials(
     prepared: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A GPU tries each batch size when it is first drawn, and memory may run out at any step."""
+    """On a GPU, a new batch size starts a search for its physical batch, and memory may run out."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr("dpsweep.training.context.default_device", lambda: CUDA)
     monkeypatch.setattr(PoissonSampler, "batch", out_of_memory_now_and_then(PoissonSampler.batch))
@@ -303,7 +303,7 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
         return physical_batch(context, setting, engine, batch_size)
 
     monkeypatch.setattr(TrialContext, "physical_batch", watched)
-    # Both batch sizes are among the first three settings that this draws.
+    # This seed draws both batch sizes in the first three settings.
     monkeypatch.setattr(
         "dpsweep.release.train.numpy_stream", lambda *_, **__: np.random.default_rng(0)
     )
@@ -314,7 +314,7 @@ def test_no_line_of_a_gpu_tells_the_number_of_trials(
         with PretendedGpu().pretended():
             release(made, paths)
         assert verify(paths.release).device == "cuda"
-        # A search for noise may be slow, and says so, before anything is drawn.
+        # Ignore the log of a slow search for noise: it comes before the secret draws.
         of_noise = "dpsweep.privacy.calibration"
         found.append([each.getMessage() for each in caplog.records if each.name != of_noise])
         assert len(sizes) == min(count, 2)
@@ -336,8 +336,10 @@ def out_of_memory_now_and_then(batch: Callable[..., Indices]) -> Callable[..., I
 # -- sweeps of the same data ------------------------------------------------------------------------
 
 
-def test_what_was_trained_before_is_named(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
-    """Trials of any grid by the checksum of their data, also where only features of it were read."""
+def test_earlier_sweeps_of_the_same_data_are_named(
+    paths: Paths, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trials are found by the checksum of their data or of features of the data, for any grid."""
     cell = paths.cell(study(FIXED).all_cells()[0])
     write_text(cell / "trials-0123456789.parquet", "of former settings")
     data = PreparedDataset.open(paths.dataset("digits")).metadata
@@ -359,7 +361,7 @@ def test_what_was_trained_before_is_named(paths: Paths, caplog: pytest.LogCaptur
     assert "Sweeps without an account" in card and "(3 trials in its store)" in card
 
 
-def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
+def test_sweeps_of_a_subfolder_are_named(paths: Paths) -> None:
     sections = tiny_sections({}, {"kind": "film"})
     places = {"pets": "pets", "cats": "pets/../pets/cats", "others": "pets-of-others"}
     sections["datasets"] = {
@@ -377,7 +379,7 @@ def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
     assert swept_before(made, paths, made.release).sweeps == ["pets", "cats"]
 
 
-# -- what is refused --------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -387,7 +389,7 @@ def test_sweeps_of_a_folder_within_the_folder_are_named(paths: Paths) -> None:
         ({"epsilon": 0.3}, ReleaseError, "more than the sampling error of an accuracy on so few"),
     ],
 )
-def test_what_cannot_be_had_trains_nothing(
+def test_unreachable_epsilons_are_refused_before_training(
     change: Content,
     error: type[Exception],
     message: str,
@@ -417,7 +419,7 @@ def test_what_cannot_be_had_trains_nothing(
          "release.sweep: found digits, whose head reads other"),
     ],
 )  # fmt: skip
-def test_sections_that_are_refused(make: Callable[[], Study], message: str) -> None:
+def test_invalid_sections_are_refused(make: Callable[[], Study], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""A release that is killed at each of its places: the line comes before the model, and nothing is lost."""
+"""Releases that are killed at every stage: the ledger's line is written before the model appears."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def moved(patch: pytest.MonkeyPatch) -> None:
 
 
 def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch], None]) -> None:
-    """Make a release in a fork of this process, which is killed at a place."""
+    """Make a release in a fork of this process, and kill the fork at a place."""
     child = os.fork()
     if child == 0:
         try:
@@ -105,7 +105,7 @@ def test_a_kill_leaves_no_model_without_a_line(
 
 
 @pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
-def test_what_is_released_together_is_known_before_training(
+def test_models_that_cannot_be_composed_are_refused_before_training(
     section: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -118,10 +118,8 @@ def test_what_is_released_together_is_known_before_training(
     assert not paths.ledger.read_text()
 
 
-def test_a_model_that_was_made_meanwhile_counts(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of another study beside this one, whose ledger is the same; no two models are alike."""
+def test_a_model_made_during_training_counts(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another study with the same ledger makes it; the two models differ."""
     train, other = write.train_release, Paths(paths.results.with_name("other"))
 
     def train_while_another_is_made(*given: Any) -> Any:

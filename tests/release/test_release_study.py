@@ -1,4 +1,4 @@
-"""What a release was made from: whatever the study says otherwise since is named."""
+"""Comparison of a release with its study: every difference is named."""
 
 import copy
 import re
@@ -27,7 +27,7 @@ SECTION: dict[str, Any] = PRIVATE | {
     **{"batch_size": [64, "full"], "clipping_bound": "automatic", "epsilon": 9.5, "epochs": [3]},
     **{"mean_trials": 2.5, "shape": 0.5, "holdout_share": 0.25},
 }
-"""Every parameter off its default."""
+"""A section in which every parameter differs from its default."""
 
 
 def sections() -> dict[str, Any]:
@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
 
 
 def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
-    """What is written is what the section says; verification and the study agree with it."""
+    """The certificate agrees with the section, with verification and with the study."""
     found = verify(made.release)
     study = Study.model_validate(sections())
     compare(made.release, study, study.release, made, made.ledger)
@@ -113,7 +113,7 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
         (put("datasets", "digits", "source", value={"kind": "glyphs"}), "data: the model was made of"),
     ],
 )  # fmt: skip
-def test_what_the_study_says_otherwise_is_named(change: Change, said: str, made: Paths) -> None:
+def test_differences_from_the_study_are_named(change: Change, said: str, made: Paths) -> None:
     content = copy.deepcopy(sections())
     change(content)
     study = Study.model_validate(content)
@@ -122,7 +122,7 @@ def test_what_the_study_says_otherwise_is_named(change: Change, said: str, made:
 
 
 def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> None:
-    """By the checksum, which the ledger has and no certificate tells."""
+    """They are found by the checksum in the ledger, which certificates do not contain."""
     paths = Paths(Path(shutil.copytree(made.results, tmp_path / "results")))
     study = Study.model_validate(sections())
     folder = paths.dataset("digits")
@@ -145,7 +145,7 @@ def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
         compare(paths.release, study, study.release, paths, made.ledger)
 
 
-def test_the_command_compares_all_of_it(made: Paths, tmp_path: Path) -> None:
+def test_the_command_names_all_differences(made: Paths, tmp_path: Path) -> None:
     file, content = tmp_path / "study.yaml", sections() | {"results": str(made.results)}
     file.write_text(yaml.safe_dump(content))
     app(["verify", str(made.release), "--study", str(file)], standalone_mode=False)

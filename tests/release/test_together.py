@@ -1,4 +1,4 @@
-"""What models that are released on the same data have together."""
+"""The joint epsilon and delta of models that are released on the same data."""
 
 import math
 
@@ -26,7 +26,7 @@ def model(epsilon: float, noise: bool) -> ReleasedModel:
 
 @pytest.mark.parametrize("earlier", [1, 3])
 def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
-    """T steps of the full batch in each are so many steps in all: in closed form."""
+    """Several models with T full-batch steps are one mechanism with all their steps, in closed form."""
     found = released_together([model(2.0, noise=True)] * earlier, NOISE, 2.0, DELTA)
     models = earlier + 1
     assert found.joint_delta == pytest.approx(models * DELTA)
@@ -35,8 +35,8 @@ def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [800.0, 1e5])
-def test_epsilons_that_exponentials_do_not_hold_add_up(epsilon: float) -> None:
-    """Whoever has released such a model can release another one."""
+def test_epsilons_with_overflowing_exponentials_add_up(epsilon: float) -> None:
+    """After a release with such an epsilon, further releases must still work."""
     assert (
         released_together([model(epsilon, noise=False)], NOISE, 2.0, DELTA).joint_epsilon
         == epsilon + 2
@@ -44,7 +44,7 @@ def test_epsilons_that_exponentials_do_not_hold_add_up(epsilon: float) -> None:
     assert joint_epsilon([model(epsilon, noise=False)], NOISE, 2.0, DELTA, DELTA) == math.inf
 
 
-def test_deltas_of_one_together_promise_nothing() -> None:
+def test_deltas_that_sum_to_one_are_refused() -> None:
     earlier = [model(1.0, noise=False).model_copy(update={"delta": 0.6})] * 2
     with pytest.raises(
         CalibrationError, match=r"found deltas that are 1\.2.* together; allowed: below 1"
@@ -54,7 +54,7 @@ def test_deltas_of_one_together_promise_nothing() -> None:
 
 @pytest.mark.parametrize("last_is_tuned", [True, False])
 def test_a_tuned_model_costs_its_epsilon_and_delta(last_is_tuned: bool) -> None:
-    """As much as the mechanism that gives away all that they allow."""
+    """It costs as much as the worst mechanism with this epsilon and delta."""
     noise = None if last_is_tuned else NOISE
     found = released_together([model(1.5, noise=False)], noise, 2.0, DELTA)
     assert found.joint_delta == 2 * DELTA
@@ -65,12 +65,12 @@ def test_a_tuned_model_costs_its_epsilon_and_delta(last_is_tuned: bool) -> None:
         assert alone + 1.0 < found.joint_epsilon <= 3.5
 
 
-def test_a_model_alone_has_what_it_has() -> None:
+def test_a_single_model_keeps_its_epsilon_and_delta() -> None:
     found = released_together([], None, 2.0, DELTA)
     assert (found.joint_epsilon, found.joint_delta) == (2.0, DELTA)
 
 
-def test_attacks_on_a_tuned_model_are_those_on_the_choice_too() -> None:
+def test_attacks_on_a_tuned_model_include_the_choice() -> None:
     tuning = calibrate_tuning(2.0, DELTA, 3.0, 1.0, [(200, 200, 4)])
     (noise,) = tuning.noise
     winner, all_trials = best_attacks(noise, None), best_attacks(noise, tuning)

@@ -1,6 +1,7 @@
-"""Sweeps of private data run only where somebody asks for them, and know what they spend."""
+"""Sweeps of private data run only with the user's permission, and their joint epsilon is shown."""
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_trials_together_are_the_composed_gaussian_mechanisms() -> None:
-    """Against another library's composition of the mechanism that one trial counts as."""
+    """Compare with another library's composition of the Gaussian mechanisms."""
     rates = [0.1, 0.2, 0.3, 0.4]
     study = Study.model_validate(sections(epsilon=[2.0], learning_rate=rates, seeds=3))
     delta = study.privacy.delta
@@ -74,7 +75,7 @@ def test_the_same_data_under_another_name_is_private_too() -> None:
     assert private_sweeps(Study.model_validate(made)) == ["digits", "copied"]
 
 
-def test_the_mark_changes_no_result() -> None:
+def test_the_private_mark_changes_no_fingerprint() -> None:
     marked, other = (Study.model_validate(sections(private)) for private in (True, False))
     for fingerprint in (
         lambda study: training_fingerprint(study, "digits"),
@@ -85,10 +86,10 @@ def test_the_mark_changes_no_result() -> None:
 
 
 @pytest.mark.parametrize("stage", ["train", "theory", "gradient-norms"])
-def test_a_job_trains_no_private_data_unasked(
+def test_a_job_refuses_private_data_without_permission(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """Whoever calls it: Snakemake alone, too."""
+    """The job itself refuses, so a direct call of Snakemake is refused too."""
     study = Study.model_validate(sections())
     (cell,) = study.all_cells()
     words = [cell.problem, cell.name]
@@ -132,7 +133,7 @@ def test_a_call_that_would_sweep_private_data_needs_the_option(
 def test_a_folder_of_results_may_have_any_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In results/data/ every file is below a folder that is called so."""
+    """Every file in results/data/ has a parent folder named data."""
     (folder / "mine.yaml").write_text(yaml.safe_dump(sections() | {"results": "results/data"}))
     monkeypatch.setattr(run, "run_snakemake", lambda _: pytest.fail("it starts"))
     done = CliRunner().invoke(app, ["run", "mine.yaml", "results/data/report.html"])
@@ -151,13 +152,10 @@ def test_a_finished_sweep_is_drawn_without_asking_again(
     assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
 
 
-def test_the_workflow_tells_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workflow_passes_the_permission_to_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(UNACCOUNTED, raising=False)
     monkeypatch.setattr("sys.argv", ["snakemake"])
-    environment: dict[str, str] = {}
-    monkeypatch.setattr("os.environ", environment | {"PATH": ""})
-    import os
-
+    monkeypatch.setattr("os.environ", {"PATH": ""})
     begin({"study": "mine.yaml"})
     assert UNACCOUNTED not in os.environ
     begin({"study": "mine.yaml", "unaccounted": True})

@@ -1,4 +1,4 @@
-"""Folders that an enemy has written: nothing outside is opened or run, and each ends with one sentence."""
+"""Folders written by an attacker: nothing outside is opened or run, and each is refused with a message."""
 
 import contextlib
 import json
@@ -26,7 +26,6 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, parameters
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.parameters import outline
-from dpsweep.release.untrusted import strict_json
 from dpsweep.release.verify import verify
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
@@ -38,12 +37,12 @@ VIT = Architecture(
 
 
 def used() -> float:
-    """Processor time of this process and of those that it has waited for: a busy machine is no mistake."""
+    """Return the processor time of this process and its finished children; other load does not change it."""
     return sum(os.times()[:4])
 
 
 def refused(folder: Path, seconds: float = 3) -> str:
-    """See that a folder is refused in bounded time and without a look outside; return what is said."""
+    """Check that a folder is refused in bounded time without access to the outside; return the message."""
     seen: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -108,7 +107,7 @@ def test_files_are_regular_files_of_the_folder(
     assert f"{name}: " in message and said in message
 
 
-def test_a_pipe_that_comes_later_does_not_hang(
+def test_a_pipe_that_replaces_a_file_does_not_block(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpsweep.release.verify.file_mistakes", lambda _: [])
@@ -118,7 +117,7 @@ def test_a_pipe_that_comes_later_does_not_hang(
     assert f"{TRAINED}: cannot be read" in refused(folder)
 
 
-def test_a_file_that_is_large_is_not_read(folder: Path) -> None:
+def test_large_files_are_not_read(folder: Path) -> None:
     for name in (CERTIFICATE, CARD, TRAINED):
         size = (folder / name).stat().st_size
         os.truncate(folder / name, 2**41)  # with holes
@@ -128,7 +127,7 @@ def test_a_file_that_is_large_is_not_read(folder: Path) -> None:
     assert f"{FROZEN}: found {2**39} bytes" in refused(folder)
 
 
-def test_what_is_no_folder_of_a_release_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_paths_other_than_release_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "no such folder" in refused(tmp_path / "nowhere")
     assert "found a file" in refused(folder / CARD)
     for index in range(30):
@@ -176,7 +175,7 @@ def test_edited_and_missing_files_are_found(name: str, folder: Path) -> None:
     ],
 )
 def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> None:
-    """Whatever fingerprint an enemy writes into it."""
+    """The fingerprint in the file is valid for the edited content, if possible."""
     text = (folder / CERTIFICATE).read_text()
     assert old in text
     content = read_checked_json(folder / CERTIFICATE)
@@ -184,7 +183,9 @@ def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> N
         edited = text.removesuffix(old) + new
     else:
         edited = text.replace(old, new, -1 if old == "\n" else 1)
-    with contextlib.suppress(ValueError, RecursionError, UnicodeError):  # as lenient as json is
+    with contextlib.suppress(
+        ValueError, RecursionError, UnicodeError
+    ):  # json itself refuses some edits
         parsed = json.loads(edited.removeprefix("\ufeff").removesuffix(" trailing"))
         parsed.pop("fingerprint")
         renewed = with_fingerprint(parsed)["fingerprint"]
@@ -193,7 +194,7 @@ def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> N
     assert re.search(said, refused(folder))
 
 
-def test_bytes_that_are_no_certificate_are_refused(folder: Path) -> None:
+def test_invalid_certificates_are_refused(folder: Path) -> None:
     whole = (folder / CERTIFICATE).read_bytes()
     for written in (b"", b"\xff\xfe{}", b"null", b"[]", b'"text"', b"7", bytes(1000), b"{}"):
         (folder / CERTIFICATE).write_bytes(written)
@@ -202,12 +203,7 @@ def test_bytes_that_are_no_certificate_are_refused(folder: Path) -> None:
     assert "damaged or edited" in refused(folder)
 
 
-def test_strict_json_is_json() -> None:
-    text = '{"a": [1, -2, 2.5, true, null, "ü\\n"], "b": {"c": 1e-05}}'
-    assert strict_json(text.encode()) == json.loads(text)
-
-
-def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
+def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> None:
     evil = "Pets\n\n**(0.1, 1e-9)-private** <img src=x> [a](https://b.c) `x` | www.d.e \u202e # \x1b[31m"
 
     def change(content: Content) -> None:
@@ -219,7 +215,7 @@ def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
     forge(folder, change)
     verify(folder)
     card = (folder / CARD).read_text()
-    # Only what a sweep adds to every card.
+    # A sweep adds a few lines to every card.
     assert len(card.splitlines()) <= len(before.splitlines()) + 5
     for mark in ("**(", "<img", "[a]", "https://", "www.", "\u202e", "\x1b", " | www"):
         assert mark not in card
@@ -272,7 +268,7 @@ def test_free_text_is_no_markup_and_stays_on_its_line(folder: Path) -> None:
     ],
     ids=lambda change: str(change)[:60],
 )  # fmt: skip
-def test_no_network_reaches_outside_or_runs_for_ever(
+def test_hostile_networks_are_refused_in_bounded_time(
     change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SECONDS", 0.5)
@@ -287,7 +283,7 @@ def test_no_network_reaches_outside_or_runs_for_ever(
     assert "network" in refused(folder)
 
 
-def test_a_refused_network_says_why() -> None:
+def test_the_message_about_a_network_names_the_reason() -> None:
     for changed, message in (
         (
             {"arguments": {"pretrained": True}},
@@ -317,10 +313,10 @@ def spin() -> None:
     ],
     ids=["connection", "program", "file", "memory", "waiting", "time", "end"],
 )
-def test_what_is_limited(
+def test_limits_of_a_process(
     compute: Callable[[], Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "seconds" in said:  # a busy machine may need more for the memory of the others
+    if "seconds" in said:  # allocating memory in the other cases may take longer on a busy machine
         monkeypatch.setattr(limits, "SECONDS", 0.5)
     monkeypatch.setattr(limits, "MEMORY", 2**26)
     with pytest.raises(LimitError, match=said):
@@ -330,7 +326,7 @@ def test_what_is_limited(
 def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some networks make torch import it, which may take longer than all else."""
+    """Some networks make torch import its compiler, which may take longer than the limit."""
     (tmp_path / "slow_compiler.py").write_text(
         "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass\n"
     )
@@ -351,7 +347,7 @@ def test_torchs_compiler_does_not_count_for_the_time_of_a_network(
         outline(VIT, Film(kind="film"), 18)
 
 
-def test_what_is_in_its_limits_is_returned() -> None:
+def test_results_within_the_limits_are_returned() -> None:
     assert limited(lambda: {"a": [1, None, "ü" * 10**6]}) == {"a": [1, None, "ü" * 10**6]}
 
 
@@ -410,7 +406,7 @@ def parts(written: bytes) -> tuple[bytes, bytes]:
         lambda written: written[:-4] + b"\x00\x00\x80\xff",  # -Infinity
     ],
 )
-def test_files_of_tensors_hold_tensors_and_nothing_else(
+def test_tensor_files_with_other_content_are_refused(
     change: Callable[[bytes], bytes], folder: Path
 ) -> None:
     written = (folder / TRAINED).read_bytes()
@@ -443,7 +439,7 @@ def test_files_of_tensors_hold_tensors_and_nothing_else(
     ],
     ids=str,
 )
-def test_extreme_numbers_end_in_bounded_time(change: Content, folder: Path) -> None:
+def test_extreme_numbers_are_refused_in_bounded_time(change: Content, folder: Path) -> None:
     def changed(content: Content) -> None:
         noise = content["noise"] = content["noise"] | change
         size, batch, steps = (noise[name] for name in ("train_size", "batch_size", "steps"))
@@ -464,8 +460,8 @@ def test_extreme_numbers_end_in_bounded_time(change: Content, folder: Path) -> N
     refused(folder, seconds=1)
 
 
-def test_many_earlier_releases_end_in_bounded_time(folder: Path) -> None:
-    """Each is proven for itself, and costs the more the more there are."""
+def test_many_earlier_releases_are_refused_in_bounded_time(folder: Path) -> None:
+    """Each is proven separately, and the cost of each grows with their number."""
     noise = calibrate(2.0, 1e-5, 215, 64, 4)
 
     def changed(content: Content) -> None:

@@ -1,6 +1,6 @@
-"""Accountants and noise calibration: plain numbers in, plain numbers out.
+"""Accountants and noise calibration, with plain numbers as arguments and results.
 
-A calibration is read without an accountant, which takes a second to import: so `calibrate` is in
+Importing this package is fast because it imports no accountant. `calibrate` needs accountants, so it is in
 `dpsweep.privacy.calibration`, and at the top of the library.
 """
 

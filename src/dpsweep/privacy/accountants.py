@@ -1,6 +1,6 @@
-"""Accountants of other libraries: dp-accounting, fast and the independent check, and Opacus.
+"""Accountants of other libraries: dp-accounting and Opacus.
 
-The first computes with privacy loss distributions (PLD).
+dp-accounting computes with privacy loss distributions (PLD). It is fast, and checks the certified epsilons.
 """
 
 import math
@@ -19,11 +19,11 @@ _LARGEST_LOSS = 700.0
 
 
 def pld_interval(epsilon: float, steps: int) -> float:
-    """Return a discretisation interval for epsilons near ``epsilon``: quick, and precise.
+    """Return a discretisation interval that is fast and precise for epsilons near ``epsilon``.
 
-    The pessimistic "connect the dots" discretisation adds a variance of the order of interval^2 at
-    every step, so its relative error in epsilon goes as steps * interval^2 / epsilon^2. This
-    interval keeps it below about 3e-4.
+    The pessimistic "connect the dots" discretisation adds a variance of order interval^2 at every
+    step, so its relative error in epsilon grows with steps * interval^2 / epsilon^2. This interval
+    keeps the error below about 3e-4.
     """
     return epsilon * min(3e-4, 1e-2 / math.sqrt(steps))
 
@@ -41,8 +41,8 @@ def pld_epsilon(
         sampling_rate: probability that an example takes part in a step, in (0, 1].
         steps: number of steps that are composed.
         delta: of the (epsilon, delta) guarantee.
-        interval: mesh of the discretised privacy loss; the estimate falls towards the exact
-            epsilon as it shrinks.
+        interval: mesh of the discretised privacy loss; a smaller interval gives a smaller estimate,
+            nearer to the exact epsilon.
     """
     loss = privacy_loss(noise_multiplier, sampling_rate, steps, interval)
     return float(loss.get_epsilon_for_delta(delta))
@@ -53,10 +53,10 @@ def privacy_loss(
 ) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of training.
 
-    Neighbours differ in a group of records, which are all there or none of them. A step samples j of k
-    records with probability Binomial(k, q), and moves its sum by j at most. This mixture of Gaussians
-    dominates (Ganesh 2024, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of
-    Gaussians Mechanisms").
+    Neighbours differ in a group of k records: one dataset contains all of them, the other none. A step
+    samples j of the k records with probability Binomial(k, q), and they move its sum by at most j. This
+    mixture of Gaussians dominates the step (Ganesh 2024, "Tight Group-Level DP Guarantees for DP-SGD with
+    Sampling via Mixture of Gaussians Mechanisms").
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity, per step.
@@ -101,7 +101,7 @@ def noise_interval(noise: Calibration) -> float:
 def composed_epsilon(
     trainings: Sequence[Calibration], guarantees: Sequence[tuple[float, float]], delta: float
 ) -> float:
-    """Return an epsilon that several mechanisms on the same data have together, by dp-accounting.
+    """Return the joint epsilon of several mechanisms on the same data, by dp-accounting.
 
     >>> from dpsweep.privacy.calibration import calibrate
     >>> noise = calibrate(epsilon=2.0, delta=1e-5, train_size=1000, batch_size=1000, steps=10)
@@ -109,13 +109,13 @@ def composed_epsilon(
     '2.84'
 
     Args:
-        trainings: single training runs, each composed by what its noise does.
-        guarantees: (epsilon, delta) of mechanisms of which no more is known.
+        trainings: noise of single training runs; their privacy losses are composed.
+        guarantees: (epsilon, delta) of mechanisms without a known privacy loss.
         delta: of all together, for example the sum of all deltas.
 
     Returns:
-        An upper bound; at the sum of all deltas, at most the sum of all epsilons. Infinity for epsilons above
-        700, of which dp-accounting cannot take the exponential, at a smaller delta.
+        An upper bound; at the sum of all deltas, at most the sum of all epsilons. At a smaller delta it is
+        infinity if an epsilon exceeds 700, because its exponential overflows in dp-accounting.
     """
     stated = [*((each.epsilon, each.delta) for each in trainings), *guarantees]
     # Basic composition.
@@ -123,10 +123,10 @@ def composed_epsilon(
     summed = sum(each for each, _ in stated) if enough else math.inf
     if max(each for each, _ in stated) > _LARGEST_LOSS:
         return summed
-    # All together have at least the largest epsilon. A mesh for the smallest would cost its inverse.
+    # The joint epsilon is at least the largest one. A mesh for the smallest epsilon would be slow.
     steps = max(1, sum(each.steps for each in trainings))
     interval = pld_interval(max(epsilon for epsilon, _ in stated), steps)
-    # The same mechanism several times is one that is composed with itself.
+    # Compose equal mechanisms with themselves, which is faster.
     mechanisms = Counter(
         (each.noise_multiplier, each.sampling_rate, each.steps) for each in trainings
     )
@@ -144,7 +144,7 @@ def composed_epsilon(
 
 
 def _all_of(losses: list[PrivacyLossDistribution]) -> PrivacyLossDistribution:
-    """Compose pairs, then pairs of pairs: one after the other, each one would cost as much as all."""
+    """Compose in pairs, then in pairs of pairs, which is faster than one after the other."""
     while len(losses) > 1:
         pairs = zip(losses[::2], losses[1::2], strict=False)
         alone = losses[-1:] if len(losses) % 2 else []
@@ -162,10 +162,10 @@ def opacus_epsilon(
         sampling_rate: probability that an example takes part in a step, in (0, 1].
         steps: number of steps that are composed.
         delta: of the (epsilon, delta) guarantee.
-        epsilon_error: by which the bound exceeds the accountant's estimate. Time and memory go as
+        epsilon_error: by which the bound exceeds the accountant's estimate. Time and memory grow with
             its inverse.
     """
-    # It imports torch.
+    # Imported here because it imports torch, which is slow.
     from opacus.accountants import PRVAccountant  # noqa: PLC0415
 
     accountant = PRVAccountant()

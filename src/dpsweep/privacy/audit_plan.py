@@ -1,7 +1,7 @@
-"""Plan an audit by simulation before the run: the number of guesses, and the power.
+"""Planning of an audit by simulation before the run: the number of guesses, and the power.
 
-The exact mechanism is simulated: every canary contributes 1 where it is included and sampled, plus noise.
-Nothing of the audited run is looked at, so the bounds need no correction for the choice.
+The simulation is exact: every canary contributes 1 if it is included and sampled, plus noise. It uses no
+data of the audited run, so the bounds need no correction for the choice.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ from dpsweep.privacy.trade_off import training_trade_off
 Counts = npt.NDArray[np.int64]
 
 NOISE_SHARES = (0.5, 0.7)
-"""Shares of the claimed noise that an audit should find missing."""
+"""Shares of the claimed noise for which the power is computed."""
 _CANDIDATES = (20, 30, 50, 70, 100, 150, 200, 300, 400, 500, 700, 1000, 2000, 5000)
 _FULL_BATCH_RUNS, _SAMPLED_RUNS = 1000, 200
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """Numbers of guesses, fixed before a run, and what they would find.
+    """Numbers of guesses, fixed before a run, and their power.
 
     Attributes:
-        guesses: for the bound of (epsilon, delta); the largest median bound of a correct trainer.
-        curve_guesses: for the bound of the trade-off curve; the most power.
-        power: of the bound of (epsilon, delta): by share of the claimed noise that a trainer adds, the
-            share of runs in which the claim is refuted.
-        curve_power: the same of the bound of the curve.
+        guesses: for the bound of (epsilon, delta); gives the largest median bound for a correct trainer.
+        curve_guesses: for the bound of the trade-off curve; gives the largest power.
+        power: of the bound of (epsilon, delta): from the share of the claimed noise that a trainer adds to
+            the share of runs that refute the claim.
+        curve_power: the same for the bound of the curve.
     """
 
     guesses: int
@@ -49,12 +49,12 @@ class AuditPlan:
 
 
 def plan_audit(noise: Calibration, canaries: int, guesses: int | None = None) -> AuditPlan:
-    """Choose the numbers of guesses, and say what the audit would find.
+    """Choose the numbers of guesses, and compute the power.
 
     Args:
-        noise: that is claimed.
+        noise: the claim.
         canaries: m.
-        guesses: for both bounds; None chooses them.
+        guesses: for both bounds; None chooses the best ones.
     """
     random = np.random.default_rng(0)
     candidates = [guesses] if guesses else [each for each in _CANDIDATES if each <= canaries]
@@ -95,15 +95,15 @@ def simulated_right_guesses(
     random: np.random.Generator,
     runs: int | None = None,
 ) -> Counts:
-    """Simulate how many guesses are right where a trainer adds a share of the claimed noise.
+    """Simulate the number of right guesses if a trainer adds a share of the claimed noise.
 
     Args:
-        noise: that is claimed; the auditor scores by it.
-        share: of its standard deviation that the trainer adds.
+        noise: the claim, which the auditor uses for the scores.
+        share: share of the claimed standard deviation that the trainer adds.
         canaries: m.
         guesses: numbers of guesses.
-        random: coins, samples and noise.
-        runs: how many; fewer by default where batches are sampled.
+        random: generator of coins, samples and noise.
+        runs: number of runs; the default is smaller for sampled batches.
 
     Returns:
         Right guesses, shape (runs, len(guesses)).

@@ -1,11 +1,11 @@
 """Two tests of the noise that a calibration claims, for an audit.
 
-The claim of (epsilon, delta) alone is tested in `dpsweep.privacy.guesses`. Training claims more: T steps with
-noise multiplier sigma and sampling rate q. `CurveOutcome` tests the trade-off curve of this mechanism by an
-attack, whatever the trainer does. `MeasuredNoise` measures the noise itself where no example contributes.
-That is far sharper, but it assumes noise that is normal and independent from coordinate to coordinate.
+`dpsweep.privacy.guesses` tests only the claim of (epsilon, delta). Training claims more: T steps with noise
+multiplier sigma and sampling rate q. `CurveOutcome` tests the trade-off curve of this mechanism by an attack,
+without assumptions on the trainer. `MeasuredNoise` measures the noise in coordinates to which no example
+contributes. It is far sharper, but it assumes normal noise that is independent between coordinates.
 
-Both give an epsilon: that of the most noise that they do not refute.
+Both give an epsilon: the one for the most noise that they do not refute.
 """
 
 import math
@@ -25,7 +25,7 @@ from dpsweep.privacy.trade_off import training_trade_off
 Floats = npt.NDArray[np.float64]
 
 LEAST_SHARE = 1 / 8
-"""Less noise than this share of the claim is not told apart; the bounds still hold."""
+"""Smallest share of the claimed noise that the tests resolve; the bounds hold below it too."""
 _MOST_SHARE = 64.0
 _PRECISION = 1e-3
 
@@ -34,7 +34,7 @@ def epsilon_of(noise: Calibration, noise_multiplier: float) -> float:
     """Return epsilon of training with another noise multiplier: in closed form, or by PLD.
 
     Args:
-        noise: its sampling rate, steps, delta; epsilon is about as large as the one that is sought.
+        noise: gives the sampling rate, steps and delta; its epsilon sets the mesh of PLD.
         noise_multiplier: of the other noise.
     """
     if noise.batch_size == noise.train_size:
@@ -50,9 +50,9 @@ class CurveOutcome:
     Attributes:
         noise: the claim.
         canaries: m.
-        guesses: how many coins were guessed; fixed before the run.
-        correct: how many guesses were right.
-        confidence: probability, at least, that the bounds hold.
+        guesses: number of guessed coins; fixed before the run.
+        correct: number of right guesses.
+        confidence: the bounds hold with at least this probability.
     """
 
     noise: Calibration
@@ -63,10 +63,10 @@ class CurveOutcome:
 
     @cached_property
     def noise_at_most(self) -> float:
-        """Training adds the noise of this noise multiplier at most; infinity if nothing is refuted.
+        """Upper bound on the noise multiplier of training; infinity if no noise is refuted.
 
-        The smallest that is refuted, from above. All larger ones are refuted too, because more noise has a
-        smaller trade-off curve.
+        It is the smallest refuted noise multiplier, rounded up. All larger ones are refuted too, because
+        more noise gives a lower trade-off curve.
         """
         low, high = math.log(LEAST_SHARE), math.log(_MOST_SHARE)
         if not self._refutes(math.exp(high)):
@@ -83,13 +83,13 @@ class CurveOutcome:
 
     @property
     def lower_bound(self) -> float:
-        """Epsilon of training with the most noise that is not refuted; 0 if none is."""
+        """Epsilon of training with the most noise that is not refuted; 0 if no noise is refuted."""
         most = self.noise_at_most
         return 0.0 if math.isinf(most) else epsilon_of(self.noise, most)
 
     @property
     def p_value(self) -> float:
-        """Probability, at most, of so many right guesses or more if the claim is true."""
+        """Upper bound on the probability of at least so many right guesses if the claim is true."""
         curve = training_trade_off(self.noise).false_positive_rate
         return curve_p_value(curve, self.canaries, self.guesses, self.correct)
 
@@ -101,13 +101,13 @@ class CurveOutcome:
 
 @dataclass(frozen=True)
 class MeasuredNoise:
-    """The noise where no example contributes.
+    """The noise in coordinates to which no example contributes.
 
     Attributes:
         noise: the claim.
-        sums: over all steps, of what was released at each of n places, shape (n,).
-        confidence: probability that the bounds hold, if noise is normal and independent from place to
-            place; a correct trainer is refuted with what is missing to 1.
+        sums: sums over all steps of the released values of n coordinates, shape (n,).
+        confidence: probability that the bounds hold for normal noise that is independent between
+            coordinates; a correct trainer is refuted with probability 1 - confidence.
     """
 
     noise: Calibration
@@ -116,29 +116,29 @@ class MeasuredNoise:
 
     @property
     def noise_at_most(self) -> float:
-        """Training adds the noise of this noise multiplier at most: an upper confidence bound.
+        """Upper confidence bound on the noise multiplier of training.
 
-        The sum of the squares of sums over T steps is chi-squared with n degrees of freedom, times T sigma^2.
+        The sum of squares of ``sums`` is T sigma^2 times a chi-squared variable with n degrees of freedom.
         """
         least = chi2.ppf(1 - self.confidence, len(self.sums))
         return float(np.sqrt(np.sum(self.sums**2) / (self.noise.steps * least)))
 
     @property
     def lower_bound(self) -> float:
-        """Epsilon of training with this noise."""
+        """Epsilon of training with `noise_at_most`."""
         least = LEAST_SHARE * self.noise.noise_multiplier
         return epsilon_of(self.noise, max(self.noise_at_most, least))
 
     @property
     def consistent(self) -> bool:
-        """Whether the claim stands: as much noise as is claimed is not refuted."""
+        """Whether the claim stands: the claimed noise is not refuted."""
         return self.noise_at_most >= self.noise.noise_multiplier
 
     def power(self, share: float) -> float:
-        """Return the probability of finding that a trainer adds only a share of the claimed noise.
+        """Return the probability of refuting a trainer that adds only a share of the claimed noise.
 
         Args:
-            share: of its standard deviation.
+            share: share of the claimed standard deviation.
         """
         places = len(self.sums)
         return float(chi2.cdf(chi2.ppf(1 - self.confidence, places) / share**2, places))

@@ -1,8 +1,8 @@
-"""Find a noise multiplier that is certified for a privacy target, and hardly larger than necessary.
+"""Calibration: find a certified noise multiplier that is hardly larger than necessary.
 
 The full batch has a closed form. Otherwise a fast accountant (PLD) proposes a noise multiplier, the
-PRV accountant certifies it, and PLD at that value is the independent check. Where the meshes of these two
-would be too large, the tilted accountant proposes and certifies, and PLD on a mesh of its own is the check.
+PRV accountant certifies it, and PLD checks it independently. If the meshes of these two accountants
+would be too large, the tilted accountant proposes and certifies, and PLD checks on another mesh.
 """
 
 import logging
@@ -26,30 +26,30 @@ from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta,
 
 log = logging.getLogger(__name__)
 
-# What the certificate may exceed the exact epsilon by: the noise it costs is about the same share.
+# The certificate may exceed the exact epsilon by this share, which raises the noise by about as much.
 CERTIFICATE_ERROR = 5e-4
 # The certified epsilon lies in [1 - SLACK, 1] times the target. A looser bound wastes noise.
 SLACK = 1e-3
-# Two accountants that differ by more are not both right.
+# If two accountants differ by more, one of them is wrong.
 CROSS_CHECK_TOLERANCE = 0.01
-# Noise multipliers outside are of no use, and accountants lose precision there.
+# Noise multipliers outside this range are useless, and accountants are imprecise there.
 NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
 # The same for the noise of all steps on the full batch, which has a closed form.
 _FULL_BATCH_RANGE = (1e-4, 1e9)
-# Beyond these, searches by PLD and PRV take minutes: cells that the privacy loss of a step has by PLD, and
-# steps. The paper's settings have at most 45,000 and 10,875.
+# Above these limits, searches by PLD and PRV take minutes: mesh cells of one step's privacy loss in PLD,
+# and steps. The paper's settings have at most 45,000 cells and 10,875 steps.
 _LARGEST_PLD_MESH = 100_000
 _MOST_PRV_STEPS = 2**14
-# The tilted accountant proposes noise with bounds that exceed epsilon by about this.
+# Relative error of the tilted accountant's bounds while it proposes noise.
 _PROPOSAL_ERROR = 1.5e-3
-# The check by PLD on a coarse mesh exceeds epsilon by about this, and the next one where that is too much.
+# Relative errors of the check by PLD: first on a coarse mesh, then on a finer one if the first is too large.
 _CHECK_ERRORS = 3e-3, 3e-4
-# A search that takes longer says so.
+# A longer search logs a message.
 _SECONDS_OF_SILENCE = 3.0
 
 
 class PrivacyTarget(NamedTuple):
-    """The (epsilon, delta) that T steps with sampling rate q are to have."""
+    """The target (epsilon, delta) of T steps with sampling rate q."""
 
     epsilon: float
     delta: float
@@ -58,7 +58,7 @@ class PrivacyTarget(NamedTuple):
 
 
 class _Certified(NamedTuple):
-    """The fields of a `Calibration` that accountants find."""
+    """The fields of a `Calibration` that accountants compute."""
 
     noise_multiplier: float
     certified_epsilon: float
@@ -87,10 +87,10 @@ def calibrate(
         train_size: N, the number of training examples.
         batch_size: B, the expected batch size, at most N; N is the full batch.
         steps: T, the number of optimiser steps.
-        check_with_opacus: ask Opacus' accountant too, which imports torch.
+        check_with_opacus: run Opacus' accountant too, which imports torch.
 
     Raises:
-        CalibrationError: nonsense input, an unreachable target, an accountant that failed, or
+        CalibrationError: invalid input, an unreachable target, an accountant that failed, or
             accountants that disagree.
     """
     train_size = _positive_integer("train_size", train_size)
@@ -125,14 +125,14 @@ def certify_again(noise: Calibration) -> Calibration:
     """Run both accountants at a calibration's own noise multiplier, sampling rate, steps and delta.
 
     Args:
-        noise: of training with privacy; what accountants say in it is not read.
+        noise: of training with privacy; the results of accountants in it are ignored.
 
     Returns:
-        What `calibrate` writes of such noise.
+        The noise with new results, the same as those of `calibrate`.
 
     Raises:
-        CalibrationError: a number is out of range, the noise multiplier is not certified for epsilon, or
-            it is certified for a much smaller one, or the accountants disagree.
+        CalibrationError: a number is out of range, the noise multiplier is certified for a larger epsilon
+            or a much smaller one, or the accountants disagree.
     """
     _check_target(noise.epsilon, noise.delta)
     _check_batch(noise.train_size, noise.batch_size)
@@ -191,7 +191,7 @@ def _check_batch(train_size: int, batch_size: int) -> None:
 
 
 def _check_target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return both in float64: a bound that is computed in float32 is none."""
+    """Return both in float64, because bounds computed in float32 do not hold."""
     epsilon = real("epsilon", epsilon, CalibrationError)
     delta = real("delta", delta, CalibrationError)
     if not epsilon > 0:
@@ -215,7 +215,7 @@ def _certified_noise(target: PrivacyTarget) -> _Certified:
 
 
 def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
-    """Return what is proven of a noise multiplier near epsilon, by the accountant of the target."""
+    """Return the epsilon that the target's accountant proves for a noise multiplier."""
     epsilon, delta, sampling_rate, steps = target
     error = CERTIFICATE_ERROR * epsilon
     match accountant(target):
@@ -228,10 +228,10 @@ def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
 
 
 def accountant(target: PrivacyTarget) -> str:
-    """Return which accountant certifies a target: "analytic gaussian", "prv" or "tilted pld".
+    """Return the name of the accountant for a target: "analytic gaussian", "prv" or "tilted pld".
 
     Raises:
-        CalibrationError: delta is too small for all of them.
+        CalibrationError: delta is too small for all accountants.
     """
     epsilon, delta, sampling_rate, steps = target
     if sampling_rate == 1:
@@ -251,21 +251,21 @@ def accountant(target: PrivacyTarget) -> str:
 
 
 def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
-    """Return epsilon by PLD of dp-accounting, which does not know how it was certified."""
+    """Return epsilon by PLD of dp-accounting, which is independent of the certificate."""
     epsilon, delta, sampling_rate, steps = target
     if accountant(target) != "tilted pld":
         return pld_epsilon(sigma, sampling_rate, steps, delta, pld_interval(epsilon, steps))
     for error in _CHECK_ERRORS:
         interval = mesh_width(sigma, sampling_rate, steps, delta, error * epsilon, epsilon)
         found = pld_epsilon(sigma, sampling_rate, steps, delta, interval)
-        # Few large losses make epsilon move by more than the mesh was made for.
+        # Rare large losses can raise epsilon by more than the intended error: then use a finer mesh.
         if found <= (1 + CROSS_CHECK_TOLERANCE / 2) * epsilon:
             break
     return found
 
 
 def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:
-    """Add the accountant of a certified epsilon, and epsilon by PLD.
+    """Return a certified epsilon with its accountant and epsilon by PLD.
 
     Raises:
         CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
@@ -291,7 +291,7 @@ def _search(target: PrivacyTarget) -> tuple[float, float]:
     """Return a noise multiplier that is certified within SLACK, and the certified epsilon."""
     epsilon, delta, sampling_rate, steps = target
     tilted = accountant(target) == "tilted pld"
-    # Without any noise, delta is the probability that the example takes part at all.
+    # Without noise, delta is the probability that the example is sampled in any step.
     if sampled_at_all(sampling_rate, steps) <= delta:
         raise CalibrationError(
             f"delta = {delta} is not below the probability that an example is sampled at all "
@@ -307,7 +307,7 @@ def _search(target: PrivacyTarget) -> tuple[float, float]:
         certified = proven_epsilon(target, sigma)
         if (1 - SLACK) * epsilon <= certified <= epsilon:
             return sigma, certified
-        # The certificate is a little looser (very many steps) or tighter than assumed.
+        # The certificate is looser (very many steps) or tighter than assumed: adjust the aim.
         aim *= epsilon * (1 - SLACK / 2) / certified
     return sigma, certified
 
@@ -318,7 +318,7 @@ def sampled_at_all(sampling_rate: float, steps: int) -> float:
 
 
 def _pld_noise(target: PrivacyTarget, started: float) -> float:
-    """Return the noise multiplier with which training has its epsilon by PLD."""
+    """Return the noise multiplier for which PLD finds the epsilon of the target."""
     epsilon, delta, sampling_rate, steps = target
     interval = pld_interval(epsilon, steps)
     return _noise(
@@ -330,7 +330,7 @@ def _pld_noise(target: PrivacyTarget, started: float) -> float:
 
 
 def _tilted_noise(target: PrivacyTarget, started: float) -> float:
-    """Return the noise multiplier with which training has about its epsilon for removing an example."""
+    """Return the noise multiplier for which the tilted bound for removing an example is about epsilon."""
     epsilon, delta, sampling_rate, steps = target
     error = _PROPOSAL_ERROR * epsilon
 
@@ -343,12 +343,12 @@ def _tilted_noise(target: PrivacyTarget, started: float) -> float:
 def _noise(
     target: PrivacyTarget, epsilon_of: Callable[[float], float], started: float, precision: float
 ) -> float:
-    """Return the noise multiplier with which an accountant finds the epsilon of a target.
+    """Return the noise multiplier for which an accountant finds the epsilon of a target.
 
     Args:
-        target: what training is to have.
-        epsilon_of: the accountant, from the noise multiplier to epsilon, which falls with it.
-        started: when the search began, by `time.monotonic`.
+        target: of the training.
+        epsilon_of: the accountant: a falling function from the noise multiplier to epsilon.
+        started: start of the search, by `time.monotonic`.
         precision: of the logarithm of the noise multiplier.
     """
     epsilon, delta, sampling_rate, steps = target
@@ -357,7 +357,7 @@ def _noise(
 
     @cache
     def excess(log_sigma: float) -> float:
-        """Return log(found / wanted epsilon), within [-1, 1]; it falls with sigma."""
+        """Return log(found / target epsilon), clipped to [-1, 1]; it falls with sigma."""
         nonlocal silent
         if silent and time.monotonic() - started > _SECONDS_OF_SILENCE:
             silent = False
@@ -382,7 +382,7 @@ def _noise(
 
     start = math.log(_gaussian_guess(target))
     start = min(max(start, lowest), highest)
-    # Epsilon falls at least as fast as 1 / sigma, so each stride mostly crosses the root.
+    # Epsilon falls at least as fast as 1 / sigma, so most strides cross the root.
     end, start_excess = start, bounded(start)
     end_excess = start_excess
     while end_excess * start_excess > 0:
@@ -393,10 +393,10 @@ def _noise(
 
 
 def _gaussian_guess(target: PrivacyTarget) -> float:
-    """Return about which noise multiplier a target needs.
+    """Return an approximate noise multiplier for a target.
 
-    Central limit theorem of Bu, Dong, Long and Su 2020: T steps are about one Gaussian mechanism with
-    1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
+    Central limit theorem of Bu, Dong, Long and Su 2020: T steps are approximately one Gaussian mechanism
+    with 1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
     """
     epsilon, delta, sampling_rate, steps = target
     ratio = 1 / (gaussian_noise_multiplier(epsilon, delta) * sampling_rate * math.sqrt(steps))
@@ -404,7 +404,7 @@ def _gaussian_guess(target: PrivacyTarget) -> float:
 
 
 def _ask_opacus(target: PrivacyTarget, sigma: float) -> tuple[float | None, str]:
-    """Return Opacus' epsilon, or None and the reason why there is none."""
+    """Return Opacus' epsilon and an empty note, or None and the reason."""
     epsilon, delta, sampling_rate, steps = target
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"

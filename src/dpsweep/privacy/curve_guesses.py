@@ -1,20 +1,21 @@
-"""A one-run bound from the trade-off curve that is claimed of training.
+"""A one-run bound from the trade-off curve that is claimed for training.
 
-Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run". The game is that of
-`dpsweep.privacy.guesses`: the auditor guesses some of m coins. Where training has a trade-off curve, let
-p_j be the probability that exactly j of c' guesses are right. For every set of numbers of right guesses the
-paper proves
+Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run". As in
+`dpsweep.privacy.guesses`, the auditor guesses some of m coins. Suppose that training has a trade-off curve,
+and let p_j be the probability that exactly j of c' guesses are right. For every set of values of j the paper
+proves
 
     sum of (j / m) p_j  <=  TPR(sum of ((c' - j) / m) p_j),
 
 where TPR is the largest true positive rate at a false positive rate (theorem 9 for two values of a secret,
-k = 2). If at least c guesses are right with probability a, then r = a c / m and h = a (c' - c) / m are the
-least that both sums can be over j >= c. Going down from c - 1 to 0, h must grow where TPR(h) < r, and r with
-it; if both exceed c' / m in the end, no such probability exists. So a is then an upper bound on it.
+k = 2). If at least c guesses are right with probability a, then r = a c / m and h = a (c' - c) / m are lower
+bounds on the two sums over j >= c. The recursion goes down from j = c - 1 to 0: if TPR(h) < r, h must grow,
+and r grows with it. If r + h exceeds c' / m at the end, a is impossible, so a is an upper bound on the
+probability.
 
-A curve is more than its (epsilon, delta), so the bound is sharper than that of `guesses`. But it refutes
-what the curve is made of, the noise, the sampling rate and the number of steps, not (epsilon, delta) itself:
-a mechanism may have (epsilon, delta) and another curve.
+A curve contains more information than one (epsilon, delta), so the bound is sharper than that of `guesses`.
+But it refutes the claimed noise, sampling rate and number of steps, not (epsilon, delta) itself: a mechanism
+may have (epsilon, delta) and another curve.
 """
 
 from collections.abc import Callable
@@ -22,11 +23,11 @@ from collections.abc import Callable
 from dpsweep.privacy.guesses import check_counts, fewest
 
 Rate = Callable[[float], float]
-"""From a true positive rate to the least false positive rate that the curve allows."""
+"""A function from a true positive rate to the least false positive rate that the curve allows."""
 
 
 def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float = 0.05) -> bool:
-    """Whether a mechanism with this curve has so many right guesses with a probability below ``level``.
+    """Return whether so many right guesses have a probability below ``level`` under a curve.
 
     >>> from scipy.special import ndtr, ndtri
     >>> def one_gdp(rate):  # mu = 1
@@ -35,10 +36,10 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
     [False, True]
 
     Args:
-        curve: that is claimed; concave, and no smaller for either of both values of a coin.
+        curve: the claim; concave, and a bound for both values of a coin.
         canaries: m, the number of coins.
         guesses: c', fixed beforehand.
-        correct: c, the number of right ones.
+        correct: c, the number of right guesses.
         level: in (0, 1).
 
     Raises:
@@ -50,7 +51,7 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
     for j in range(correct - 1, -1, -1):
         needed = curve(min(right, 1.0))
         if needed <= wrong:
-            break  # neither changes any more
+            break  # the later iterations change neither
         right += j / (guesses - j) * (needed - wrong)
         wrong = needed
         if right + wrong > whole:
@@ -59,7 +60,7 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
 
 
 def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> float:
-    """Bound the probability of ``correct`` or more right guesses under a curve, to one part in a million.
+    """Bound the probability of at least ``correct`` right guesses under a curve, to one part in a million.
 
     >>> from dpsweep.privacy.trade_off import GaussianTradeOff
     >>> curve = GaussianTradeOff(mu=1.0).false_positive_rate
@@ -83,8 +84,8 @@ def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> flo
 
 
 def fewest_that_refute(curve: Rate, canaries: int, guesses: int) -> int:
-    """Return the smallest number of right guesses that refutes a curve; more than there are if none does.
+    """Return the smallest number of right guesses that refutes a curve, or guesses + 1 if none does.
 
-    Arguments are those of `refuted`.
+    See `refuted` for the arguments.
     """
     return fewest(lambda correct: refuted(curve, canaries, guesses, correct), guesses)

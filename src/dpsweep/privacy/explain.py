@@ -1,10 +1,10 @@
-"""An explanation of (epsilon, delta), with the mechanism that has it or without."""
+"""Explanation of (epsilon, delta) for any mechanism, or for one training with calibrated noise."""
 
 import textwrap
 from collections.abc import Iterator
 
 from dpsweep.base.numbers import real
-from dpsweep.privacy import words
+from dpsweep.privacy import plain_words
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.record import CalibrationError
 from dpsweep.privacy.trade_off import (
@@ -18,7 +18,7 @@ from dpsweep.privacy.trade_off import (
 
 WIDTH = 110
 LARGEST_EPSILON = 100
-"""Beyond it nothing is promised, and there is nothing to explain."""
+"""Larger epsilons promise almost nothing."""
 
 
 def explanation(
@@ -28,13 +28,13 @@ def explanation(
     batch_size: int | None = None,
     steps: int | None = None,
 ) -> Iterator[str]:
-    """Yield what a guarantee means for one person, line by line.
+    """Yield the lines of an explanation of a guarantee for one person.
 
     Args:
         epsilon: of the guarantee, positive, at most `LARGEST_EPSILON`.
         delta: of the guarantee, in (0, 1).
-        train_size: N, of training whose noise is calibrated to the guarantee. None: nothing is known of
-            the mechanism.
+        train_size: N, of training with noise calibrated to the guarantee. None explains the guarantee of
+            any mechanism.
         batch_size: B; None is the full batch.
         steps: T.
 
@@ -74,9 +74,9 @@ def in_words(epsilon: float, delta: float, attacks: list[Attack]) -> Iterator[st
         delta: of the guarantee.
         attacks: the best attacks, on one record first.
     """
-    yield from textwrap.wrap(words.paragraph(epsilon, delta, attacks), WIDTH)
+    yield from textwrap.wrap(plain_words.paragraph(epsilon, delta, attacks), WIDTH)
     yield ""
-    yield from words.table(attacks)
+    yield from plain_words.table(attacks)
 
 
 def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
@@ -98,4 +98,4 @@ def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
         WIDTH,
     )
     yield ""
-    yield from words.table(gaussian)
+    yield from plain_words.table(gaussian)

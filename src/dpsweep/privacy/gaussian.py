@@ -5,10 +5,10 @@ of them with noise multiplier sigma are one with sigma / sqrt(T). Its privacy cu
 closed form (Balle and Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy",
 theorem 8) and is the same for adding and for removing an example.
 
-The second part bounds what is lost where a noise generator has no tails. A generator that transforms
-uniform numbers of k bits by Box and Muller's method draws pairs inside a disc: their squared length is
-at most 2 k ln 2. With such noise a step has outcomes that are possible with a certain example and
-impossible without it. Whoever sees one knows, so the probability of seeing one is a lower bound on
+The second part bounds the privacy that is lost if a noise generator has no tails. A generator that
+transforms uniform numbers of k bits by Box and Muller's method draws pairs inside a disc: their squared
+length is at most 2 k ln 2. With such noise, a step has outcomes that are possible with a certain example
+and impossible without it. Such an outcome reveals the example, so its probability is a lower bound on
 delta *at every epsilon*.
 """
 
@@ -23,7 +23,7 @@ from scipy.special import log_ndtr
 from dpsweep.privacy.record import CalibrationError
 
 _RELATIVE_TOLERANCE = 1e-13
-# Far wider than any use; within it every intermediate value is a normal float.
+# Far wider than any real setting; no intermediate value overflows or underflows inside it.
 _LOG_SIGMA_RANGE = (math.log(1e-4), math.log(1e9))
 
 
@@ -41,7 +41,7 @@ def gaussian_delta(epsilon: float, noise_multiplier: float, steps: int = 1) -> f
     sigma = noise_multiplier / math.sqrt(steps)
     upper = log_ndtr(0.5 / sigma - epsilon * sigma)
     lower = epsilon + log_ndtr(-0.5 / sigma - epsilon * sigma)
-    # Phi(a) - e^epsilon Phi(b) as one product: exp(epsilon) alone would overflow.
+    # Phi(a) - e^epsilon Phi(b), as one product because exp(epsilon) alone would overflow.
     return float(-math.exp(upper) * math.expm1(min(lower - upper, 0.0)))
 
 
@@ -70,7 +70,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float, steps: int = 1) -> f
     '3.731'
 
     Raises:
-        CalibrationError: the target is so extreme that floating point cannot resolve it.
+        CalibrationError: the target is too extreme for floating point.
     """
 
     def excess(log_sigma: float) -> float:
@@ -85,7 +85,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float, steps: int = 1) -> f
         )
     log_sigma = brentq(excess, lower, upper, xtol=1e-14, rtol=_RELATIVE_TOLERANCE)
     sigma = math.exp(log_sigma) * math.sqrt(steps)
-    # The root is exact to rounding, on either side: step to the safe one.
+    # Rounding may have put the root on either side: move it to the private side.
     margin = _RELATIVE_TOLERANCE
     while gaussian_epsilon(delta, sigma, steps) > epsilon:
         sigma *= 1 + margin
@@ -95,11 +95,11 @@ def gaussian_noise_multiplier(epsilon: float, delta: float, steps: int = 1) -> f
 
 @dataclass(frozen=True)
 class NoiseGenerator:
-    """A way of drawing normal numbers.
+    """A generator of normal random numbers.
 
     Attributes:
         name: library, type and device.
-        radius: the length that a pair of numbers cannot exceed.
+        radius: the largest possible length of a pair of numbers.
         used: whether dpsweep trains with it.
     """
 
@@ -109,19 +109,19 @@ class NoiseGenerator:
 
 
 def box_muller_radius(bits: float) -> float:
-    """Return the largest length of a pair from uniform numbers that are at least 2^-bits."""
+    """Return the largest length of a pair made from uniform numbers of at least 2^-bits."""
     return math.sqrt(2 * bits * math.log(2))
 
 
 # numpy's ziggurat draws numbers above r as r - ln(U)/r and accepts x - r if it is at most
-# sqrt(-2 ln U'), for U and U' of 53 bits. The bound is one number's, and a pair's is no smaller.
+# sqrt(-2 ln U'), for U and U' of 53 bits. This bounds one number; the bound of a pair is at least as large.
 _ZIGGURAT_START = 3.6541528853610088
 _ZIGGURAT_RADIUS = _ZIGGURAT_START + box_muller_radius(53)
 
 GENERATORS = (
     NoiseGenerator("numpy Philox, float64 (dpsweep, CPU)", _ZIGGURAT_RADIUS, used=True),
-    # Two draws are added, and pairs of the sum are longer. Beyond the radius of one draw their
-    # density falls below that of a normal, so this is where the bound for the sum must begin.
+    # Two draws are added, so pairs of the sum are longer. Beyond the radius of one draw, their density
+    # is below the normal density, so the bound for the sum must start there.
     NoiseGenerator("torch, float64, sum of two (dpsweep, CUDA)", box_muller_radius(54), used=True),
     NoiseGenerator("torch.randn, float32, CPU", box_muller_radius(24), used=False),
     NoiseGenerator("torch.randn, float32, CUDA", box_muller_radius(33), used=False),
@@ -141,14 +141,14 @@ def outside_probability(shift: float, radius: float) -> float:
 
 
 def tail_delta(noise_multiplier: float, sampling_rate: float, steps: int, radius: float) -> float:
-    """Return the delta, at every epsilon, that noise within a disc costs.
+    """Return the delta, at every epsilon, that is lost because noise stays inside a disc.
 
     >>> f"{tail_delta(0.44, 256 / 87002, steps=680, radius=box_muller_radius(24)):.1e}"
     '7.8e-04'
 
-    The worst example has a gradient along one coordinate. A step with it has an outcome outside of
-    the disc with probability q p, where p is that of a normal pair with mean 1/sigma, so among T
-    steps there is one with probability ``1 - (1 - q p)^T``.
+    The worst example has a gradient along one coordinate. A step with it has an outcome outside the
+    disc with probability q p, where p is the probability for a normal pair with mean 1/sigma. At least
+    one of T steps has such an outcome with probability ``1 - (1 - q p)^T``.
 
     Args:
         noise_multiplier: sigma.

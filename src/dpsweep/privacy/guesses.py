@@ -1,13 +1,13 @@
 """A lower bound on epsilon from an auditor's guesses about one training run.
 
-Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run". Each of m canaries
-is a training example or not, by its own fair coin. The auditor sees what training released,
-guesses some of the coins and abstains on the others. If training is (epsilon, delta)-DP, a guess is
-right with probability e^epsilon / (1 + e^epsilon) at most, nearly independently of the others; so
-too many right guesses refute the claim.
+Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run". A fair coin decides
+for each of m canaries whether it is a training example. The auditor sees the released output of
+training, guesses some of the coins and abstains on the others. If training is (epsilon, delta)-DP,
+a guess is right with probability at most e^epsilon / (1 + e^epsilon), nearly independently of the
+others. So too many right guesses refute the claim.
 
-The number of guesses must be fixed before anything is seen. Choosing it by the result would need a
-correction for having had the choice.
+The number of guesses must be fixed before the run. A choice that depends on the result would need
+a correction.
 """
 
 import bisect
@@ -30,15 +30,15 @@ _IRREFUTABLE = 40.0
 
 @dataclass(frozen=True)
 class AuditOutcome:
-    """The outcome of one audited run, and what it proves.
+    """The outcome of one audited run, with its lower bound on epsilon.
 
     Attributes:
-        claimed_epsilon: what the run was calibrated to.
+        claimed_epsilon: target of the run's calibration.
         delta: of the claim.
         canaries: m.
-        guesses: how many coins were guessed; fixed before the run.
-        correct: how many guesses were right.
-        confidence: probability, at least, that `lower_bound` holds.
+        guesses: number of guessed coins; fixed before the run.
+        correct: number of right guesses.
+        confidence: `lower_bound` holds with at least this probability.
     """
 
     claimed_epsilon: float
@@ -50,14 +50,14 @@ class AuditOutcome:
 
     @property
     def lower_bound(self) -> float:
-        """Epsilon is at least this, with the given confidence."""
+        """Lower bound on epsilon with the given confidence."""
         return epsilon_lower_bound(
             self.canaries, self.guesses, self.correct, self.delta, self.confidence
         )
 
     @property
     def p_value(self) -> float:
-        """Probability, at most, of so many right guesses or more if the claim is true."""
+        """Upper bound on the probability of at least so many right guesses if the claim is true."""
         return p_value(self.canaries, self.guesses, self.correct, self.claimed_epsilon, self.delta)
 
     @property
@@ -67,7 +67,7 @@ class AuditOutcome:
 
 
 def check_counts(canaries: int, guesses: int, correct: int) -> None:
-    """Refuse numbers of canaries, guesses and right guesses that no run has.
+    """Refuse impossible numbers of canaries, guesses and right guesses.
 
     Raises:
         ValueError: unless 0 <= correct <= guesses <= canaries.
@@ -80,11 +80,11 @@ def check_counts(canaries: int, guesses: int, correct: int) -> None:
 
 
 def fewest(refutes: Callable[[int], bool], guesses: int) -> int:
-    """Return the smallest number of right guesses that refutes a claim; more than there are if none does.
+    """Return the smallest number of right guesses that refutes a claim, or guesses + 1 if none does.
 
     Args:
-        refutes: whether so many do; more refute what fewer refute.
-        guesses: how many there are.
+        refutes: whether a number of right guesses refutes the claim; larger numbers must refute it too.
+        guesses: number of guesses.
     """
     return bisect.bisect_left(range(guesses + 1), True, key=refutes)
 
@@ -95,8 +95,8 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     >>> f"{p_value(canaries=1000, guesses=100, correct=90, epsilon=1.0, delta=1e-5):.2g}"
     '0.00084'
 
-    Theorem 5.2 of Steinke et al.: with f(v) the probability that at least v of r guesses are right
-    when each is right with probability e^epsilon / (1 + e^epsilon), independently, it is at most
+    Theorem 5.2 of Steinke et al.: let f(v) be the probability that at least v of r guesses are right
+    if each is right independently with probability e^epsilon / (1 + e^epsilon). Then the bound is
     f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, i = 1..v.
 
     Args:
@@ -108,7 +108,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
     Raises:
         ValueError: unless 0 <= correct <= guesses <= canaries, epsilon >= 0, 0 <= delta < 1, and
-            2 m delta <= 1 (otherwise the delta term makes the bound useless).
+            2 m delta <= 1 (otherwise the bound is useless).
     """
     check_counts(canaries, guesses, correct)
     if not (epsilon >= 0 and 0 <= delta < 1):
@@ -136,7 +136,7 @@ def epsilon_lower_bound(
     >>> f"{epsilon_lower_bound(canaries=1000, guesses=100, correct=90, delta=1e-5):.2f}"
     '1.63'
 
-    Whatever the true epsilon is, the bound exceeds it with probability at most 1 - confidence.
+    For every true epsilon, the bound exceeds it with probability at most 1 - confidence.
 
     Args:
         canaries: m, the number of coins.
@@ -152,7 +152,7 @@ def epsilon_lower_bound(
         raise ValueError(f"confidence = {confidence}: it must lie strictly between 0 and 1")
 
     def excess(epsilon: float) -> float:
-        """Return the p-value minus what refutes; it grows with epsilon."""
+        """Return the p-value minus the level of refutation; it grows with epsilon."""
         return p_value(canaries, guesses, correct, epsilon, delta) - (1 - confidence)
 
     if excess(0.0) >= 0:
@@ -165,12 +165,12 @@ def likelihood_scores(
 ) -> Floats:
     """Return the log likelihood ratio of "included" against "excluded" for each canary.
 
-    The best score there is (Neyman and Pearson) for a canary that contributes 1 to an observation
-    where it is sampled. For sampling rate 1 it orders canaries as the sum of observations does.
+    This is the optimal score (Neyman and Pearson) for a canary that contributes 1 to an observation
+    in the steps that sample it. For sampling rate 1 it orders canaries as the sum of observations does.
 
     Args:
-        observations: released gradients along the canaries' directions, without what is known of
-            the other examples, shape (T, m).
+        observations: released gradients along the canaries' directions, minus the known contributions
+            of the other examples, shape (T, m).
         noise_multiplier: claimed standard deviation of the noise.
         sampling_rate: claimed probability that an example takes part in a step.
 
@@ -190,7 +190,7 @@ def count_correct(scores: Floats, included: Coins, guesses: int) -> int:
     Args:
         scores: of the canaries, shape (m,).
         included: their coins, shape (m,).
-        guesses: how many; even: half of them "included", half "excluded".
+        guesses: an even number; half of the guesses are "included", half "excluded".
     """
     return int(right_guesses(scores, included)[guesses // 2 - 1])
 

@@ -1,21 +1,21 @@
-"""A certified upper bound on epsilon by the PRV accountant, tight and cheap.
+"""A certified, tight and fast upper bound on epsilon by the PRV accountant.
 
 The privacy random variable (PRV) of a mechanism is its privacy loss log(P/Q) at an outcome of P.
 Gopi, Lee and Wutschitz 2021 ("Numerical Composition of Differential Privacy", theorem 5.5) compose
 T of them by one FFT on a mesh over a window [-L, L] and bound the error in epsilon and in delta.
-`prv_accountant` implements that; this module uses its discretisation, composition and inversion,
-and replaces two things that make a tight bound cost seconds and gigabytes:
+`prv_accountant` implements this; this module uses its discretisation, composition and inversion.
+It replaces two parts, with which a tight bound would take seconds and gigabytes:
 
-* the window. The library adds 3 to a Renyi bound on epsilon; at epsilon 0.25 that is a window eight
+* the window. The library adds 3 to a Renyi bound on epsilon; at epsilon 0.25 this window is eight
   times wider than needed. Here L follows from Chernoff bounds on the tails of the composed privacy
-  loss, which are what the theorem asks for.
-* the number format. The library evaluates the PRV in 80-bit floats; here doubles do, with cell
-  masses that telescope, a mean from Gauss-Legendre quadrature, and an allowance for rounding that
-  is part of the bound.
+  loss, which the theorem requires.
+* the number format. The library evaluates the PRV in 80-bit floats. Here doubles are enough: cell
+  masses telescope, the mean comes from Gauss-Legendre quadrature, and the bound includes an
+  allowance for rounding.
 
 `docs/privacy.md` derives the bound. Both directions of add/remove adjacency are bounded: removing
-an example, (P, Q) = (mixture, Gaussian), and adding one, (Gaussian, mixture). For one step the
-first is the worse for every epsilon >= 0; we know of no proof that this survives composition.
+an example, (P, Q) = (mixture, Gaussian), and adding one, (Gaussian, mixture). For one step,
+removing is the worse for every epsilon >= 0; we know of no proof of this for composed steps.
 """
 
 import math
@@ -34,16 +34,16 @@ from dpsweep.privacy.record import CalibrationError
 Floats = npt.NDArray[np.float64]
 Direction = Literal["remove", "add"]
 
-# Share of delta that the truncation, discretisation and wrap-around errors may take. It costs four
-# parts in 10^5 of epsilon.
+# Share of delta for truncation, discretisation and wrap-around errors. It raises epsilon by four
+# parts in 10^5.
 DELTA_ERROR_SHARE = 1e-3
 # A mesh of this size takes about 1.5 s and 0.7 GB.
 MAX_MESH_SIZE = 2**21
-# Allowance for rounding in delta, per composed step and once for the transforms; errors observed
-# against 80-bit arithmetic are more than ten times smaller (there is a test).
+# Allowance for rounding in delta, per composed step and once for the transforms. A test compares with
+# 80-bit arithmetic: the errors are more than ten times smaller.
 _ROUNDING_PER_STEP = 2.0**-47
 _ROUNDING_PER_TRANSFORM = 2.0**-43
-# Panels of an integral over the outcomes of a step; as many take a tenth of a second.
+# Limit on the panels of an integral over the outcomes of a step, which takes a tenth of a second.
 _MOST_PANELS = 2**15
 
 
@@ -67,7 +67,7 @@ class PrivacyLoss:
         return np.asarray(mixture if self.direction == "remove" else -mixture)
 
     def outcome(self, loss: Floats) -> Floats:
-        """Invert `loss`; -inf where the mixture's log ratio cannot be as small as asked."""
+        """Invert `loss`; return -inf for losses that the mixture cannot reach."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             ratio = np.expm1(loss if self.direction == "remove" else -loss) + self.q
             x = self.sigma**2 * np.log(ratio / self.q) + 0.5
@@ -88,15 +88,15 @@ class PrivacyLoss:
         return base + self.loss(x)
 
     def support(self, t: float) -> tuple[float, float]:
-        """Return the outcomes between which exp(t loss) times the density is not negligible.
+        """Return the range of outcomes in which exp(t loss) times the density is not negligible.
 
-        Both are Gaussians times powers of exp(x / sigma^2), so the peak lies within |t| + 1 of 0,
-        and all but 10^-32 of the mass within 12 sigma of the peaks.
+        Both factors are Gaussians times powers of exp(x / sigma^2). So the peak lies within |t| + 1
+        of 0, and all mass but 10^-32 lies within 12 sigma of the peaks.
         """
         return -abs(t) - 12 * self.sigma, abs(t) + 1 + 12 * self.sigma
 
     def affordable(self, t: float) -> bool:
-        """Whether an integral over `support` takes no more panels than `_MOST_PANELS`."""
+        """Return whether an integral over `support` needs at most `_MOST_PANELS` panels."""
         low, high = self.support(t)
         return _panels(low, high, self.sigma) <= _MOST_PANELS
 
@@ -110,7 +110,7 @@ class PrivacyLoss:
 
 @dataclass(frozen=True)
 class _TruncatedLoss:
-    """A privacy loss conditioned on lying in [low, high], as `CellCentred` wants it."""
+    """A privacy loss conditioned on lying in [low, high], with the interface that `CellCentred` uses."""
 
     base: PrivacyLoss
     low: float
@@ -120,7 +120,7 @@ class _TruncatedLoss:
     def probability(self, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Floats:
         """Return the masses of adjacent cells.
 
-        Each upper edge is the next lower edge; evaluating it once makes the masses sum to 1.
+        Each upper edge is the next lower edge. Each edge is evaluated once, so the masses sum to 1.
         """
         edges = np.append(low, high[-1]).clip(self.low, self.high).astype(np.float64)
         masses = np.diff(self.base.cdf(edges))
@@ -137,8 +137,8 @@ class _TruncatedLoss:
 def quadrature(low: float, high: float, sigma: float) -> tuple[Floats, Floats]:
     """Return nodes and log weights of composite Gauss-Legendre quadrature on [low, high].
 
-    Panels are short against both scales of the integrands: sigma of the densities, and pi sigma^2,
-    the distance of the loss's singularities from the real axis.
+    Panels are short compared with both scales of the integrands: sigma of the densities, and
+    pi sigma^2, the distance of the loss's singularities from the real axis.
     """
     nodes, weights = np.polynomial.legendre.leggauss(16)
     panels = math.ceil(_panels(low, high, sigma))
@@ -155,7 +155,7 @@ def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float
     """Return a, b with Pr[S < -a] and Pr[S > b] at most exp(log_probability) each.
 
     S is the sum of the losses of `steps` steps. Chernoff: Pr[S > b] <= exp(T K(t) - t b) for every
-    t > 0, where K is the cumulant generating function of one step; likewise on the left. Any t
+    t > 0, where K is the cumulant generating function of one step; likewise on the left. Every t
     gives a valid bound, so a grid is enough: around the optimum of a Gaussian S, and below it.
     """
     x, log_weight = quadrature(*loss.support(0.0), loss.sigma)
@@ -173,9 +173,9 @@ def _tails(loss: PrivacyLoss, steps: int, log_probability: float) -> tuple[float
         return float(steps * cumulant - log_probability) / abs(t)
 
     grid = gaussian_optimum * np.geomspace(0.02, 1.5, 24)
-    if grid[0] > 1:  # hardly any step is sampled: S is far from Gaussian, and its best t far below
+    if grid[0] > 1:  # tiny sampling rate: S is far from Gaussian, and its best t is far smaller
         grid = np.append(grid, np.geomspace(1, grid[0], 24, endpoint=False))
-    # Where sigma and the sampling rate are extreme, the best t may cost minutes and gigabytes.
+    # For an extreme sigma and sampling rate, the best t may take minutes and gigabytes.
     affordable = [t for t in grid if loss.affordable(t)]
     if not affordable:
         raise CalibrationError(
@@ -197,9 +197,9 @@ def prv_epsilon(
         sampling_rate: probability that an example takes part in a step, in (0, 1).
         steps: number of steps that are composed.
         delta: of the (epsilon, delta) guarantee.
-        epsilon_error: what the bound may exceed the exact epsilon by, apart from the effect of
-            `DELTA_ERROR_SHARE`. Time and memory go as its inverse; it is loosened, and the bound
-            with it, where the mesh would exceed `MAX_MESH_SIZE`.
+        epsilon_error: largest excess of the bound over the exact epsilon, apart from the effect of
+            `DELTA_ERROR_SHARE`. Time and memory grow with its inverse. If the mesh would exceed
+            `MAX_MESH_SIZE`, the error and the bound are larger.
 
     Raises:
         CalibrationError: the accountant failed numerically, or delta is too small for the steps.
@@ -220,17 +220,17 @@ def prv_epsilon(
         f"sampling rate {sampling_rate:.6g}, {steps} steps, delta {delta}"
     )
     remove = bound("remove", epsilon_error)
-    # Adding is mostly the lesser by more than a coarse bound costs.
+    # In most cases adding has a much smaller epsilon, and a coarse bound shows this.
     add = bound("add", 10 * epsilon_error)
     return max(remove, add if add <= remove else bound("add", epsilon_error))
 
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """Probabilities of what may go wrong where T privacy losses are composed on a mesh (theorem 5.5).
+    """Probabilities of the errors in composing T privacy losses on a mesh (theorem 5.5).
 
     Attributes:
-        delta: what all of it may add to delta.
+        delta: largest total addition to delta.
         steps: T.
     """
 
@@ -244,7 +244,7 @@ class ErrorBudget:
 
     @property
     def discretisation(self) -> float:
-        """Probability that the mesh moves the sum by more than the error in epsilon, one way."""
+        """Probability that the mesh moves the sum by more than the error in epsilon, in one direction."""
         return self.delta / 12
 
     @property
@@ -254,17 +254,17 @@ class ErrorBudget:
 
     @property
     def cells(self) -> float:
-        """By how many cells the mesh moves the sum at most, but for `discretisation`.
+        """Largest shift of the sum by the mesh, in cells, except with probability `discretisation`.
 
-        Hoeffding: T independent errors of mean 0, each of at most half a cell either way.
+        Hoeffding: T independent errors of mean 0, each between minus and plus half a cell.
         """
         return math.sqrt(self.steps / 2 * math.log(1 / self.discretisation))
 
     @property
     def spent(self) -> float:
-        """Return the most that is added to delta.
+        """Largest addition to delta.
 
-        Losses that are cut off, and the mesh, change the sum of both neighbours: they count twice. A sum that
+        Truncation and the mesh change the sum under both neighbours, so they count twice. A sum that
         wraps around on the left can only raise delta.
         """
         cut_off = self.steps * 2 * self.step_tail
@@ -272,7 +272,7 @@ class ErrorBudget:
 
 
 def smallest_delta(steps: int) -> float:
-    """Return the smallest delta that rounding leaves provable."""
+    """Return the smallest delta that is provable with the allowance for rounding."""
     return _rounding(steps) / DELTA_ERROR_SHARE / 10
 
 
@@ -289,8 +289,8 @@ def _directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error
             f"double precision cannot resolve it: use a delta of at least {smallest_delta(steps):.1e}"
         )
     cells = budget.cells
-    # The window must leave room for that error, and for half a cell per step: what matching the
-    # mean of the discretised loss may shift it by.
+    # The window must leave room for this error, and for half a cell per step: matching the mean of
+    # the discretised loss may shift it by so much.
     room = cells + steps / 2
     if 4 * room > MAX_MESH_SIZE:
         raise CalibrationError(f"{steps} steps are too many for a mesh of {MAX_MESH_SIZE} cells")

@@ -1,4 +1,4 @@
-"""A calibrated noise level, and what the paper derives from it. No accountant is imported here."""
+"""A calibrated noise level and the quantities that the paper derives from it. Imports no accountant."""
 
 import math
 import reprlib
@@ -19,20 +19,17 @@ from pydantic.dataclasses import dataclass
 from dpsweep.base.errors import DpsweepError
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
-# Floating point holds integers up to the limit.
+# Float64 represents integers exactly up to this limit.
 _Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
 class CalibrationError(DpsweepError, ValueError):
-    """A privacy target, mechanism or accountant that gives no trustworthy noise level.
-
-    Raised instead of returning a noise multiplier that is not certified.
-    """
+    """A privacy target, mechanism or accountant that gives no certified noise multiplier."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A noise multiplier, the privacy that is certified for it, and what other accountants say.
+    """A noise multiplier, its certified epsilon, and the epsilons of other accountants.
 
     Attributes:
         epsilon: the target; infinity is training without privacy.
@@ -42,11 +39,11 @@ class Calibration:
         steps: T.
         noise_multiplier: sigma, the standard deviation of the noise over the sensitivity.
         certified_epsilon: proven upper bound on the epsilon of T steps, at most ``epsilon``.
-        accountant: what proved it: "prv", "tilted pld" (where the mesh of "prv" would be too large),
-            "analytic gaussian" (full batch) or "none" (epsilon = infinity).
+        accountant: the accountant that proved it: "prv", "tilted pld" (if the mesh of "prv" would be too
+            large), "analytic gaussian" (full batch) or "none" (epsilon = infinity).
         pld_epsilon: epsilon by dp-accounting, which is independent of the certificate.
-        opacus_epsilon: upper bound by Opacus' PRV accountant, None where it was not computed.
-        opacus_note: why it is None, else empty.
+        opacus_epsilon: upper bound by Opacus' PRV accountant, None if it was not computed.
+        opacus_note: the reason for None, else empty.
     """
 
     epsilon: StrictFloat
@@ -78,7 +75,7 @@ class Calibration:
 
     @property
     def cumulative_effective_noise(self) -> float:
-        """The paper's sigma sqrt(T) / B: of the noise summed over all averaged gradients."""
+        """The paper's sigma sqrt(T) / B: standard deviation of the noise summed over averaged gradients."""
         return self._noise("cumulative_effective")
 
     def _noise(self, quantity: NoiseQuantity) -> float:
@@ -96,10 +93,10 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Calibration":
-        """Rebuild a calibration from `to_dict`; what is derived is derived anew.
+        """Rebuild a calibration from `to_dict`, and compute the derived quantities again.
 
         Raises:
-            CalibrationError: a field is missing, or is not of its type.
+            CalibrationError: a field is missing, or has a wrong type.
         """
         try:
             return TypeAdapter(cls).validate_python(values)
@@ -108,7 +105,7 @@ class Calibration:
 
 
 def mistakes(error: ValidationError) -> list[str]:
-    """Say in a line each what pydantic found wrong, and where."""
+    """Return a line for each error that pydantic found, with its place."""
     return [
         ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
         + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")

@@ -1,8 +1,8 @@
-"""Calibrations on disk. Jobs verify every field that they can compare or compute.
+"""Calibration files. Jobs verify every field that they can compare or compute.
 
-A noise multiplier that is too small trains as well as any other, and nobody would see it in the
-results. So whoever reads one says what it is for, and epsilon is computed again from what is in
-the file, which takes a quarter of a second at most for the paper's study.
+Training with too little noise works without an error, and the results do not show it. So a reader
+passes the setting that the file must be for, and epsilon is computed again from the numbers in the
+file. This takes at most a quarter of a second for the paper's study.
 """
 
 import math
@@ -20,12 +20,12 @@ from dpsweep.privacy.calibration import (
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.record import Calibration, CalibrationError
 
-# Another machine may round the last digits differently.
+# Machines may differ in the last digits.
 _ROUNDING = 1e-9
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write a calibration as JSON, with a fingerprint of all of it, atomically."""
+    """Write a calibration as JSON with a fingerprint, atomically."""
     write_checked_json(path, calibration.to_dict())
 
 
@@ -44,9 +44,8 @@ def read_calibration(
 
     Raises:
         CalibrationError: the file is missing, is for another setting, or its noise multiplier does
-            not give the epsilon that it claims. The message names what was found and what is
-            expected.
-        DamagedFileError: anything else in the file was edited or damaged.
+            not give the epsilon that it claims. The message contains the found and the expected value.
+        DamagedFileError: another part of the file was edited or damaged.
     """
     expected = {
         "epsilon": epsilon,
@@ -73,14 +72,14 @@ def compare(noise: Calibration, expected: dict[str, Any]) -> None:
     """Check that a calibration has these values.
 
     Raises:
-        CalibrationError: names every field that differs.
+        CalibrationError: the message names every field that differs.
     """
     if wrong := differing(noise, expected):
         raise CalibrationError("; ".join(wrong))
 
 
 def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:
-    """Say of every field that has another value than it must have what was found."""
+    """Return a line with the found and the expected value for every field that differs."""
     return [
         f"{name}: found {getattr(noise, name)}, expected {value}"
         for name, value in expected.items()
@@ -91,12 +90,12 @@ def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:
 def verify(noise: Calibration) -> None:
     """Compute epsilon again from the noise multiplier, sampling rate, steps and delta.
 
-    By privacy loss distributions, which the certificate of PRV does not use. The closed form of the full
-    batch, and the tilted accountant, are quick enough to be computed again themselves.
+    Certificates of PRV are checked by privacy loss distributions, which PRV does not use. The closed form
+    of the full batch and the tilted accountant are fast enough to run again.
 
     Raises:
-        CalibrationError: the noise multiplier gives more than the target epsilon, or another
-            epsilon than the certified one; or there is noise without privacy, or none with it.
+        CalibrationError: the noise multiplier gives more than the target epsilon, or another epsilon
+            than the certified one; or there is noise at infinite epsilon, or none at a finite one.
     """
     sigma, target, certified = noise.noise_multiplier, noise.epsilon, noise.certified_epsilon
     if math.isinf(target):
@@ -107,7 +106,7 @@ def verify(noise: Calibration) -> None:
             f"noise_multiplier: found {sigma}, expected a positive number, because epsilon is "
             f"{target:g}"
         )
-    # With some room: a single step of the full batch has just this delta, but for rounding.
+    # With 1 % of tolerance, because one step of the full batch has exactly this delta up to rounding.
     if _one_step_delta(target, sigma, noise.sampling_rate) > 1.01 * noise.delta:
         raise CalibrationError(
             f"noise_multiplier: found {sigma}, which gives more than epsilon {target:g} in a single "
@@ -132,11 +131,11 @@ def verify(noise: Calibration) -> None:
 
 
 def _one_step_delta(epsilon: float, noise_multiplier: float, sampling_rate: float) -> float:
-    """Return the delta of one step, for removing an example: a lower bound of that of all steps.
+    """Return the delta of one step, for removing an example: a lower bound on the delta of all steps.
 
-    Far too little noise fails here already. Privacy loss distributions would take minutes and
-    gigabytes for it.
+    It rejects far too little noise quickly. Privacy loss distributions would take minutes and
+    gigabytes for such noise.
     """
-    # Sampling takes (epsilon', delta') to (log(1 + q (exp(epsilon') - 1)), q delta').
+    # Sampling turns (epsilon', delta') into (log(1 + q (exp(epsilon') - 1)), q delta').
     amplified = math.log1p(-(1 - sampling_rate) * math.exp(-epsilon)) - math.log(sampling_rate)
     return sampling_rate * gaussian_delta(epsilon + amplified, noise_multiplier)

@@ -1,17 +1,17 @@
-"""A certified upper bound on epsilon where the mesh of `dpsweep.privacy.prv` would be too large.
+"""A certified upper bound on epsilon for targets that need too large a mesh in `dpsweep.privacy.prv`.
 
-Those are many steps, a small sampling rate, a small delta, or a large delta at a small epsilon. Two things
-make the mesh smaller and the sum of many steps exact enough:
+These targets have many steps, a small sampling rate, a small delta, or a large delta at a small epsilon. Two
+methods make the mesh smaller and the sum of many steps precise enough:
 
-* the rounding. Every privacy loss is split between the two nearest points of the mesh so that its
+* splitting losses. Every privacy loss is split between the two nearest points of the mesh so that its
   probabilities under both neighbours stay the same ("Connect the Dots", Doroshenko, Ghazi, Kamath, Kumar
-  and Manurangsi 2022). What is split can be put together again, so the result dominates the step, and the
-  bound needs no allowance for rounding. It exceeds epsilon by about T (t + 1) h^2 / 12 on a mesh of width
-  h, where theorem 5.5 of the PRV accountant asks for h sqrt(T).
-* an exponential tilt. The distribution that is composed has probabilities times exp(t loss), with t chosen
-  so that the sum of T losses lies around epsilon (the saddle point; Alghamdi et al. 2023, "The Saddle-Point
-  Method in Differential Privacy"). What the fast Fourier transform rounds, or wraps around, is then small
-  against delta, however small delta is.
+  and Manurangsi 2022). Split losses can be merged again, so the result dominates the step, and the bound
+  needs no allowance for the mesh. It exceeds epsilon by about T (t + 1) h^2 / 12 on a mesh of width h;
+  theorem 5.5 of the PRV accountant needs h sqrt(T).
+* an exponential tilt. Probabilities are multiplied by exp(t loss) before they are composed. The tilt t is
+  chosen so that the sum of T losses lies around epsilon (the saddle point; Alghamdi et al. 2023, "The
+  Saddle-Point Method in Differential Privacy"). Then the rounding and wrap-around errors of the fast
+  Fourier transform are small compared with delta, even for a tiny delta.
 
 `docs/privacy.md` derives the bound.
 """
@@ -28,21 +28,21 @@ from dpsweep.privacy.prv import Direction, Floats, PrivacyLoss, quadrature
 from dpsweep.privacy.record import CalibrationError
 
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
-# Share of delta that losses of single steps above the mesh may take.
+# Share of delta for losses of single steps above the mesh.
 _STEP_SHARE = 1e-5
 # Tilted probability of a sum outside the window, on either side.
 _OUTSIDE = 1e-8
-# A mesh of this size, of one step or of their sum, takes half a second and 0.3 GB.
+# A mesh of this size, of one step or of the sum, takes half a second and 0.3 GB.
 MAX_MESH_SIZE = 2**19
-# Allowance for rounding in a tilted probability, per composed step and once for the transforms; errors
-# observed against 80-bit arithmetic are more than five times smaller (there is a test).
+# Allowance for rounding in a tilted probability, per composed step and once for the transforms. A test
+# compares with 80-bit arithmetic: the errors are more than five times smaller.
 _ROUNDING_PER_STEP = 2.0**-49
 _ROUNDING_PER_TRANSFORM = 2.0**-43
 _LARGEST_EXPONENT = 600.0
-# Where few steps have losses like epsilon itself, rounding adds what goes with the square of cells in it:
-# with so few of them in it, 0.03 % at most.
+# Largest mesh width as a share of epsilon. If a few steps lose almost all of epsilon, splitting adds an
+# error that grows with the square of the width: at most 0.03 % at this width.
 _FINEST = 1 / 100
-# Nodes of the quadrature in each cell; cells are split where the densities would be too rough for it.
+# Nodes of the quadrature in each cell; wide cells are split first so that the densities are smooth in each.
 _NODES = 4
 
 
@@ -59,24 +59,24 @@ def tilted_epsilon(
         sampling_rate: probability that an example takes part in a step, in (0, 1).
         steps: number of steps that are composed.
         delta: of the (epsilon, delta) guarantee.
-        epsilon_error: what the bound may exceed the exact epsilon by, about. It is loosened, and the bound
-            with it, where the mesh would exceed `MAX_MESH_SIZE`.
+        epsilon_error: approximate excess of the bound over the exact epsilon. It is larger if the mesh
+            would exceed `MAX_MESH_SIZE`.
 
     Raises:
         CalibrationError: the accountant failed numerically.
     """
     remove, add = (PrivacyLoss(noise_multiplier, sampling_rate, each) for each in DIRECTIONS)
     bound = directed_epsilon(remove, steps, delta, epsilon_error)
-    # Adding is mostly the lesser by more than a coarse bound costs.
+    # In most cases adding has a much smaller epsilon, and a coarse bound shows this.
     if directed_epsilon(add, steps, delta, 10 * epsilon_error) <= bound:
         return bound
     return max(bound, directed_epsilon(add, steps, delta, epsilon_error))
 
 
 def smallest_delta(steps: int) -> float:
-    """Return the smallest delta for which the accountants resolve a sum of this many steps.
+    """Return the smallest delta that both accountants resolve for this number of steps.
 
-    The second accountant, privacy loss distributions without a tilt, sets it.
+    The second accountant, privacy loss distributions without a tilt, sets the limit.
     """
     return max(1e-12, 1e-14 * steps)
 
@@ -89,15 +89,15 @@ def mesh_width(
     epsilon_error: float,
     epsilon: float = math.inf,
 ) -> float:
-    """Return a mesh width on which "connect the dots" raises epsilon by about this much.
+    """Return a mesh width on which "connect the dots" raises epsilon by about ``epsilon_error``.
 
     Args:
         noise_multiplier: sigma.
         sampling_rate: q.
         steps: T.
         delta: of the guarantee.
-        epsilon_error: by how much epsilon may rise.
-        epsilon: about the one that is looked for.
+        epsilon_error: allowed increase of epsilon.
+        epsilon: its approximate value.
     """
     loss = PrivacyLoss(noise_multiplier, sampling_rate, "remove")
     width = _mesh_width(loss, steps, _chernoff_tilt(loss, steps, delta), epsilon_error)
@@ -111,20 +111,20 @@ def directed_epsilon(loss: PrivacyLoss, steps: int, delta: float, epsilon_error:
         loss: of one step, in that direction.
         steps: T.
         delta: of the guarantee.
-        epsilon_error: by how much rounding may raise epsilon.
+        epsilon_error: allowed increase of epsilon by splitting losses.
 
     Raises:
         CalibrationError: the accountant failed numerically.
     """
-    # Any tilt gives a valid bound. Chernoff's tells where to look first; the tilt whose sum lies around
-    # epsilon itself loses least by rounding.
+    # Every tilt gives a valid bound. Start with Chernoff's tilt; a tilt that centres the sum at epsilon
+    # gives the smallest error.
     t = _chernoff_tilt(loss, steps, delta)
     bound = _tilted_bound(loss, steps, delta, t, 10 * epsilon_error)
-    # Below 0 nothing has to be finer: delta covers any epsilon.
+    # A bound of 0 or less needs no finer mesh: delta alone is enough.
     while 0 < bound < math.inf:
         t, width = _tilt_around(loss, steps, bound), _FINEST * bound
         finer = min(bound, _tilted_bound(loss, steps, delta, t, epsilon_error, width))
-        # The mesh was as fine as for this epsilon, nearly: else it has to be finer for it.
+        # The mesh width fits the old bound. Repeat with a finer mesh if the new bound is far smaller.
         if finer > bound / 2:
             return finer
         bound = finer
@@ -156,7 +156,7 @@ def _tilted_bound(
     tilted = np.exp(exponent - total)
     mean = float(tilted @ losses)
     deviation = math.sqrt(steps * float(tilted @ (losses - mean) ** 2))
-    # Chernoff: the tilted sum lies below `start`, or above `end`, with probability _OUTSIDE at most.
+    # Chernoff: the tilted sum lies below `start` with probability at most _OUTSIDE, and likewise above `end`.
     steepest = 1.5 * math.sqrt(-2 * math.log(_OUTSIDE)) / deviation
     orders = np.geomspace(min(1 / (losses[-1] - losses[0]), steepest), steepest, 12)
 
@@ -174,37 +174,37 @@ def _tilted_bound(
     spectrum = scipy.fft.rfft(np.bincount(places, tilted, minlength=size)) ** steps
     composed = np.roll(scipy.fft.irfft(spectrum, size), -(start % size)).clip(min=0)
     sums = width * (start + np.arange(size))
-    # Further down, the tilt would overflow; no epsilon is looked for there.
+    # Skip sums far below the centre, where the tilt would overflow: epsilon is not there.
     seen = t * (sums - centre) > -_LARGEST_EXPONENT
     sums, composed = sums[seen], composed[seen]
-    # In units of exp(unit): the probabilities of the sums under one neighbour, and under the other.
+    # Probabilities of the sums under one neighbour and under the other, in units of exp(unit).
     unit = steps * total - t * centre
     tilt = np.exp(-t * (sums - centre))
     ratios = np.exp((sums - centre).clip(max=_LARGEST_EXPONENT))
     here = composed * tilt
     here_above, there_above = (np.flip(np.flip(each).cumsum()) for each in (here, here / ratios))
-    # What lies above the window: its tilted probability is _OUTSIDE, and the tilt falls from there.
+    # Sums above the window have a tilted probability of at most _OUTSIDE, times at most the last tilt.
     rounding = _ROUNDING_PER_STEP * steps + _ROUNDING_PER_TRANSFORM
     allowed = (
         (delta - beyond) * math.exp(min(-unit, _LARGEST_EXPONENT))
         - _OUTSIDE * tilt[-1]
         - rounding * tilt
     )
-    # delta(epsilon) = here_above - exp(epsilon - centre) there_above falls; it is met in the first of the
-    # cells (sums[i - 1], sums[i]] at whose upper end it is.
+    # delta(epsilon) = here_above - exp(epsilon - centre) there_above falls with epsilon. Find the first cell
+    # (sums[i - 1], sums[i]] with an upper end at which delta(epsilon) is allowed.
     meets = here_above - ratios * there_above <= np.append(allowed[0], allowed[:-1])
     (found,) = np.nonzero(meets)
     if not len(found):
         return math.inf
     index = max(int(found[0]), 1)
     ratio = (here_above[index] - allowed[index - 1]) / there_above[index]
-    if not ratio > 0:  # met at the start of the window already
+    if not ratio > 0:  # allowed at the start of the window already
         return float(sums[index - 1])
     return float(max(sums[index - 1], centre + math.log(ratio)))
 
 
 def _chernoff_tilt(loss: PrivacyLoss, steps: int, delta: float) -> float:
-    """Return the t at which Chernoff's bound on the tail above the tilted mean is delta."""
+    """Return the t for which Chernoff's bound on the tail above the tilted mean is delta."""
 
     def excess(t: float) -> float:
         cumulant, mean = _moments(loss, steps, t)
@@ -214,17 +214,17 @@ def _chernoff_tilt(loss: PrivacyLoss, steps: int, delta: float) -> float:
 
 
 def _tilt_around(loss: PrivacyLoss, steps: int, epsilon: float) -> float:
-    """Return the t >= 0 at which the tilted sum has this mean, or 0 where its mean is larger anyway."""
+    """Return the t >= 0 for which the tilted sum has the mean epsilon; 0 if the mean is always larger."""
     return _falling_root(loss, steps, lambda t: epsilon - _moments(loss, steps, t)[1])
 
 
 def _falling_root(loss: PrivacyLoss, steps: int, excess: Callable[[float], float]) -> float:
-    """Return about where a function of the tilt falls to 0, or the largest tilt if it does not."""
+    """Return the approximate root of a falling function of the tilt, or the largest tilt if there is none."""
     if excess(0.0) <= 0:
         return 0.0
     weights, losses, _ = _tilted_nodes(loss, 0.0)
     deviation = math.sqrt(steps * float(weights @ (losses - weights @ losses) ** 2))
-    largest = 1e3 * min(loss.sigma, 2 * loss.sigma**2)  # beyond, quadratures would be long
+    largest = 1e3 * min(loss.sigma, 2 * loss.sigma**2)  # larger tilts would need long quadratures
     low, high = 0.0, min(1 / deviation, largest)
     while excess(high) > 0:
         if high >= largest:
@@ -249,10 +249,10 @@ def _tilted_nodes(loss: PrivacyLoss, t: float) -> tuple[Floats, Floats, float]:
 
 
 def _mesh_width(loss: PrivacyLoss, steps: int, t: float, epsilon_error: float) -> float:
-    """Return a mesh width on which splitting losses raises epsilon by about as much as asked.
+    """Return a mesh width on which splitting losses raises epsilon by about ``epsilon_error``.
 
-    A loss at a share u of its cell adds u (1 - u) h^2 to the second moment, and so t (t + 1) / 2 times
-    that to the cumulant.
+    A loss at a share u of its cell adds u (1 - u) h^2 to the second moment, and t (t + 1) / 2 times this
+    to the cumulant.
     """
     weights, losses, _ = _tilted_nodes(loss, t)
 
@@ -261,19 +261,19 @@ def _mesh_width(loss: PrivacyLoss, steps: int, t: float, epsilon_error: float) -
         return steps * (t + 1) / 2 * width**2 * float(weights @ (share * (1 - share)))
 
     width = math.sqrt(8 * epsilon_error / (steps * (t + 1)))
-    # Few losses are far from 0 where the sampling rate is small, and those near 0 are hardly moved.
+    # At a small sampling rate most losses are near 0, and splitting hardly moves them: use wider cells.
     while error(1.25 * width) <= epsilon_error and 1.25 * width * (t + 1) < 0.25:
         width *= 1.25
     return width
 
 
 def _discretised(loss: PrivacyLoss, low: float, high: float, width: float) -> tuple[int, Floats]:
-    """Split the losses of a step between the points of a mesh, keeping both neighbours' probabilities.
+    """Split the losses of a step between the points of a mesh, and keep both neighbours' probabilities.
 
-    Losses below `low` are raised to it. Those above `high` are left out.
+    Losses below `low` are raised to `low`. Losses above `high` are left out.
 
     Returns:
-        The index of the first point, and the probabilities of it and of those after it.
+        The index of the first point, and the probabilities of all points from it on.
     """
     first, last = math.floor(low / width), math.ceil(high / width)
     least, most = loss.support(0.0)
@@ -289,7 +289,7 @@ def _discretised(loss: PrivacyLoss, low: float, high: float, width: float) -> tu
     kept = losses < last * width
     losses, probability = losses[kept].clip(min=first * width), probability[kept]
     place = np.floor(losses / width).astype(np.int64).clip(min=first)
-    # exp(-loss) is the same mixture of the two points' exp(-loss), too.
+    # The shares of the two points also keep the mean of exp(-loss).
     upper = (np.expm1(place * width - losses) / math.expm1(-width)).clip(0, 1)
     size = last - first + 2
     mass = np.bincount(place - first, probability * (1 - upper), minlength=size)

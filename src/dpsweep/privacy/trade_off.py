@@ -1,18 +1,18 @@
 """Trade-off curves of training: the best attacker's error rates on one person.
 
-An attacker sees everything that training released, and knows everything else but its randomness. They
-decide whether a group of records (all of one person, say) was in the training set. Their false positive
-rate is the share of absent groups that they take for present, their true positive rate the share of
-present groups that they recognise. Each (epsilon, delta) that a mechanism has bounds every attacker
+An attacker sees everything that training released, and knows everything else except its randomness. They
+decide whether a group of records (for example, all of one person) was in the training set. Their false
+positive rate is the share of absent groups that they take for present. Their true positive rate is the
+share of present groups that they recognise. Each (epsilon, delta) of a mechanism bounds every attacker
 (Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy"):
 
     TPR <= exp(epsilon) FPR + delta,   1 - FPR <= exp(epsilon) (1 - TPR) + delta,
 
-and all of them together, its privacy profile, are the best attacker's curve (Dong, Roth and Su 2022,
-"Gaussian Differential Privacy"). Curves here come from the privacy loss of the mechanism itself. They
-are upper bounds: privacy loss is discretised to the pessimistic side, and of the profile finitely many
-epsilons are taken, each of which holds. Both directions are bounded, an attacker who looks for records
-that are there and one who looks for records that are not.
+All these pairs together, its privacy profile, give the best attacker's curve (Dong, Roth and Su 2022,
+"Gaussian Differential Privacy"). Curves here come from the privacy loss of the mechanism. They are upper
+bounds: privacy loss is discretised pessimistically, and the profile is evaluated at finitely many
+epsilons, each with a valid bound. Both directions are bounded: an attacker who searches for present
+records, and one who searches for absent records.
 """
 
 from dataclasses import dataclass
@@ -39,14 +39,14 @@ FALSE_POSITIVE_RATES = (0.001, 0.01, 0.05)
 GROUPS = (1, 2, 5, 10)
 """Numbers of records that one person may have."""
 
-# Beyond 25 what a guarantee adds to certainty is below 10^-10.
+# Epsilons above 25 change the rates by less than 10^-10.
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 2000), np.linspace(1, 25, 2401)[1:]])
-# For groups; it moves the rates by a few thousandths of themselves at most, upwards.
+# A coarser mesh for groups. It raises the rates by at most a few thousandths of their values.
 _GROUP_INTERVAL = 4
 
 
 class TradeOff(Protocol):
-    """The best attacker's true positive rate at every false positive rate, or more."""
+    """An upper bound on the best attacker's true positive rate at every false positive rate."""
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Return the largest true positive rate, in [0, 1].
@@ -56,7 +56,7 @@ class TradeOff(Protocol):
         """
 
     def false_positive_rate(self, true_positive_rate: float) -> float:
-        """Return the least false positive rate at which a true positive rate may be had, in [0, 1].
+        """Return the least false positive rate that allows a true positive rate, in [0, 1].
 
         Args:
             true_positive_rate: in [0, 1].
@@ -98,12 +98,12 @@ class GaussianTradeOff:
 
 @dataclass(frozen=True)
 class GuaranteedTradeOff:
-    """The trade-off curve that some (epsilon, delta) leave to the best attacker.
+    """The best attacker's trade-off curve under several (epsilon, delta).
 
     Attributes:
         epsilons: at least 0, shape (n,).
-        removing: a delta for each of them when records are removed, shape (n,).
-        adding: the same when they are added, shape (n,).
+        removing: delta for each epsilon when records are removed, shape (n,).
+        adding: delta for each epsilon when records are added, shape (n,).
     """
 
     epsilons: Floats
@@ -126,7 +126,7 @@ class GuaranteedTradeOff:
         return min(1.0, float(np.min(bounds)))
 
     def false_positive_rate(self, true_positive_rate: float) -> float:
-        """See `TradeOff`; of the concave curve above those of both directions."""
+        """See `TradeOff`; from the concave curve above the curves of both directions."""
         delta, factor = self._larger, np.exp(np.minimum(self.epsilons, 700))
         bounds = (
             (true_positive_rate - delta) / factor,
@@ -145,9 +145,9 @@ class GuaranteedTradeOff:
         return min(1.0, float(np.min((1 - gone + 2 * delta * gone) / (1 + gone))))
 
     def of_group(self, records: int) -> "GuaranteedTradeOff":
-        """Return what these guarantees for one record leave for several (group privacy).
+        """Return the curve for a group of records if this curve is for one record (group privacy).
 
-        From (epsilon, delta) for one follows (k epsilon, delta (1 + ... + exp((k - 1) epsilon))) for k.
+        (epsilon, delta) for one implies (k epsilon, delta (1 + ... + exp((k - 1) epsilon))) for k records.
         """
         factor = np.exp(np.minimum(np.outer(np.arange(records), self.epsilons), 700)).sum(axis=0)
         deltas = (np.minimum(1, factor * each) for each in (self.removing, self.adding))
@@ -155,7 +155,7 @@ class GuaranteedTradeOff:
 
 
 def guarantee_trade_off(epsilon: float, delta: float, records: int = 1) -> GuaranteedTradeOff:
-    """Return what (epsilon, delta) alone leaves to the best attacker of any such mechanism.
+    """Return the best attacker's curve for any mechanism with (epsilon, delta).
 
     >>> f"{guarantee_trade_off(epsilon=1.0, delta=1e-5).true_positive_rate(0.01):.4f}"
     '0.0272'
@@ -177,17 +177,17 @@ def claimed_gaussian(epsilon: float, delta: float, records: int = 1) -> Gaussian
         records: size of the group.
 
     Raises:
-        CalibrationError: floating point cannot resolve the target.
+        CalibrationError: the target is too extreme for floating point.
     """
     return GaussianTradeOff(records / gaussian_noise_multiplier(epsilon, delta))
 
 
 def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
-    """Return the curve of training with some noise; see `mechanism_trade_off`.
+    """Return the curve of training with calibrated noise; see `mechanism_trade_off`.
 
     Args:
         noise: of training with privacy.
-        records: size of the group, all of it in the training set or nothing.
+        records: size of the group; all of its records are in the training set, or none.
     """
     return mechanism_trade_off(
         noise.epsilon,
@@ -208,25 +208,25 @@ def mechanism_trade_off(
     steps: int,
     records: int = 1,
 ) -> TradeOff:
-    """Return the curve of training: what an attacker reaches, whatever is claimed.
+    """Return the curve of training with a noise multiplier; the claimed epsilon does not matter.
 
-    The full batch has the closed form of a Gaussian mechanism. Other batches have the pessimistic
+    The full batch has the closed form of a Gaussian mechanism. Other batches use the pessimistic
     privacy loss distribution of their sampled steps.
 
     >>> f"{mechanism_trade_off(1.0, 4.0, 100, 100, steps=16).true_positive_rate(0.01):.4f}"
     '0.0924'
 
     Args:
-        epsilon: about what one record has: the mesh of the distribution goes with it, and nothing else.
+        epsilon: approximate epsilon of one record; it sets only the mesh of the distribution.
         noise_multiplier: sigma.
         train_size: N.
         batch_size: B.
         steps: T.
-        records: size of the group, all of it in the training set or nothing.
+        records: size of the group; all of its records are in the training set, or none.
     """
     if batch_size == train_size:
         return GaussianTradeOff(records * steps**0.5 / noise_multiplier)
-    # A group has about k times the privacy loss of one record.
+    # A group of k records has about k times the privacy loss of one record.
     interval = pld_interval(records * epsilon, steps)
     interval *= 1 if records == 1 else _GROUP_INTERVAL
     rate = batch_size / train_size
@@ -243,9 +243,9 @@ def _deltas_of_both_directions(loss: PrivacyLossDistribution) -> tuple[Floats, F
 
 
 def tuned_trade_off(noise: TuningNoise) -> GuaranteedTradeOff:
-    """Return what is known of the best of a random number of trials.
+    """Return a bound on the curve for the best of a random number of trials.
 
-    Its privacy loss is not known. But the bound of `dpsweep.privacy.tuning` holds at every epsilon:
+    Its privacy loss is unknown. But the bound of `dpsweep.privacy.tuning` holds at every epsilon:
     (e + (shape + 1) second_epsilon, mean delta(e)) for every e >= 0, where delta(e) is the profile of
     the trials and their score.
     """
@@ -259,12 +259,12 @@ def tuned_trade_off(noise: TuningNoise) -> GuaranteedTradeOff:
 
 @checked_dataclass(frozen=True)
 class Attack:
-    """The most that any attacker reaches on a group of records.
+    """The rates of the best attacker on a group of records.
 
     Attributes:
         records: size of the group.
         false_positive_rates: shares of absent groups that are taken for present.
-        true_positive_rates: at each of these, the largest share of present groups that are recognised.
+        true_positive_rates: the largest share of recognised present groups at each false positive rate.
         advantage: the largest difference of both rates over all false positive rates.
     """
 
@@ -282,7 +282,7 @@ def best_attack(curve: TradeOff, records: int) -> Attack:
     (['0.0024', '0.0198', '0.0843'], '0.107')
 
     Args:
-        curve: of this group.
+        curve: for this group.
         records: size of the group.
     """
     rates = list(FALSE_POSITIVE_RATES)
@@ -292,14 +292,14 @@ def best_attack(curve: TradeOff, records: int) -> Attack:
 
 
 def attacks_on_training(noise: Calibration) -> list[Attack]:
-    """Return the best attacks on training with some noise, one for each size of a group."""
+    """Return the best attack on training for each group size."""
     return [best_attack(training_trade_off(noise, each), each) for each in GROUPS]
 
 
 def attacks_on_tuning(noise: TuningNoise) -> list[Attack]:
-    """Return bounds on the best attacks on accounted tuning, one for each size of a group.
+    """Return a bound on the best attack on accounted tuning for each group size.
 
-    Those on several records follow by group privacy, which is coarse.
+    Bounds for several records follow by group privacy, which is coarse.
     """
     alone = tuned_trade_off(noise)
     return [best_attack(alone.of_group(each), each) for each in GROUPS]

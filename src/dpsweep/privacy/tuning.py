@@ -2,9 +2,9 @@
 
 Mechanism: draw K from a truncated negative binomial distribution, run the base mechanism K times
 (each run draws its own setting from a fixed public distribution, trains, and returns a score),
-and release the run with the highest score, nothing else. The idea is that of Papernot and
-Steinke (2022, "Hyperparameter Tuning with Renyi Differential Privacy"); the bound below works on
-privacy profiles, as that of Koskela, Redberg and Wang (2024) does.
+and release only the run with the highest score. Papernot and Steinke (2022, "Hyperparameter Tuning
+with Renyi Differential Privacy") proposed it. The bound below uses privacy profiles, like the bound
+of Koskela, Redberg and Wang (2024).
 
 Let delta_Q be the privacy profile of the base mechanism, m = E[K], eta the shape and gamma the
 parameter of K. For any e1 >= 0 and any e2 >= 0 with
@@ -14,9 +14,9 @@ parameter of K. For any e1 >= 0 and any e2 >= 0 with
 the selection is (e1 + (eta + 1) e2, m delta_Q(e1))-private.
 
 Proof. Let P and Q be the base mechanism on two neighbours, s a score, and P(>s) the probability of
-a higher one. The selected run has density p f'(1 - P(>s)), where f is the generating function of K
-and f'(x) is proportional to (1 - (1 - gamma) x)^-(eta + 1), at most f'(1) = m. From P's and Q's
-profile, Q(>s) <= exp(e2) P(>s) + delta_Q(e2), and with (1)
+a higher score. The selected run has density p f'(1 - P(>s)), where f is the generating function of K
+and f'(x) is proportional to (1 - (1 - gamma) x)^-(eta + 1), at most f'(1) = m. From the profile of P
+and Q, Q(>s) <= exp(e2) P(>s) + delta_Q(e2), and with (1)
 
     gamma + (1 - gamma) Q(>s) <= exp(e2) (gamma + (1 - gamma) P(>s)),
 
@@ -35,7 +35,7 @@ from dpsweep.base.numbers import real
 from dpsweep.privacy.record import CalibrationError
 
 Profile = Callable[[float], float]
-"""From epsilon >= 0 to the smallest delta, the larger of both directions; it does not rise."""
+"""A non-increasing function from epsilon >= 0 to the smallest delta, the larger of both directions."""
 
 _LARGEST_EPSILON = 1e4
 
@@ -63,7 +63,8 @@ def gamma_of_mean(mean: float, shape: float) -> float:
     def excess(log_gamma: float) -> float:
         return math.log(_mean(math.exp(log_gamma), shape) / mean)
 
-    # The mean falls from infinity at 0 to 1 at 1; for shapes near -1 or very large ones, beyond these ends.
+    # The mean falls from infinity at gamma = 0 to 1 at gamma = 1. For shapes near -1 or very large shapes,
+    # the solution lies outside these ends.
     lowest, highest = -500.0, -1e-9
     if not excess(lowest) > 0 > excess(highest):
         raise CalibrationError(
@@ -113,7 +114,7 @@ def draw_trial_count(mean: float, shape: float, random: np.random.Generator) -> 
 
 
 def largest_profile(profiles: Sequence[Profile]) -> Profile:
-    """Return the pointwise largest profile: that of a random choice among settings, at most."""
+    """Return the pointwise largest profile, a bound for a random choice among settings."""
     return lambda epsilon: max(profile(epsilon) for profile in profiles)
 
 
@@ -127,19 +128,18 @@ def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> 
         shape: eta of the distribution of K, above -1.
 
     Raises:
-        CalibrationError: a number is out of range, or the profile never gets below ``delta / mean``.
+        CalibrationError: a number is out of range, or the profile never falls to ``delta / mean``.
     """
     real("delta", delta, CalibrationError)
     if not 0 < delta < 1:
         raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
     gamma = gamma_of_mean(mean, shape)
     first = _smallest(lambda epsilon: profile(epsilon) <= delta / mean, f"delta / {mean}")
-
     return first + (shape + 1) * second_epsilon(profile, gamma)
 
 
 def second_delta(epsilon: float, gamma: float) -> float:
-    """Return the largest delta that condition (1) admits at an epsilon."""
+    """Return the largest delta that satisfies condition (1) at an epsilon."""
     return gamma * math.expm1(epsilon) / (1 - gamma)
 
 
@@ -151,14 +151,14 @@ def second_epsilon(profile: Profile, gamma: float) -> float:
     """
 
     def admissible(epsilon: float) -> bool:
-        # Beyond 700 exp overflows, and no profile is that large.
+        # Above 700, exp overflows, and every profile is smaller.
         return epsilon > 700 or profile(epsilon) <= second_delta(epsilon, gamma)
 
     return _smallest(admissible, "condition (1)")
 
 
 def _smallest(holds: Callable[[float], bool], what: str) -> float:
-    """Return the smallest epsilon for which a condition holds, from above, to 1e-9 of its value."""
+    """Return the smallest epsilon for which a condition holds, rounded up by at most 1e-9 of its value."""
     if holds(0.0):
         return 0.0
     low, high = 0.0, 1e-3

@@ -1,14 +1,14 @@
 """Noise for accounted tuning: from a total (epsilon, delta) to the noise of every candidate.
 
-The bound of `dpsweep.privacy.tuning` asks two things of the base mechanism, which trains a candidate
-and scores it. It must be
+The bound of `dpsweep.privacy.tuning` sets two conditions on the base mechanism, which trains and scores a
+candidate. It must be
 
     (first_epsilon, delta / mean)-private, and
     (second_epsilon, gamma (exp(second_epsilon) - 1) / (1 - gamma))-private,
 
-and the selection is then (first_epsilon + (shape + 1) second_epsilon, delta)-private. Both are asked
-of every (N, B, T) among the candidates, and of the score, which is one Gaussian mechanism of
-sensitivity 1 on examples that training does not see.
+Then the selection is (first_epsilon + (shape + 1) second_epsilon, delta)-private. Every (N, B, T) of
+the candidates must satisfy both conditions. So must the score, which is one Gaussian mechanism of
+sensitivity 1 on examples that are not in the training set.
 """
 
 import math
@@ -39,9 +39,9 @@ from dpsweep.privacy.tuning import (
     total_epsilon,
 )
 
-# The total lies in [1 - SLACK, 1] times what is asked for.
+# The total lies in [1 - SLACK, 1] times the target.
 SLACK = 2e-3
-# Epsilon at a large delta by PLD is exceeded by what its certificate costs.
+# The certified epsilon at a large delta exceeds the epsilon by PLD by less than this share.
 _MARGIN = 2 * CERTIFICATE_ERROR
 
 Schedule = tuple[int, int, int]
@@ -50,16 +50,16 @@ Schedule = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TuningNoise:
-    """The noise of accounted tuning, and what is proven of it.
+    """The noise of accounted tuning, and its certified epsilons.
 
     Attributes:
-        epsilon: the total that was asked for.
+        epsilon: target for the total.
         delta: of the total guarantee.
         mean_trials: expected number of trials.
-        shape: eta of their distribution.
-        gamma: their parameter.
-        first_epsilon: each candidate is certified for it at ``delta / mean_trials``.
-        second_epsilon: each candidate is certified for it at ``second_delta``.
+        shape: eta of the distribution of the number of trials.
+        gamma: parameter of this distribution.
+        first_epsilon: certified for each candidate at ``delta / mean_trials``.
+        second_epsilon: certified for each candidate at ``second_delta``.
         second_delta: gamma (exp(second_epsilon) - 1) / (1 - gamma).
         score_noise: standard deviation of the noise on the number of right answers.
         noise: the calibration of each (N, B, T), certified for ``first_epsilon``.
@@ -78,11 +78,11 @@ class TuningNoise:
 
     @property
     def total_epsilon(self) -> float:
-        """The epsilon that is proven for the selection, at most ``epsilon``."""
+        """Proven epsilon of the selection, at most ``epsilon``."""
         return self.first_epsilon + (self.shape + 1) * self.second_epsilon
 
     def calibration(self, batch_size: int, steps: int) -> Calibration:
-        """The noise of the candidates with these B and T."""
+        """Return the noise of the candidates with this B and T."""
         (found,) = (
             each for each in self.noise if (each.batch_size, each.steps) == (batch_size, steps)
         )
@@ -92,14 +92,14 @@ class TuningNoise:
 def calibrate_tuning(
     epsilon: float, delta: float, mean: float, shape: float, schedules: Sequence[Schedule]
 ) -> TuningNoise:
-    """Return the least noise for which the best of a random number of trials is private.
+    """Return the least noise for which the choice of the best trial meets a total (epsilon, delta).
 
     Args:
         epsilon: of the selection, positive and finite.
         delta: of the selection, in (0, 1).
         mean: expected number of trials, above 1.
         shape: of their distribution, above -1.
-        schedules: (N, B, T) of the candidates; repeats count once.
+        schedules: (N, B, T) of the candidates; duplicates are ignored.
 
     Raises:
         CalibrationError: a number is out of range, no base mechanism meets the total, or two
@@ -114,9 +114,8 @@ def calibrate_tuning(
         )
     gamma = gamma_of_mean(mean, shape)
     distinct = list(dict.fromkeys(schedules))
-    allowance = (
-        0.0  # where epsilon is small at a large delta, PRV proves a little less than PLD finds
-    )
+    # For a small epsilon at a large delta, PRV proves a slightly larger epsilon than PLD finds.
+    allowance = 0.0
     try:
         first = _gaussian_base(epsilon, delta, mean, shape)
         for _ in range(20):
@@ -159,11 +158,11 @@ def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
     """Run both accountants at the noise multipliers of accounted tuning, for both conditions.
 
     Args:
-        noise: its total, delta, mean, shape, both epsilons, and the (N, B, T) and noise multiplier of
-            each calibration are read.
+        noise: only its total, delta, mean, shape, both epsilons, and the (N, B, T) and noise multiplier
+            of each calibration are used.
 
     Returns:
-        What `calibrate_tuning` writes of such noise.
+        The noise with new results, the same as those of `calibrate_tuning`.
 
     Raises:
         CalibrationError: a number is out of range, a condition does not hold, or the accountants
@@ -197,7 +196,7 @@ def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
 
 
 def _score_noise(first: float, first_delta: float, second: float, second_delta: float) -> float:
-    """Return the standard deviation with which a score meets both conditions."""
+    """Return the standard deviation of the noise with which a score satisfies both conditions."""
     return max(
         gaussian_noise_multiplier(first, first_delta),
         gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
@@ -205,7 +204,7 @@ def _score_noise(first: float, first_delta: float, second: float, second_delta: 
 
 
 def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> float:
-    """Return first_epsilon if the base were one Gaussian mechanism: a start for the search."""
+    """Return first_epsilon for a base of one Gaussian mechanism, to start the search."""
 
     def total(first: float) -> float:
         sigma = gaussian_noise_multiplier(first, delta / mean)
@@ -229,7 +228,7 @@ def gaussian_profile(noise_multiplier: float, steps: int = 1) -> Profile:
 def training_profile(noise: Calibration) -> Profile:
     """Return the privacy profile of training, by PLD, or in closed form for the full batch.
 
-    The last ones are kept: a tuned release asks for each of them several times.
+    Profiles are cached because a tuned release uses each of them several times.
     """
     if noise.batch_size == noise.train_size:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
@@ -239,7 +238,7 @@ def training_profile(noise: Calibration) -> Profile:
 
 
 def certify_second(noise: Calibration, epsilon: float, delta: float) -> float:
-    """Return the certified epsilon of training at a large delta: PRV, or the closed form.
+    """Return the certified epsilon of training at a large delta, by PRV or in closed form.
 
     Raises:
         CalibrationError: it exceeds ``epsilon``.
@@ -255,10 +254,10 @@ def certify_second(noise: Calibration, epsilon: float, delta: float) -> float:
 
 
 def _second_by_prv(noise: Calibration, epsilon: float, delta: float) -> float:
-    """Return what PRV or the closed form proves at a large delta; ``epsilon`` is about as large."""
+    """Return the epsilon proven at a large delta by PRV or in closed form; ``epsilon`` is a guess."""
     if delta >= 1:
-        return 0.0  # anything is (0, 1)-private
+        return 0.0  # every mechanism is (0, 1)-private
     rate, steps = noise.sampling_rate, noise.steps
     if rate < 1 and sampled_at_all(rate, steps) <= delta:
-        return 0.0  # the example is not even sampled more often
+        return 0.0  # the probability of sampling the example at all is at most delta
     return proven_epsilon(PrivacyTarget(epsilon, delta, rate, steps), noise.noise_multiplier)

@@ -2,11 +2,11 @@
 
 A release is one folder::
 
-    certificate.json     the guarantee, and every number that it rests on
-    model.safetensors    the parameters that were trained privately
-    frozen.safetensors   all others, which depend on public data only
+    certificate.json     the guarantee, and every number that proves it
+    model.safetensors    the privately trained parameters
+    frozen.safetensors   all other parameters, which depend on public data only
     README.md            the model card, made from the certificate
-    tokenizer.json       of a network that reads text, as the library tokenizers reads it
+    tokenizer.json       for a network that reads text: its tokenizer, in the format of the library tokenizers
 """
 
 from dpsweep.base.errors import DpsweepError
@@ -20,9 +20,9 @@ TOKENIZER = "tokenizer.json"
 
 
 def binary_files(kind: KindName) -> list[str]:
-    """Return the files of a release whose checksums its certificate has."""
+    """Return the files of a release that have a checksum in its certificate."""
     return [TRAINED, FROZEN, *([TOKENIZER] if kind == "text" else [])]
 
 
 class ReleaseError(DpsweepError):
-    """A model that cannot be released, or a release that cannot be believed."""
+    """A model that cannot be released, or a release that does not verify."""

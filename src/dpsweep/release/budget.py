@@ -1,4 +1,4 @@
-"""The joint epsilon of the releases on some data, and what a study's budget leaves for the next one."""
+"""The joint epsilon of all releases on a dataset, and the rest of a study's budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from dpsweep.study.paths import Paths
 def refuse_beyond_budget(
     study: Study, release: Release, earlier: Sequence[ReleasedModel], noise: Calibration | None
 ) -> None:
-    """Refuse a release with which all on its data would have more than the study's budget.
+    """Refuse a release if all releases on its data would together exceed the study's budget.
 
     Args:
         study: the study; without a section ``budget`` nothing is refused.
-        release: the one more.
-        earlier: those before.
-        noise: of the one more; None where epsilon covers a choice among several trials.
+        release: the new release.
+        earlier: the earlier releases.
+        noise: of the new release; None if its epsilon covers a choice among several trials.
 
     Raises:
-        ReleaseError: they would.
+        ReleaseError: they would exceed it.
     """
     budget = study.budget
     if budget is None:
@@ -46,10 +46,10 @@ class Account:
     """All releases on the data of a study's section `release`.
 
     Attributes:
-        lines: oldest first.
+        lines: their ledger entries, oldest first.
         epsilon: of all together.
         delta: of all together.
-        left: epsilon that a next release may have at the study's delta under its budget, by basic
+        left: largest epsilon of a next release at the study's delta within its budget, by basic
             composition; None without a budget.
     """
 
@@ -60,7 +60,7 @@ class Account:
 
 
 def account(study: Study, paths: Paths) -> Account | None:
-    """Return what was released on the data of a study's section `release`; None without the section or data.
+    """Return the releases on the data of a study's section `release`; None without the section or data.
 
     Raises:
         ReleaseError: the ledger is damaged.
@@ -84,7 +84,7 @@ def account(study: Study, paths: Paths) -> Account | None:
 
 
 def _spent(models: Sequence[ReleasedModel], delta: float) -> float:
-    """Return the epsilon of some models at a delta of all together."""
+    """Return the joint epsilon of models at a joint delta."""
     if not models:
         return 0.0
     *earlier, last = models

@@ -1,4 +1,4 @@
-"""The model card of a release, made from its certificate and from nothing else."""
+"""The model card of a release, made only from its certificate."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.data.resize import Resize
-from dpsweep.privacy import words
+from dpsweep.privacy import plain_words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
 from dpsweep.release.untrusted import escaped
@@ -21,19 +21,19 @@ def model_card(certificate: Certificate) -> str:
         certificate,
         loading=loading_code(network),
         reading=reading_code(network),
-        meaning=words.paragraph(certificate.epsilon, certificate.delta, attacks),
-        attacks="\n".join(words.table(attacks)),
+        meaning=plain_words.paragraph(certificate.epsilon, certificate.delta, attacks),
+        attacks="\n".join(plain_words.table(attacks)),
     )
 
 
 def loading_code(network: Network) -> str:
-    """Return Python that loads the model where the files of the release are."""
+    """Return Python code that loads the model in the folder of the release."""
     arguments = "".join(f", {name}={value!r}" for name, value in network.arguments.items())
     return _written("loading.py", network, arguments=arguments).rstrip()
 
 
 def reading_code(network: Network) -> str:
-    """Return Python that prepares an input as those of the training were, and names its class."""
+    """Return Python code that prepares an input as in training, and prints its class."""
     images = {}
     if network.resize is not None:
         images = _of_images(network.resize, channels=len(network.mean))
@@ -51,28 +51,26 @@ def _of_images(resize: Resize, channels: int) -> dict[str, Any]:
 
 @cache
 def _templates() -> Environment:
-    """The templates of this folder, which are compiled once."""
+    """Return the environment of this folder's templates, which are compiled once."""
     environment = Environment(  # noqa: S701 (Markdown and Python)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
     environment.filters |= {"short": _short, "repr": repr, "text": _text}
+    environment.globals |= {
+        **{"CERTIFICATE": CERTIFICATE, "FROZEN": FROZEN},
+        **{"TOKENIZER": TOKENIZER, "TRAINED": TRAINED},
+    }
     return environment
 
 
 def _written(name: str, it: Certificate | Network, **more: Any) -> str:
     """Fill in a template of this folder."""
-    files = {
-        "CERTIFICATE": CERTIFICATE,
-        "FROZEN": FROZEN,
-        "TOKENIZER": TOKENIZER,
-        "TRAINED": TRAINED,
-    }
-    return _templates().get_template(f"{name}.j2").render(files, it=it, **more)
+    return _templates().get_template(f"{name}.j2").render(it=it, **more)
 
 
-# What Markdown, HTML inside of it, or the links of GitHub would read in another way than it stands there.
+# Characters with a meaning in Markdown, in HTML inside it, or in links of GitHub.
 _MARKS = str.maketrans(
     {mark: f"\\{mark}" for mark in "\\`*_[]|~#$"}
     | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
@@ -80,7 +78,7 @@ _MARKS = str.maketrans(
 
 
 def _text(free: str) -> str:
-    """Escape free text: it stays on its line, and is neither markup nor a link."""
+    """Escape free text so that it stays on one line and contains no markup and no link."""
     marked = escaped(free).translate(_MARKS)
     return marked.replace("://", "&#58;//").replace("www.", "www&#46;")
 

@@ -1,4 +1,4 @@
-"""The certificate of a release: what is guaranteed, and every number that it follows from."""
+"""The certificate of a release: the guarantee, and every number that proves it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
-"""All engines but opacus, whose norms may be too small by rounding."""
+"""All engines except opacus, because rounding may make its gradient norms too small."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -41,7 +41,7 @@ class _Part(BaseModel):
 
 
 def plain_method(method: Method) -> dict[str, Any]:
-    """Which parameters train, without a title and an engine."""
+    """Return a method as JSON, without its title and engine."""
     return method.model_dump(mode="json", exclude={"title", "engine"})
 
 
@@ -57,7 +57,7 @@ class Setting(_Part):
 
 
 class DataSplit(_Part):
-    """The training set and its part that was only scored on, drawn by a hash of the row's number."""
+    """The training set and its held-out part for scores, which is drawn by a hash of the row number."""
 
     examples: PositiveInt
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
@@ -65,12 +65,12 @@ class DataSplit(_Part):
 
     @property
     def train_size(self) -> int:
-        """N, the examples that train."""
+        """N, the number of examples in training."""
         return self.examples - self.held_out
 
 
 class Tuning(_Part):
-    """How the setting was chosen; the total epsilon covers it."""
+    """The accounted choice of the setting; the total epsilon covers it."""
 
     mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS)]
     shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
@@ -79,21 +79,21 @@ class Tuning(_Part):
     second_epsilon: Positive
     second_delta: Positive
     score_noise: Positive
-    """Standard deviation, in right answers on the held-out part."""
+    """Standard deviation of the noise on the number of right answers on the held-out part."""
     score: Annotated[float, Field(allow_inf_nan=False)]
-    """Of the winner, with noise."""
+    """Noisy score of the winner."""
     candidates: Annotated[list[Setting], Field(min_length=2)]
     noise: list[Calibration]
-    """Calibrations, one for each (B, T) of the candidates."""
+    """One calibration for each (B, T) of the candidates."""
 
     def tuning_noise(self, epsilon: float, delta: float) -> TuningNoise:
-        """The noise as it was calibrated, for a total epsilon and delta."""
+        """Return the calibrated noise for a total epsilon and delta."""
         shared = {name: each for name, each in self if name not in ("score", "candidates")}
         return TuningNoise(epsilon, delta, **shared)
 
 
 class PublicWeights(BaseModel):
-    """Where the public weights are from."""
+    """The origin of the public weights."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -107,50 +107,50 @@ class Network(_Part):
     architecture: str
     arguments: dict[ArgumentName, bool | int | float | str]
     backbone: Checksum
-    """SHA-256 of what determines the network before training: architecture, mean, std, tokenizer, weights."""
+    """SHA-256 of the network before training: its architecture, mean, std, tokenizer and weights."""
     weights: Checksum
-    """SHA-256 of the backbone's file of public weights, as dpsweep prepares it."""
+    """SHA-256 of the backbone's prepared file of public weights."""
     classes: Annotated[list[str], Field(min_length=2)]
     kind: KindName
     mean: list[float]
     std: list[PositiveFloat]
     shape: Annotated[list[PositiveInt], Field(min_length=1)]
-    """Of one stored input."""
+    """Shape of one stored input."""
     resize: Resize | None
-    """From an image of any size to what the network reads; None where it reads no images."""
+    """Transformation of images to the input size of the network; None if it reads no images."""
     tokenizer: TokenizerIdentity | None
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
-    """Linear layers of the head; LoRA leaves them alone."""
+    """Linear layers of the head, which LoRA does not adapt."""
     pretraining: PublicWeights
     trained_parameters: PositiveInt
     public_statistics: Annotated[NonNegativeInt, Field(exclude_if=lambda layers: not layers)] = 0
-    """Layers of batch normalisation; their statistics are public, and training left them as they were."""
+    """Number of batch normalisation layers; their statistics are public, and training did not change them."""
 
 
 class ReleasedModel(_Part):
-    """A model that was released, as the ledger of releases has it."""
+    """A released model in the ledger of releases."""
 
     certificate: Checksum
     """Fingerprint of its certificate."""
     epsilon: Positive
     delta: Probability
     noise: Calibration | None
-    """Its calibration; None where epsilon covers a choice among several trials."""
+    """Its calibration; None if epsilon covers a choice among several trials."""
 
 
 class Releases(_Part):
-    """The models that were released on data that may share examples with these, and this one."""
+    """This model and earlier released models on data that may share examples with its data."""
 
     earlier: list[ReleasedModel]
-    """Those before, oldest first, as far as the ledger goes."""
+    """Earlier models in the ledger, oldest first."""
     joint_epsilon: Positive
-    """Of all together, this one included."""
+    """Of all models together, including this one."""
     joint_delta: Positive
 
 
 class Certificate(_Part):
-    """The content of ``certificate.json``, its fingerprint aside."""
+    """The content of ``certificate.json`` without its fingerprint."""
 
     format: Literal[4] = 4
     title: str
@@ -161,42 +161,42 @@ class Certificate(_Part):
     adjacency: Literal["add or remove one example"] = "add or remove one example"
     unit: Literal["one training example"] = "one training example"
     certified_epsilon: Positive
-    """Proven with PRV, or for full batches in closed form; at most ``epsilon``."""
+    """Proven by PRV, or in closed form for full batches; at most ``epsilon``."""
     pld_epsilon: Positive
     """The same by privacy loss distributions."""
     attacks: Annotated[list[Attack], Field(min_length=1)]
-    """The most that any attacker can tell about the records of one person, by their number."""
+    """Bounds on the best attack on the records of one person, by the number of records."""
     setting: Setting
     step_rounding: Literal["round", "ceil"]
-    """How epochs became steps."""
+    """Rounding of the number of steps in the epochs."""
     automatic_clipping_gamma: Positive | None
-    """Of AUTO-S; None where no setting clips automatically."""
+    """Gamma of AUTO-S; None if no setting clips automatically."""
     optimizer: Annotated[
         Optimizer,
         BeforeValidator(lambda given: {"kind": given} if isinstance(given, str) else given),
         PlainSerializer(OptimizerSection.identity),
     ]
-    """How noised gradients became the model; with an ``average``, that is what is released."""
+    """The optimizer; with an ``average``, the averaged parameters are released."""
     precision: Precision
     engine: ReleaseEngine
     device: Literal["cpu", "cuda"]
     noise: Calibration
-    """The calibration of the model that is released."""
+    """The calibration of the released model."""
     split: DataSplit
     tuning: Tuning | None
     randomness: Literal["secret, drawn from the operating system and never stored"] = (
         "secret, drawn from the operating system and never stored"
     )
     earlier_sweeps: list[str]
-    """Sweeps that trained on these data and chose without an account; epsilon does not cover them."""
+    """Sweeps on these data without an account; epsilon does not cover choices made by them."""
     earlier_trials: NonNegativeInt
-    """Trials on these data in the study's store, of those sweeps and of others."""
+    """Number of trials on these data in the study's store, of these sweeps and of others."""
     releases: Releases
     test_accuracy: Annotated[float, Field(ge=0, le=1)]
     network: Network
     versions: dict[str, str]
     files: dict[str, Checksum]
-    """SHA-256 of the files of parameters, and of the tokenizer's."""
+    """SHA-256 of the files of parameters and of the tokenizer."""
 
 
 NOT_KNOWN: Mapping[str, str] = {
@@ -224,27 +224,28 @@ NOT_KNOWN: Mapping[str, str] = {
     "network.pretraining": "free text; the checksum of the weights says which they are",
     "versions": "free text",
 }
-"""The fields that verification cannot know, and why; a star stands for any place of a list.
+"""The fields that verification cannot check, and why; a star stands for every index of a list.
 
-A field stands for all that is in it. A change of any other field is found.
+A field includes everything inside it. Verification finds a change of any other field.
 """
 
 
 CHANGED_TOGETHER: Mapping[str, str] = {
-    "noise": "whether training added this noise, to batches of this size, in so many steps, for this "
-    "epsilon and delta, is not in the parameters; the audit measures the code",
-    "split": "how many examples there are is not in the folder; the study knows (--study)",
-    "tuning": "a tuned model can be presented as one of a fixed setting, and the other way round; the study "
-    "and the ledger know",
-    "releases": "earlier releases can be left out, reordered, or given a smaller epsilon; the ledger knows",
+    "noise": "the parameters do not show the noise, batch size and steps of their training, or its epsilon "
+    "and delta; the audit measures the code",
+    "split": "the number of examples is not in the folder; compare with the study (--study)",
+    "tuning": "a tuned model can be presented as one of a fixed setting, and the other way round; compare "
+    "with the study and the ledger",
+    "releases": "earlier releases can be left out, reordered, or given a smaller epsilon; compare with the "
+    "ledger",
     "network": "weights, mean, std, tokenizer and arguments of another function of the same shapes, such as "
-    "another number of attention heads; the backbone knows (--backbone)",
-    "files": "other numbers in parameters of the same shapes; of frozen ones the backbone knows, of trained "
-    "ones the ledger, which has the fingerprint of the certificate with their checksums",
+    "another number of attention heads; compare with the backbone (--backbone)",
+    "files": "other numbers in parameters of the same shapes; compare frozen ones with the backbone, and "
+    "trained ones with the ledger, which has the fingerprint of the certificate with their checksums",
 }
-"""The parts that an enemy who derives all else anew can change unseen, and who can check each.
+"""The parts that an attacker can change undetected by deriving the rest again, and how to check each part.
 
-Each name stands for a part of a certificate; docs/release.md has the table.
+Each key is a part of a certificate; docs/release.md has the table.
 """
 
 
@@ -258,12 +259,12 @@ def second_opinion(noise: Calibration, tuning: TuningNoise | None) -> float:
 
 
 def best_attacks(noise: Calibration, tuning: TuningNoise | None) -> list[Attack]:
-    """Return the best attacks on a release, from its privacy loss or from the bound of its tuning."""
+    """Return the best attacks on a release, from its privacy loss or from the bound on its tuning."""
     return attacks_on_training(noise) if tuning is None else attacks_on_tuning(tuning)
 
 
 def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float) -> Tuning:
-    """Write accounted tuning down."""
+    """Return the part of a certificate on accounted tuning."""
     shared = {name: each for name, each in vars(tuning).items() if name in Tuning.model_fields}
     return Tuning(**shared, score=score, candidates=candidates)
 
@@ -275,17 +276,17 @@ def joint_epsilon(
     delta: float,
     joint_delta: float,
 ) -> float:
-    """Return the epsilon of earlier models and one more at a delta of all together.
+    """Return the joint epsilon of earlier models and a new one, at a joint delta.
 
     Args:
-        earlier: those before.
-        noise: of the one more; None where epsilon covers a choice among several trials.
-        epsilon: of the one more.
-        delta: of the one more.
-        joint_delta: of all together.
+        earlier: the earlier models.
+        noise: of the new model; None if its epsilon covers a choice among several trials.
+        epsilon: of the new model.
+        delta: of the new model.
+        joint_delta: of all models together.
 
     Returns:
-        Infinity where guarantees without noise have larger deltas together.
+        The epsilon; infinity if the deltas of guarantees without noise sum to more than the joint delta.
     """
     if not earlier and delta <= joint_delta:
         return epsilon
@@ -303,16 +304,16 @@ def joint_epsilon(
 def released_together(
     earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
 ) -> Releases:
-    """Compose the models that were released before with one more.
+    """Return the earlier models with the joint epsilon and delta of these and a new one.
 
     Args:
-        earlier: those before.
-        noise: of the one more; None where epsilon covers a choice among several trials.
-        epsilon: of the one more.
-        delta: of the one more.
+        earlier: the earlier models.
+        noise: of the new model; None if its epsilon covers a choice among several trials.
+        epsilon: of the new model.
+        delta: of the new model.
 
     Raises:
-        CalibrationError: their deltas are 1 or more together, which promises nothing.
+        CalibrationError: the deltas sum to 1 or more, so there is no guarantee.
     """
     joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
     if joint_delta >= 1:

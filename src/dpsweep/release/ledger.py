@@ -1,14 +1,14 @@
 """The ledger of releases: a file that only grows, beside the results of a study.
 
-Each model that is released on the same data spends epsilon of its own, and the best of several shows
-more than any one of them. So each release adds a line, and names in its certificate those that were
-there before. Moving a release away changes nothing of that. Nothing stops somebody who deletes the
-ledger, or copies the data to where no ledger lies.
+Each released model on the same data spends its own epsilon, and the best of several models reveals more
+than a single one. So each release adds a line, and its certificate names the earlier releases. Moving a
+release away does not change its line. The ledger does not protect against users who delete it, or who
+copy the data to a place without a ledger.
 
-A line holds a checksum of the data, which is not private: keep the ledger to yourself.
+A line contains a checksum of the data, which is not private, so the ledger must not be published.
 
-A call writes its line, syncs it to the disk, and then moves its folder to where it belongs. So half a
-line, which a power cut leaves, is that of a call that made no model.
+A call writes its line, syncs it to the disk, and then moves its folder to the final place. So an
+incomplete line, after a power cut, belongs to a call that made no model.
 """
 
 import fcntl
@@ -41,23 +41,23 @@ class LedgerEntry(BaseModel):
     data: str
     """Checksum of the prepared dataset."""
     origins: Origins
-    """Where its examples come from."""
+    """Sources of its examples."""
     model: ReleasedModel
     day: str = ""
-    """On which it was made, in UTC; older lines have none."""
+    """Day of the release, in UTC; empty in older lines."""
     previous: str
-    """Fingerprint of the line before; empty in the first one."""
+    """Fingerprint of the previous line; empty in the first line."""
 
 
 class Ledger:
-    """The releases that were made so far, while nobody else adds one; see `open_ledger`.
+    """The releases so far; use `open_ledger` to add one.
 
     Args:
-        file: lines of JSON, each with a fingerprint of it. The last one may lack its end: a whole entry
-            without a line break counts, and half an entry does not.
+        file: lines of JSON, each with its fingerprint. The last line may be unfinished: a whole entry
+            without a line break counts, and an incomplete entry does not.
 
     Raises:
-        ReleaseError: a line was edited, damaged or taken out, or the file cannot be read.
+        ReleaseError: a line was edited, damaged or removed, or the file cannot be read.
     """
 
     def __init__(self, file: Path) -> None:
@@ -78,7 +78,7 @@ class Ledger:
             self._read(f"{file}: line {len(whole) + 1}", rest)
 
     def _read(self, where: str, content: bytes) -> None:
-        """Add the entries of a line: several, where an older version went on without a line break."""
+        """Add the entries of a line; older versions could write several entries on one line."""
         try:
             entries = list(_entries(content))
             for read in entries:
@@ -98,7 +98,7 @@ class Ledger:
             raise ReleaseError(f"{where}: damaged: {error}") from None
 
     def repair(self) -> None:
-        """End the last line; move half an entry to a file beside the ledger, so that nothing is lost."""
+        """End the last line with a line break, or move an incomplete entry to a file beside the ledger."""
         if self._needs_end:
             log.warning("%s: ended its last line", self._file)
             _append(self._file, b"\n")
@@ -114,24 +114,24 @@ class Ledger:
         self._needs_end, self._unfinished = False, b""
 
     def released(self, data: str, origins: Origins) -> list[ReleasedModel]:
-        """The models that were released on some data, oldest first.
+        """Return the released models on a dataset, oldest first.
 
         Args:
-            data: its checksum.
-            origins: where its examples come from; others that may hold the same examples count too.
+            data: checksum of the dataset.
+            origins: sources of its examples; models on other data that may share examples count too.
         """
         return [line.model for line in self.lines_of(data, origins)]
 
     def lines_of(self, data: str, origins: Origins) -> list[LedgerEntry]:
-        """The lines of these models; see `released`."""
+        """Return the ledger entries of these models; see `released`."""
         return _lines_of(self._lines, data, origins)
 
     def line_of(self, certificate: str) -> LedgerEntry | None:
-        """The line of a certificate, by its fingerprint."""
+        """Return the line of a certificate, by its fingerprint; None if there is none."""
         return next((each for each in self._lines if each.model.certificate == certificate), None)
 
     def before(self, line: LedgerEntry) -> list[ReleasedModel]:
-        """The models that were released, before one was, on data that may share examples with its."""
+        """Return the models released before an entry on data that may share examples with its data."""
         earlier = self._lines[: self._lines.index(line)]
         return [each.model for each in _lines_of(earlier, line.data, line.origins)]
 
@@ -157,7 +157,7 @@ def _append(file: Path, written: bytes) -> None:
 
 
 def _entries(content: bytes) -> Iterator[Any]:
-    """Parse what stands on a line, one JSON value after the other."""
+    """Yield the JSON values of a line."""
     text, place = content.decode("utf-8"), 0
     decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
     while place < len(text):
@@ -176,12 +176,12 @@ def _is_entry(content: bytes) -> bool:
 
 
 def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Iterator[str]:
-    """Compare a certificate with its line of a ledger, and with the lines before.
+    """Compare a certificate with its line of a ledger and with the earlier lines; yield the differences.
 
     Args:
-        certificate: as it was read.
+        certificate: the certificate.
         own: its fingerprint.
-        ledger: what was released where the model was made.
+        ledger: the ledger beside the study that made the model.
     """
     line = ledger.line_of(own)
     if line is None:
@@ -206,7 +206,7 @@ def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Itera
 
 @contextmanager
 def open_ledger(file: Path) -> Iterator[Ledger]:
-    """Read a ledger; until the end of this context other calls wait before they read it.
+    """Read a ledger and lock it against other calls until the end of this context.
 
     Raises:
         ReleaseError: see `Ledger`.
@@ -220,17 +220,17 @@ def open_ledger(file: Path) -> Iterator[Ledger]:
 
 
 def locked(path: Path, waiting: str) -> TextIO:
-    """Open a file for as long as this process alone may hold its lock; close it to let go.
+    """Open a file and take its exclusive lock; closing the file releases the lock.
 
-    A call waits until nobody else holds it, on any machine that shares the disk. A file that the one
-    who held it has removed is made anew.
+    A call waits for other processes that hold the lock, on any machine that shares the disk. If the
+    holder removes the file, it is created again.
 
     Args:
-        path: the file, which is made where it is missing.
-        waiting: what is logged while another one holds it.
+        path: the file; it is created if it is missing.
+        waiting: the message to log while another process holds the lock.
 
     Raises:
-        OSError: it cannot be written, or is no file.
+        OSError: the path cannot be written, or is not a file.
     """
     while True:
         require_file(path)

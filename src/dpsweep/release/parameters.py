@@ -1,4 +1,4 @@
-"""Which parameters of a network go into which file of a release, and under which names."""
+"""The files of parameters of a release, and the names of parameters in them."""
 
 import importlib
 import itertools
@@ -23,17 +23,17 @@ from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.untrusted import TYPES, Layout
 
-# transformers' networks lie inside of dpsweep's wrapper; a reader of the release has no wrapper.
+# Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.
 _WRAPPER = "network."
 
 
 def outer_name(name: str) -> str:
-    """The name of a parameter or layer that a reader of the release sees."""
+    """Return the name of a parameter or layer in the release."""
     return name.removeprefix(_WRAPPER)
 
 
 def head_layers(model: nn.Module) -> list[str]:
-    """The linear layers of a model's head, by the names that a reader of the release sees."""
+    """Return the linear layers of a model's head, by their names in the release."""
     head = find_head(model)
     return sorted(
         outer_name(name)
@@ -43,7 +43,7 @@ def head_layers(model: nn.Module) -> list[str]:
 
 
 def split_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split a model's state in trained and frozen parameters, by the names that a reader sees."""
+    """Split a model's state into trained and frozen parameters, by their names in the release."""
     own = trainable_parameters(model).keys()
     trained: dict[str, Tensor] = {}
     frozen: dict[str, Tensor] = {}
@@ -53,7 +53,7 @@ def split_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def stated(model: nn.Module) -> dict[str, Any]:
-    """Return the fields of a certificate's `Network` that a model decides."""
+    """Return the fields of a certificate's `Network` that follow from the model."""
     return {
         "head_layers": head_layers(model),
         "public_statistics": public_statistics(model),
@@ -62,7 +62,7 @@ def stated(model: nn.Module) -> dict[str, Any]:
 
 
 _COMPILER = "torch._dynamo"
-# Of a network, each a tensor: the largest have thousands.
+# Limit on the parameter tensors of a network; the largest networks have thousands.
 _MOST_TENSORS = 20_000
 _SAFETENSORS = {f"torch.{name}": each for each, name in TYPES.items()}
 _method: TypeAdapter[Method] = TypeAdapter(Method)
@@ -71,15 +71,15 @@ _method: TypeAdapter[Method] = TypeAdapter(Method)
 def outline(
     architecture: Architecture, method: Method, classes: int
 ) -> tuple[dict[str, Any], Layout, Layout]:
-    """Say what a network is made of, without its numbers, in a process of its own.
+    """Return the structure of a network without its numbers, computed in a limited process.
 
-    Arguments of a network may take any time and memory.
+    The limits are needed because some arguments of networks take very much time or memory.
 
     Returns:
-        What `stated` returns, and the layouts of the files of trained and of frozen parameters.
+        The result of `stated`, and the layouts of the files of trained and of frozen parameters.
 
     Raises:
-        LimitError: there is no such network, or it is too large; see `dpsweep.base.limited`.
+        LimitError: the network does not exist, or it is too large; see `dpsweep.base.limited`.
     """
     import_library(architecture.library)
     if isinstance(method, LoRA):
@@ -90,7 +90,7 @@ def outline(
     except TimeLimitError:
         if _COMPILER in sys.modules:
             raise
-        # Some functions of torch import it on the device "meta", which may take longer than all else.
+        # Some functions of torch import the compiler on the device "meta", which may exceed the time limit.
         importlib.import_module(_COMPILER)
         found = _outline(*asked)
     return found["stated"], found["trained"], found["frozen"]
@@ -123,12 +123,12 @@ def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
 
 
 def save_parameters(model: nn.Module, trained: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the trained parameters, and all else of a model's state.
+    """Write the trained and the frozen parameters of a model into two files.
 
     Args:
-        model: as it was before training.
+        model: the model before training.
         trained: the values of its trainable parameters, by name.
-        folder: where both files go.
+        folder: for both files.
     """
     _save(folder / TRAINED, {outer_name(name): each for name, each in trained.items()})
     _save(folder / FROZEN, split_state(model)[1])

@@ -1,4 +1,4 @@
-"""The part of a certificate that a study's section `release` decides before anything is trained."""
+"""The part of a certificate that follows from a study's section `release`, before training."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,22 +24,22 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 _WHOLE = ("optimizer", "network.method")
-"""Mappings of which a section has every key: one that is in the certificate alone is a difference."""
+"""Mappings whose keys all come from the section: an additional key in the certificate is a difference."""
 
 Candidate = tuple[Cell, float]
-"""A setting of a release: its cell, and its learning rate."""
+"""A setting of a release: its cell and learning rate."""
 
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """The settings that a study's section `release` names, and the data that they train on."""
+    """The settings and the data of a study's section `release`."""
 
     study: Study
     release: Release
 
     @property
     def sweep(self) -> Sweep:
-        """The sweep whose problem is trained on."""
+        """The sweep with the problem of the release."""
         return self.study.sweeps[self.release.sweep]
 
     @cached_property
@@ -52,18 +52,18 @@ class ReleasePlan:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The cells and learning rates; one where the setting is fixed."""
+        """The cells and learning rates; only one if the setting is fixed."""
         return self.release.candidates(self.sweep.problem.name)
 
     def schedule(self, cell: Cell) -> tuple[int, int, int]:
-        """(N, B, T) of a candidate."""
+        """Return (N, B, T) of a candidate."""
         train_size = self.split.train_size
         size = train_size if isinstance(cell.batch_size, str) else cell.batch_size
         rounding = self.study.privacy.step_rounding
         return train_size, size, optimizer_steps(train_size, size, cell.epochs, rounding)
 
     def setting(self, candidate: Candidate) -> Setting:
-        """A candidate as a certificate has it."""
+        """Return a candidate in the form of a certificate."""
         cell, rate = candidate
         _, size, steps = self.schedule(cell)
         return Setting.model_validate(
@@ -77,9 +77,9 @@ class ReleasePlan:
         )
 
     def decided(self) -> dict[str, Any]:
-        """The fields of a certificate that the section decides, as they are in the file.
+        """Return the fields of a certificate that follow from the section, as JSON.
 
-        Without those that training adds: of several candidates, which one won.
+        Fields that depend on training are left out, such as the winner of several candidates.
         """
         study, release, sweep = self.study, self.release, self.sweep
         backbone, problem = study.backbones[sweep.backbone], sweep.problem.name
@@ -108,14 +108,14 @@ class ReleasePlan:
             "split": self.split.model_dump(mode="json"),
             "network": {
                 "library": backbone.library,
-                # A name that stands elsewhere is looked up when the network is prepared.
+                # Preparing the network reads this name from the place of its description.
                 **({} if backbone.described_at else {"architecture": backbone.architecture}),
                 # A file beside the weights, or the tokenizer, may add arguments.
                 "arguments": dict(backbone.arguments),
                 "kind": dataset.kind,
                 "mean": mean,
                 "std": std,
-                # Images may be stored smaller than the network reads them.
+                # The shape of stored images is left out: it may be smaller than the network's input.
                 **(
                     {"resize": resize_of(sweep.dataset, dataset).model_dump(mode="json")}
                     if dataset.kind == "image"
@@ -138,13 +138,13 @@ def compare(
 
     Args:
         folder: of a release.
-        study: the study that has the section.
+        study: the study with the section.
         release: the section.
-        paths: where the study's data and backbone are, if they are prepared.
-        ledger: it has the checksum of the data and where they come from, which no certificate tells.
+        paths: of the study's data and backbone; they are compared if they are prepared.
+        ledger: has the checksum and the sources of the data, which certificates do not contain.
 
     Raises:
-        ReleaseError: they differ; a line for each difference shows what is in both.
+        ReleaseError: they differ; the message has a line with both values for each difference.
         DamagedFileError: the certificate was damaged.
     """
     found = read_checked_json(folder / CERTIFICATE)
@@ -186,7 +186,7 @@ def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[s
 def _data_that_differ(
     found: dict[str, Any], plan: ReleasePlan, paths: Paths | None, ledger: Path | None
 ) -> Iterator[str]:
-    """Compare the data by checksum and origin, and the backbone by checksum, as far as they are there."""
+    """Compare the data by checksum and source, and the backbone by checksum, if they are prepared."""
     dataset, backbone = plan.sweep.dataset, plan.sweep.backbone
     line = Ledger(ledger).line_of(fingerprint(found)) if ledger else None
     if line is not None:
@@ -215,7 +215,7 @@ def _places(found: Origins) -> str:
 
 def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
     if isinstance(found, dict) and isinstance(expected, dict):
-        # Libraries complete the arguments of a network.
+        # Ignore additional keys otherwise: libraries complete the arguments of a network.
         for key in found | expected if name in _WHOLE else expected:
             yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), expected.get(key))
     elif _settings(found) and _settings(expected) and len(found) == len(expected):
@@ -226,7 +226,7 @@ def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
 
 
 def _settings(value: Any) -> bool:
-    """Whether a value is a list of mappings, such as candidates."""
+    """Return whether a value is a list of mappings, such as candidates."""
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 

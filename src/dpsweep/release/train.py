@@ -1,4 +1,4 @@
-"""Train a model that may be released: secret randomness, nothing on disk before it is done."""
+"""Training of a model for release, with secret randomness and without files before the end."""
 
 import logging
 import math
@@ -46,9 +46,9 @@ class TrainedModel:
     spec: TrialSpec
     noise: Calibration
     parameters: Arrays
-    """The trained ones, by their names in the network."""
+    """The trained parameters, by their names in the network."""
     record: dict[str, Any]
-    """Everything measured of the trial; most of it is not private (see `certificate`)."""
+    """All measurements of the trial; most of them are not differentially private (see `certificate`)."""
 
 
 def tuning_noise(study: Study, release: Release) -> TuningNoise:
@@ -66,7 +66,7 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
         release.shape,
         [plan.schedule(cell) for cell, _ in plan.candidates],
     )
-    # An accuracy of n examples has a sampling error of up to sqrt(n) / 2 examples.
+    # The number of right answers on n examples has a standard deviation of at most sqrt(n) / 2.
     if noise.score_noise > math.sqrt(plan.split.held_out) / 2:
         needed = math.ceil((2 * noise.score_noise) ** 2)
         raise ReleaseError(
@@ -79,10 +79,10 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
 
 
 def fixed_noise(study: Study, release: Release) -> Calibration | None:
-    """Return the noise of a release with ``selection: fixed``; None of one that is tuned.
+    """Return the noise of a release with ``selection: fixed``; None for a tuned release.
 
     Raises:
-        CalibrationError: the total epsilon cannot be had.
+        CalibrationError: no noise gives the total epsilon.
     """
     if release.selection == "private":
         return None
@@ -100,8 +100,8 @@ def train_release(
         The model, the noise of its tuning (None for a fixed setting), and its score.
 
     Raises:
-        CalibrationError: the total epsilon cannot be had.
-        CellError: the prepared data is of another size than the study's.
+        CalibrationError: no noise gives the total epsilon.
+        CellError: the prepared data has another size than in the study.
         BackboneError: the sweep reads features, and the network's head is not one linear layer.
         DatasetError: the dataset is not prepared.
         ReleaseError: see `tuning_noise`.
@@ -148,12 +148,12 @@ def train_release(
 
 @dataclass(frozen=True)
 class Winner(Generic[Choice, Model]):
-    """The one trial that is released."""
+    """The released trial."""
 
     candidate: Choice
     model: Model
     score: float
-    """right answers on the held-out part, plus noise"""
+    """number of right answers on the held-out part, plus noise"""
 
 
 def select_privately(
@@ -164,15 +164,15 @@ def select_privately(
 ) -> Winner[Choice, Model]:
     """Train a random number of random candidates, and return the one with the highest score.
 
-    Everything lies in the memory of one process: the number of trials, their settings, scores and
-    parameters. A process that is killed leaves nothing, and the next one starts with other randomness.
+    The number of trials, their settings, scores and parameters stay in the memory of one process. A
+    killed process leaves nothing on disk, and the next one starts with new randomness.
 
     Args:
         candidates: equally likely in each trial; the list does not depend on the data.
-        train: trains a candidate with randomness of its own, and returns a model and how many
-            examples of the held-out part it gets right.
+        train: trains a candidate with its own randomness, and returns a model and its number of right
+            answers on the held-out part.
         noise: mean and shape of the number of trials, and the noise of scores.
-        random: nobody else may know its state.
+        random: its state must be secret.
     """
     winner: Winner[Choice, Model] | None = None
     for _ in range(draw_trial_count(noise.mean_trials, noise.shape, random)):
@@ -187,7 +187,7 @@ def select_privately(
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Log and warn of nothing: when a batch size is tried, or memory runs out, tells what was drawn."""
+    """Suppress logs and warnings: those on batch sizes and memory would reveal the secret trials."""
     with warnings.catch_warnings(action="ignore"):
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
@@ -198,7 +198,7 @@ def _silence() -> Iterator[None]:
 
 
 def _head_prefix(data: PreparedDataset, backbone: PreparedBackbone) -> str:
-    """Return the head's prefix in the network's names; empty where the network itself trains."""
+    """Return the prefix of the head's parameter names; empty if the whole network is in the loop."""
     if data.metadata.features is None:
         return ""
     network = build_model(
@@ -214,11 +214,11 @@ def train_and_score(
 
     Args:
         spec: the trial.
-        context: its data and its backbone.
-        secret: of its sampling and noise.
+        context: its data and backbone.
+        secret: for its sampling and noise.
 
     Returns:
-        Its record, its trained parameters by name, and its right answers on the held-out part.
+        Its record, its trained parameters by name, and its number of right answers on the held-out part.
     """
     trial, epochs = train_trial(spec, context, None, math.inf, secret)
     parameters = final_parameters(spec.epochs, epochs)

@@ -1,4 +1,4 @@
-"""Sweeps of private data: what all of their trials spend together, and who has allowed that."""
+"""Sweeps of private data without an account: their joint epsilon, and the check that they are allowed."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from dpsweep.study.trials import trials_per_cell
 
 
 def private_sweeps(study: Study) -> list[str]:
-    """Return the sweeps that train on data marked ``private``, or on other data that may share examples."""
+    """Return the sweeps on data that is marked ``private`` or may share examples with such data."""
     marked = [each.source for each in study.datasets.values() if each.private]
     private = {
         name
@@ -25,10 +25,10 @@ def private_sweeps(study: Study) -> list[str]:
 
 
 def joint_epsilon(study: Study, sweeps: Iterable[str]) -> float:
-    """Return about the epsilon that all trials of some sweeps have together, at the study's delta.
+    """Return the approximate joint epsilon of all trials of some sweeps, at the study's delta.
 
-    Each trial counts as the Gaussian mechanism of its epsilon and delta; mu^2 adds up (Dong, Roth and Su
-    2022, "Gaussian Differential Privacy", corollary 3.3).
+    Each trial counts as the Gaussian mechanism with its epsilon and delta; mu^2 adds up (Dong, Roth and
+    Su 2022, "Gaussian Differential Privacy", corollary 3.3).
 
     Args:
         study: the study.
@@ -45,7 +45,7 @@ def joint_epsilon(study: Study, sweeps: Iterable[str]) -> float:
 
 
 def price(study: Study) -> str:
-    """Say what the sweeps of private data spend; empty where there are none."""
+    """Return a message on the epsilon of the sweeps of private data; empty if there are none."""
     sweeps = private_sweeps(study)
     if not sweeps:
         return ""
@@ -61,10 +61,10 @@ def price(study: Study) -> str:
 
 
 def refuse_unaccounted(study: Study, dataset: str) -> None:
-    """Refuse to train a sweep on private data that nobody has asked for.
+    """Refuse to train a sweep on private data without the user's permission.
 
     Raises:
-        StudyError: the dataset is marked ``private``, or may share examples with one that is.
+        StudyError: the dataset is marked ``private``, or may share examples with such a dataset.
     """
     swept = {study.sweeps[name].dataset for name in private_sweeps(study)}
     if dataset in swept and not os.environ.get(UNACCOUNTED):
@@ -72,7 +72,7 @@ def refuse_unaccounted(study: Study, dataset: str) -> None:
 
 
 def refusal(study: Study) -> str:
-    """Say what sweeps of private data cost, and what else there is."""
+    """Return the message that refuses sweeps of private data, with their cost and the alternatives."""
     return (
         f"{price(study)}.\nallowed: a released model, whose epsilon covers its tuning (dpsweep run release); "
         "a sweep of similar public data; or --unaccounted (snakemake --config unaccounted=true), if you "

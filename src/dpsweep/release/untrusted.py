@@ -1,6 +1,6 @@
-"""Read a folder that an enemy may have written: regular files of its own, strict JSON, plain tensors.
+"""Readers for a folder that an attacker may have written: regular files, strict JSON, plain tensors.
 
-Nothing here executes what is read, follows a link, or takes more memory than the limits below.
+This code executes no content, follows no links, and uses no more memory than the limits below.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ import numpy as np
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 
 LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
-"""Files of a release, and how many bytes each may have."""
+"""Files of a release, and their largest sizes in bytes."""
 _DEEPEST = 12
 _LARGEST_INTEGER = 2**53
 _LONGEST_LINE = 300
 _BLOCK = 2**24
 
 Layout = Mapping[str, tuple[str, list[int]]]
-"""Tensors of a file: of each name the type, as safetensors calls it, and the shape."""
+"""Tensors of a file: from the name to safetensors' name of the type, and the shape."""
 
 TYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BOOL": "bool", "U8": "uint8"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
 }
-"""Types of tensors: what numpy and torch call those of safetensors."""
+"""Types of tensors: from the names in safetensors to the names in numpy and torch."""
 
 
 def escaped(text: str) -> str:
-    r"""Write what cannot be printed as an escape: line breaks, control characters, marks of direction.
+    r"""Escape characters that are not printable: line breaks, control characters, direction marks.
 
     >>> escaped("a\nb")
     'a\\nb'
@@ -45,7 +45,7 @@ def escaped(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Write a text on one line, and not too much of it."""
+    """Return a text escaped on one line, and shortened if it is long."""
     shown = escaped(text)
     return shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 3]}..."
 
@@ -54,10 +54,10 @@ def printable(text: str) -> str:
 
 
 def file_mistakes(folder: Path) -> list[str]:
-    """Say what in a folder is no file of a release, before anything in it is opened.
+    """Return a line for each entry of a folder that is not a valid file of a release, without opening files.
 
     Raises:
-        ReleaseError: it is no folder, or cannot be read.
+        ReleaseError: it is missing, is not a folder, or cannot be read.
     """
     mistakes: list[str] = []
     try:
@@ -92,12 +92,12 @@ def _entry_mistakes(entry: os.DirEntry[str]) -> Iterator[str]:
 
 
 def opened(folder: Path, name: str) -> BinaryIO:
-    """Open a regular file of a folder, and never a link or a pipe that has come in its place.
+    """Open a regular file of a folder; refuse a link or pipe even if it has just replaced the file.
 
     Raises:
-        ReleaseError: it is missing, cannot be read, or is no regular file.
+        ReleaseError: it is missing, cannot be read, or is not a regular file.
     """
-    # A pipe would wait for somebody to write.
+    # O_NONBLOCK, because opening a pipe would wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(folder / name, flags)
@@ -115,7 +115,7 @@ def file_content(folder: Path, name: str) -> bytes:
     """Read a file of a folder.
 
     Raises:
-        ReleaseError: as `opened`; or it is too large.
+        ReleaseError: as `opened`, or the file is too large.
     """
     with opened(folder, name) as stream:
         found = stream.read(LARGEST[name] + 1)
@@ -137,14 +137,14 @@ def sha256(stream: BinaryIO) -> str:
 
 
 def strict_json(written: bytes) -> Any:
-    """Parse JSON as dpsweep writes it, and nothing that another reader could understand otherwise.
+    """Parse JSON in the form that dpsweep writes; refuse text that other parsers could read differently.
 
     >>> strict_json(b'{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
 
     Raises:
-        ValueError: it is no UTF-8, no JSON, or has a key twice, a number that is not finite or too large,
-            half a surrogate pair, text after its end, or too many brackets within brackets.
+        ValueError: it is not UTF-8 or not JSON, or contains a duplicate key, a number that is not finite or
+            too large, half a surrogate pair, text after its end, or too deeply nested brackets.
     """
     if written.startswith(b"\xef\xbb\xbf"):
         raise ValueError("found a byte order mark; allowed: UTF-8 without one")
@@ -166,7 +166,7 @@ _TOO_DEEP = f"found brackets within brackets; allowed: {_DEEPEST} levels"
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a mapping of the keys and values of a JSON object.
+    """Return a mapping of the keys and values of a JSON object.
 
     Raises:
         ValueError: a key occurs twice.
@@ -216,10 +216,10 @@ def _refuse_depth_and_surrogates(found: Any) -> None:
 
 
 def tensor_mistakes(stream: BinaryIO, layout: Layout) -> Iterator[str]:
-    """Compare a safetensors file with the tensors that it must have, and nothing else in it.
+    """Yield the differences between a safetensors file and the expected tensors.
 
-    The header is refused where it says more than names, types, shapes and places, where bytes lie between
-    or behind tensors, and where two tensors share bytes. Numbers must be finite.
+    The header may contain only names, types, shapes and offsets. There may be no bytes between or after
+    tensors, and two tensors may not share bytes. Numbers must be finite.
 
     Args:
         stream: an open file.
@@ -268,7 +268,7 @@ def tensor_mistakes(stream: BinaryIO, layout: Layout) -> Iterator[str]:
 
 
 def _header(stream: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
-    """The header of a safetensors file, and where its tensors begin."""
+    """Return the header of a safetensors file, and the offset of its tensors."""
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
     if length > LARGEST[CERTIFICATE]:

@@ -1,10 +1,10 @@
-"""Prove a certificate again: every number that follows from others, and the parameters themselves.
+"""Verification of a release: every number of the certificate that follows from others, and the parameters.
 
 Verification runs the functions that wrote the certificate, at the certificate's own noise multipliers,
-and compares field by field. What it cannot know is listed by name in
-`dpsweep.release.certificate.NOT_KNOWN`; whatever else is changed is found.
+and compares field by field. `dpsweep.release.certificate.NOT_KNOWN` lists the fields that it cannot check;
+it finds a change of any other field.
 
-The folder may be an enemy's. `dpsweep.release.untrusted` reads it, and nothing outside of it is opened.
+An attacker may have written the folder. `dpsweep.release.untrusted` reads it, and opens no file outside it.
 """
 
 import hashlib
@@ -82,16 +82,16 @@ from dpsweep.release.untrusted import (
 from dpsweep.study.paths import Paths
 
 LedgerWord = Literal["beside", "none"]
-"""Which ledger a release is compared with: the one beside its results if there is one, or none."""
+"""The ledger to compare a release with: the one beside its results if there is one, or none."""
 
-# Another machine may round the last digits differently.
+# Machines may differ in the last digits.
 _ROUNDING = 1e-6
-# Of a message.
+# Largest number of mistakes in a message.
 _MOST_LINES = 20
-# Rows whose held-out part is drawn again, which takes 1.5 seconds.
+# Above this number of rows the held-out part is not drawn again; so many rows take 1.5 seconds.
 _MOST_ROWS = 3 * 10**5
 ACCOUNTING_SECONDS = 12
-"""Processor time that accountants have for all of a certificate."""
+"""Limit on the processor time of the accountants for one certificate."""
 
 
 def verify(
@@ -106,26 +106,26 @@ def verify(
         folder: the release.
         backbone: the folder of the prepared backbone; frozen parameters are compared with its weights.
             Without it, their names, shapes and types are compared with the architecture.
-        ledger: where the release was made: its line is compared with the certificate, and the lines before
-            with the earlier releases that the certificate names. By default the one beside the results that
-            hold the folder, if there is one.
-        seconds: processor time that accountants may take. A certificate that names many earlier releases may
-            need more.
+        ledger: the ledger of the study that made the release. Its line is compared with the certificate,
+            and earlier lines with the earlier releases in the certificate. The default is the ledger beside
+            the results that contain the folder, if there is one.
+        seconds: limit on the processor time of the accountants. A certificate with many earlier releases
+            may need more.
 
     Returns:
-        The certificate. `not_known` lists its fields that no verification can know.
+        The certificate. `not_known` lists its fields that verification cannot check.
 
     Raises:
         ReleaseError: a file is missing, added, edited or damaged, or a number does not follow from the
-            others; the message has a line for each.
-        BackboneError: there is no prepared backbone in the folder of that name.
+            others; the message has a line for each mistake.
+        BackboneError: the backbone folder contains no prepared backbone.
     """
     folder = Path(folder)
     _refuse(folder, file_mistakes(folder))
     content, certificate = _read(folder)
     prepared = PreparedBackbone.open(backbone) if backbone else None
-    # Each is quick where those before have found nothing: contradictions may cost accountants hours, and
-    # files that are larger than the network may have any size.
+    # Each check is fast only if the checks before it passed: contradictory numbers could cost the accountants
+    # hours, and files that do not fit the network may have any size.
     for mistakes in (
         itertools.chain(_derived_mistakes(content, certificate), _contradictions(certificate)),
         _card_mistakes(folder, certificate),
@@ -138,10 +138,10 @@ def verify(
 
 
 def ledger_of(folder: Path, ledger: str | Path | LedgerWord = "beside") -> Path | None:
-    """The ledger that a release is compared with; None where there is none.
+    """Return the ledger to compare a release with; None if there is none.
 
     Raises:
-        ReleaseError: the one that is named is missing.
+        ReleaseError: the named ledger is missing.
     """
     if ledger not in get_args(LedgerWord):
         named = Path(ledger)
@@ -168,10 +168,10 @@ def _refuse(folder: Path, mistakes: Iterable[str]) -> None:
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
-    """Read the certificate, as a mapping and with its types.
+    """Read the certificate; return it as a mapping and in parsed form.
 
     Raises:
-        ReleaseError: it is missing, damaged or no certificate, or is not written as dpsweep writes it.
+        ReleaseError: it is missing, damaged or not a certificate, or differs in form from dpsweep's files.
     """
     file = folder / CERTIFICATE
     if not file.exists():
@@ -192,7 +192,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
 
 
 def not_known(certificate: Certificate) -> dict[str, str]:
-    """The fields of a certificate that verification cannot know, and why."""
+    """Return the fields of a certificate that verification cannot check, and why."""
     content = certificate.model_dump(mode="json")
     return {name: why for name, why in NOT_KNOWN.items() if _has(content, name.split("."))}
 
@@ -207,20 +207,20 @@ def _has(content: Any, path: list[str]) -> bool:
 
 
 def _listed(mistakes: Iterator[str]) -> Iterator[str]:
-    """The mistakes, and as the last one the error that ends them, if there is one."""
+    """Yield the mistakes, and finally the error that interrupted the search, if there is one."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of numbers that overflow
+        with warnings.catch_warnings(action="ignore"):  # warnings about overflow
             yield from mistakes
     except DpsweepError as error:
         yield str(error)
-    except Exception as error:  # what libraries raise for numbers that they do not expect
+    except Exception as error:  # libraries raise many types for unexpected numbers
         yield f"found numbers that no release has ({type(error).__name__}: {error})"
 
 
 def _derived_mistakes(content: dict[str, Any], certificate: Certificate) -> Iterator[str]:
-    """Compare the file with its parsed form: added keys, NaN and infinities, derived numbers.
+    """Compare the file with its parsed form, to find added keys, NaN, infinities and wrong derived numbers.
 
-    The later checks compare parsed forms, in which none of these can be seen.
+    The later checks compare parsed forms, which do not show these.
     """
     yield from _differs("certificate", content, certificate.model_dump(mode="json"))
 
@@ -231,7 +231,7 @@ def _card_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
 
 
 def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
-    """Compare what a certificate has with what it must be, part by part."""
+    """Yield the differences between a part of a certificate and its expected value."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in sorted(found.keys() | expected.keys()):
             place = f"{name}.{key}".lstrip(".")
@@ -247,7 +247,7 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
     same = (
         math.isclose(found, expected, rel_tol=_ROUNDING)
         if isinstance(found, float) and isinstance(expected, float)
-        # True is 1, and 3.0 is 3, but not in JSON.
+        # In Python True == 1 and 3.0 == 3, but not in JSON.
         else type(found) is type(expected) and found == expected
     )
     if not same:
@@ -259,7 +259,7 @@ def _shown(value: Any) -> str:
 
 
 def _contradictions(certificate: Certificate) -> Iterator[str]:
-    """Fields that do not fit others, by arithmetic alone."""
+    """Yield fields that contradict others, by arithmetic alone."""
     tuning, split, setting = certificate.tuning, certificate.split, certificate.setting
     train_size = split.train_size
     if (tuning is None) != (split.held_out == 0):
@@ -304,7 +304,7 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
 
 
 def _split_mistakes(split: DataSplit) -> Iterator[str]:
-    """Draw the held-out part again; of very many rows, compare its size with what chance gives."""
+    """Draw the held-out part again, or for very many rows compare its size with the expected size."""
     share, found = split.holdout_share, split.held_out
     if split.examples > _MOST_ROWS:
         expected = share * split.examples
@@ -316,7 +316,7 @@ def _split_mistakes(split: DataSplit) -> Iterator[str]:
 
 
 def _follow(settings: list[Setting], train_size: int, rounding: str) -> bool:
-    """Whether all steps follow from the epochs by a rule of rounding."""
+    """Return whether all steps follow from the epochs by a rule of rounding."""
     return all(
         each.batch_size <= train_size
         and each.steps == optimizer_steps(train_size, each.batch_size, each.epochs, rounding)
@@ -347,9 +347,9 @@ def _network_contradictions(network: Network) -> Iterator[str]:
 
 
 def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:
-    """Run both accountants again for every epsilon, and compare with what they write.
+    """Run both accountants again for every epsilon, and yield the differences from their results.
 
-    In a process of its own: an enemy may name any number of earlier releases, each as costly as they like.
+    They run in a limited process, because an attacker may list any number of expensive earlier releases.
     """
     claims = _claims(certificate)
     try:
@@ -363,24 +363,24 @@ def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:
 
 
 _READ = {"epsilon", "delta", "noise", "tuning"}
-"""Fields that accountants read; they may prove some of what is in them, too."""
+"""Fields that accountants read; accountants also prove some parts of these fields."""
 
 
 def _claims(certificate: Certificate) -> dict[str, Any]:
-    """The fields that accountants prove, or read."""
+    """Return the fields that accountants prove or read."""
     proven = {"certified_epsilon", "pld_epsilon", "attacks", "releases"}
     return certificate.model_dump(mode="json", include=_READ | proven)
 
 
 def _premises(certificate: Certificate) -> dict[str, Any]:
-    """The fields that accountants read."""
+    """Return the fields that accountants read."""
     read: dict[str, Any] = dict.fromkeys(_READ, True)
     return certificate.model_dump(mode="json", include=read | {"releases": {"earlier": True}})
 
 
 @dataclass(frozen=True)
 class _Premises:
-    """A claim and its premises: the same premises are proven once."""
+    """A certificate as a cache key: certificates with equal premises are proven only once."""
 
     premises: str
     certificate: Certificate = field(compare=False)
@@ -432,7 +432,7 @@ def _proven(noise: Calibration, where: str) -> Calibration:
 
 @lru_cache(maxsize=1024)
 def _certified(noise: Calibration) -> Calibration:
-    """Run both accountants once for each calibration: earlier releases may have the same one."""
+    """Run both accountants, once for equal calibrations of several releases."""
     return certify_again(noise)
 
 
@@ -445,7 +445,7 @@ def _architecture(network: Network) -> Architecture:
 def _parameter_mistakes(
     folder: Path, certificate: Certificate, prepared: PreparedBackbone | None
 ) -> Iterator[str]:
-    """Compare the parameters with the architecture, and frozen ones with the backbone's weights."""
+    """Compare parameters with the architecture, and frozen parameters with the backbone's weights."""
     network, named = certificate.network, binary_files(certificate.network.kind)
     yield from _differs("files", sorted(certificate.files), sorted(named))
     if network.tokenizer is None and (folder / TOKENIZER).exists():
@@ -463,7 +463,7 @@ def _parameter_mistakes(
         with opened(folder, name) as stream:
             mistakes = [f"{name}: {each}" for each in tensor_mistakes(stream, layout)]
             yield from mistakes
-            # A file that is larger than the network may be as large as it likes.
+            # Hash only files that fit the network; others may be huge.
             if not mistakes and sha256(stream) != certificate.files.get(name):
                 yield f"{name}: is not the file that the certificate is about"
     if network.tokenizer is not None:

@@ -1,4 +1,4 @@
-"""From a trained model to the folder of its release, which appears whole or not at all."""
+"""Writing of a release: train the model, and create its folder completely or not at all."""
 
 import logging
 import shutil
@@ -47,7 +47,7 @@ _UNFINISHED = ".partial-release-"
 
 @dataclass(frozen=True)
 class Swept:
-    """Training on a release's data without an account; whatever was chosen by it leaks."""
+    """Training on a release's data without an account; epsilon does not cover choices made by it."""
 
     sweeps: list[str]
     """Sweeps of the study with a finished cell."""
@@ -56,9 +56,9 @@ class Swept:
 
 
 def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
-    """Look for sweeps that have trained on data that may share examples with a release's.
+    """Find sweeps and trials on data that may share examples with the data of a release.
 
-    Trials are found by the checksum of their data, whatever grid they were once of.
+    Trials are found by the checksum of their data, so trials of former grids count too.
     """
     source = study.datasets[study.sweeps[release.sweep].dataset].source
     shared = {name for name, each in study.datasets.items() if shares_examples(each.source, source)}
@@ -66,7 +66,7 @@ def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
         name
         for name, sweep in study.sweeps.items()
         if sweep.dataset in shared
-        # Of whatever settings: that the data was trained on is what counts.
+        # Former settings count too, because they trained on the same data.
         and any(any(paths.cell(cell).glob("trials*")) for cell in study.sweep_cells(name))
     ]
     read = {each for name in shared for each in _checksums(paths, name)}
@@ -75,7 +75,7 @@ def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
 
 
 def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
-    """The checksums of a prepared dataset and of its features, as far as they are prepared."""
+    """Yield the checksums of a dataset and its features, if they are prepared."""
     for folder in (paths.dataset(dataset), *paths.features(dataset, "").glob("*")):
         with suppress(DatasetError):
             yield read_metadata(folder).checksum
@@ -84,16 +84,16 @@ def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
 def write_release(study: Study, paths: Paths, release: Release) -> Path:
     """Train the model of a study's release and write its folder.
 
-    A call waits until no other one writes this folder, on any machine that shares the disk: of two that
-    train at once, the one with fewer trials would be the first to end.
+    A call waits while another one writes this folder, on any machine that shares the disk. Two calls at
+    once would not be private: the call with fewer trials would end first and win.
 
     Returns:
         The folder.
 
     Raises:
-        CalibrationError: the total epsilon cannot be had.
-        CellError: the prepared data is of another size than the study's.
-        ReleaseError: the folder is there, the held-out part is too small, or the ledger is damaged.
+        CalibrationError: no noise gives the total epsilon.
+        CellError: the prepared data has another size than in the study.
+        ReleaseError: the folder exists, the held-out part is too small, or the ledger is damaged.
     """
     folder = paths.release
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     folder = paths.release
     _refuse_another(folder)
     for left in folder.parent.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left)  # by a call that was killed while it wrote
+        shutil.rmtree(left)  # from a call that was killed while writing
     swept = swept_before(study, paths, release)
     if swept.sweeps or swept.trials:
         log.warning(
@@ -117,8 +117,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         )
     dataset = study.sweeps[release.sweep].dataset
     data = read_metadata(paths.dataset(dataset)).checksum, origins(study.datasets[dataset].source)
-    # A ledger that cannot be read or written, and models that cannot be composed, are found before
-    # anything is trained.
+    # Before training, check that the ledger can be read and written and that the models can be composed.
     with open_ledger(paths.ledger) as ledger:
         earlier = ledger.released(*data)
     planned = fixed_noise(study, release)
@@ -135,7 +134,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         made.mkdir()
         network = _write_network(study, paths, release, model, tokenizer, made)
         others = ledger.released(*data)
-        if (others, alone) != (earlier, planned):  # another one was made meanwhile
+        if (others, alone) != (earlier, planned):  # another release was made during training
             refuse_beyond_budget(study, release, others, alone)
             together = released_together(others, alone, release.epsilon, study.privacy.delta)
         certificate = Certificate.model_validate(
@@ -154,7 +153,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         write_text(made / CARD, model_card(certificate))
         write_checked_json(made / CERTIFICATE, content)
         _refuse_another(folder)
-        # First, so that no model is there without a line.
+        # Add the line first, so that no model exists without a line.
         ledger.add(
             *data,
             ReleasedModel(
@@ -170,7 +169,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
 def _trained(
     study: Study, release: Release, model: TrainedModel, tuning: TuningNoise | None, score: float
 ) -> dict[str, Any]:
-    """The fields of a certificate that are known after training."""
+    """Return the fields of a certificate that depend on training."""
     plan, spec = ReleasePlan(study, release), model.spec
     candidates = list(map(plan.setting, plan.candidates))
     return {
@@ -190,7 +189,7 @@ def _trained(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other call holds the lock beside a folder, then hold it."""
+    """Hold the lock beside a folder; wait for other calls first."""
     path = folder.with_name(f".{folder.name}.lock")
     with locked(path, "another call makes the same release"):
         try:
@@ -200,8 +199,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _refuse_another(folder: Path) -> None:
-    """Raise a `ReleaseError` where there is a release already."""
-    # An empty folder holds no model.
+    """Raise a `ReleaseError` if the folder exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ReleaseError(
             f"{folder}: exists. A second model of the same data spends epsilon a second time, and no "
@@ -210,7 +208,7 @@ def _refuse_another(folder: Path) -> None:
 
 
 def _tokenizer(study: Study, paths: Paths, release: Release) -> Tokenizer | None:
-    """Open what a network reads text with; None where it reads something else."""
+    """Open the tokenizer of a network; return None if the network reads no text."""
     backbone = study.sweeps[release.sweep].backbone
     expected = PreparedBackbone.open(paths.backbone(backbone)).metadata.tokenizer
     if expected is None:
@@ -232,7 +230,7 @@ def _write_network(
     tokenizer: Tokenizer | None,
     folder: Path,
 ) -> Network:
-    """Write both files of parameters and the tokenizer, and say what they belong to."""
+    """Write both files of parameters and the tokenizer, and return the network of the certificate."""
     sweep = study.sweeps[release.sweep]
     data = read_metadata(paths.dataset(sweep.dataset))
     prepared = PreparedBackbone.open(paths.backbone(sweep.backbone))
@@ -267,5 +265,5 @@ def _write_network(
 
 
 def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of a description of weights the path on this machine, and times."""
+    """Remove local paths and times from a description of weights."""
     return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}

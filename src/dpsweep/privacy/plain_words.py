@@ -1,4 +1,4 @@
-"""A guarantee in words: its meaning for one person, in numbers that a data protection officer can use.
+"""The paragraph and the table that explain a guarantee, in numbers that a data protection officer can use.
 
 All numbers are upper bounds on every attacker, rounded upwards.
 """
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dpsweep.privacy.trade_off import Attack
 
 _QUOTED = 1
-"""Position of the false positive rate that the paragraph quotes: 1 %."""
+"""Index of the false positive rate that the paragraph quotes: 1 %."""
 
 
 def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
-    """Say what an attacker can learn of one person; the text can be copied.
+    """Return a paragraph on how much an attacker can learn about one person.
 
     Args:
         epsilon: of the guarantee.
         delta: of the guarantee.
-        attacks: the best attacks on groups of one record (first) and more.
+        attacks: the best attacks, first on one record, then on groups of records.
     """
     alone, *groups = attacks
     false, true = alone.false_positive_rates[_QUOTED], alone.true_positive_rates[_QUOTED]
@@ -45,7 +45,7 @@ def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
 
 
 def table(attacks: Sequence[Attack]) -> Iterator[str]:
-    """Yield a table in Markdown: true positive rates by false positive rate, for each size of a group."""
+    """Yield a Markdown table with a row for each group size and a column for each false positive rate."""
     rates = attacks[0].false_positive_rates
     heads = [f"recognised at {100 * each:g} % wrongly accused" for each in rates]
     yield f"| records of one person | {' | '.join(heads)} | largest advantage |"
@@ -56,7 +56,7 @@ def table(attacks: Sequence[Attack]) -> Iterator[str]:
 
 
 def _of_100(share: float) -> str:
-    """A share of 100, rounded up."""
+    """Return a share as a percentage, rounded up."""
     return _up(100 * share)
 
 
@@ -65,8 +65,8 @@ def _power_of_e(epsilon: float) -> str:
 
 
 def _up(number: float) -> str:
-    """Round up: to two decimals below 10, else to one; whole numbers stay whole."""
+    """Round up, to two decimals below 10 and to one decimal above; whole numbers stay whole."""
     decimals = 2 if number < 10 else 1
-    # A number that is whole but for rounding is not raised.
+    # Do not raise a number that exceeds a whole number only by a rounding error.
     raised = math.ceil(number * 10**decimals * (1 - 1e-12)) / 10**decimals
     return f"{raised:g}" if raised < 1e5 else f"{1.05 * raised:.1e}"

@@ -1,4 +1,4 @@
-"""Both certified bounds (PRV, tilted) against exact values, another accountant and higher precision."""
+"""Both certified bounds (PRV, tilted) compared with exact values, other accountants, higher precision."""
 
 import itertools
 import math
@@ -42,12 +42,12 @@ TILTED_SETTINGS = [
 ]
 BOUNDS = {"prv": prv._directed_epsilon, "tilted": directed_epsilon}
 LEAST = {"prv": 0.99e-3, "tilted": -1e-7}
-"""By what part of epsilon a bound exceeds it, at least, where a thousandth is asked for."""
+"""The smallest relative excess of a bound over epsilon if the error is set to a thousandth."""
 over_directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
 
 def normal(x: float, mean: float, sigma: float) -> float:
-    """The density; scipy's takes thirty times as long for a number."""
+    """Return the normal density; scipy's function is thirty times slower for a single number."""
     return math.exp(-(((x - mean) / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
 
 
@@ -86,7 +86,7 @@ def one_step_epsilon(direction: str, sigma: float, q: float, delta: float) -> fl
             for each in itertools.product(BOUNDS, DIRECTIONS)
             for step in ((1.0, 0.1), (2.0, 0.5), (0.7, 0.9))
         ),
-        # Far below what hardly any step loses: a mesh for those losses would have no cell below it.
+        # Epsilon is far smaller than the rare losses of a step, so a mesh for these would be too coarse.
         *(
             ("tilted", "remove", *each)
             for each in ((0.5, 3.6e-6, 3e-9), (0.4, 1e-6, 1e-9), (0.8, 1e-4, 1e-8))
@@ -96,7 +96,7 @@ def one_step_epsilon(direction: str, sigma: float, q: float, delta: float) -> fl
 def test_one_step_is_bounded_tightly_by_its_exact_epsilon(accountant, direction, sigma, q, delta):
     exact = one_step_epsilon(direction, sigma, q, delta)
     bound = BOUNDS[accountant](PrivacyLoss(sigma, q, direction), 1, delta, 1e-3 * exact)
-    # delta_error of PRV, a thousandth of delta, costs a few parts in 10^5.
+    # PRV's error in delta, a thousandth of it, raises epsilon by a few parts in 10^5.
     most = 1.3e-3 if delta == DELTA else 1.2e-3
     assert exact * (1 + LEAST[accountant]) <= bound <= exact * (1 + most)
 
@@ -106,8 +106,7 @@ def test_one_step_is_bounded_tightly_by_its_exact_epsilon(accountant, direction,
 )
 @pytest.mark.parametrize("steps", [2, 1000])
 @over_directions
-def test_sampling_nearly_everything_is_the_analytic_gaussian(direction, steps, accountant, delta):
-    """What is sampled all but always loses privacy all but as if it were."""
+def test_a_sampling_rate_near_one_gives_the_analytic_gaussian(direction, steps, accountant, delta):
     sigma = 2 * math.sqrt(steps)
     exact = gaussian_epsilon(delta, sigma, steps)
     loss = PrivacyLoss(sigma, 1 - 1e-9, direction)
@@ -115,7 +114,7 @@ def test_sampling_nearly_everything_is_the_analytic_gaussian(direction, steps, a
     assert exact * (1 + LEAST[accountant]) <= bound <= exact * (1 + 1.2e-3)
 
 
-def test_a_mean_of_a_truncated_loss_is_its_integral_and_outcomes_invert_losses():
+def test_the_mean_of_a_truncated_loss_is_its_integral_and_outcomes_invert_losses():
     loss = PrivacyLoss(0.8, 0.05, "remove")
     low, high = -0.04, 0.9
     ends = loss.outcome(np.array([low, high]))
@@ -167,15 +166,15 @@ def test_bound_exceeds_a_fine_privacy_loss_distribution_by_no_more_than_its_erro
 
 
 @pytest.mark.parametrize(("sigma", "q", "steps", "delta"), TILTED_SETTINGS[1:])
-def test_tilted_bound_is_that_of_a_fine_privacy_loss_distribution(sigma, q, steps, delta):
+def test_tilted_bound_agrees_with_a_fine_privacy_loss_distribution(sigma, q, steps, delta):
     error = 1e-3 * tilted_epsilon(sigma, q, steps, delta, 1e-3)
     bound = tilted_epsilon(sigma, q, steps, delta, error)
-    # Another code's mesh of the same kind, which is an upper bound as well, by a tenth of the error.
+    # dp-accounting's mesh of the same kind is an upper bound too, with a tenth of the error.
     other = pld_epsilon(sigma, q, steps, delta, mesh_width(sigma, q, steps, delta, error / 10))
     assert other - error / 10 <= bound <= other + 2.5 * error
 
 
-def test_bounds_are_those_of_the_librarys_own_accountant_and_of_each_other():
+def test_bounds_agree_with_the_librarys_own_accountant_and_each_other():
     (sigma, q, steps), error = COMMON, 1e-2
     library = PRVAccountant(
         PoissonSubsampledGaussianMechanism(q, sigma),
@@ -191,13 +190,13 @@ def test_bounds_are_those_of_the_librarys_own_accountant_and_of_each_other():
 
 
 def test_a_sum_that_is_far_from_gaussian_is_bounded() -> None:
-    """Hardly any step is sampled: the tails of a Gaussian with this variance are far too long a window."""
+    """With a tiny sampling rate, a window for the tails of a Gaussian with this variance is far too long."""
     bound = prv_epsilon(0.25, 1e-7, 50, 1e-10, 0.01)
     close = pld_epsilon(0.25, 1e-7, 50, 1e-10, 5e-4)
     assert close <= bound <= close + 0.02
 
 
-# -- what is approximate loosens a bound, and never breaks it ----------------------------------
+# -- approximations loosen a bound and never break it ------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,7 @@ def test_a_sum_that_is_far_from_gaussian_is_bounded() -> None:
         (tilted, tilted_epsilon, (*HEAVY, DELTA, 1e-4), 2**13, 1, 1.2),
     ],
 )
-def test_a_coarse_mesh(module, bound, setting, size, least, most, monkeypatch):
+def test_a_coarse_mesh_loosens_the_bound(module, bound, setting, size, least, most, monkeypatch):
     tight = bound(*setting)
     monkeypatch.setattr(module, "MAX_MESH_SIZE", size)
     assert tight * least < bound(*setting) < tight * most
@@ -232,7 +231,7 @@ def test_any_tilt_gives_a_bound(t):
     ],
 )
 def test_the_worse_direction_counts(module, name, bound, coarse, fine, expected, monkeypatch):
-    # Removing is the worse wherever we looked, so a real case cannot show this.
+    # No real case is known in which adding is the worse, so the directions are replaced.
     def directed(loss, _steps, _delta, error):
         return 1.0 if loss.direction == "remove" else coarse if error > 1e-3 else fine
 
@@ -248,7 +247,7 @@ def test_the_worse_direction_counts(module, name, bound, coarse, fine, expected,
         (tilted_epsilon, (0.35, 1e-8, 10**6, 1e-15), "cannot resolve delta 1e-15"),
     ],
 )
-def test_what_double_precision_cannot_resolve_is_refused(bound, setting, message):
+def test_targets_beyond_double_precision_are_refused(bound, setting, message):
     with pytest.raises(CalibrationError, match=message):
         bound(*setting, 1e-3)
     assert smallest_delta(10**6) == pytest.approx(1e-8)
@@ -258,7 +257,7 @@ def test_what_double_precision_cannot_resolve_is_refused(bound, setting, message
 
 
 def _keep_composition(monkeypatch):
-    """Let `Fourier` compose as ever, and keep what it composed."""
+    """Record the results of `Fourier.compute_composition`."""
     kept = {}
     compose = Fourier.compute_composition
 
@@ -274,7 +273,7 @@ def _keep_composition(monkeypatch):
 
 @pytest.mark.parametrize(("sigma", "q", "steps"), SETTINGS)
 @over_directions
-def test_tail_bounds_hold_and_are_not_far_off(sigma, q, steps, direction, monkeypatch):
+def test_tail_bounds_hold_and_are_tight(sigma, q, steps, direction, monkeypatch):
     probability = 1e-6
     loss = PrivacyLoss(sigma, q, direction)
     low, high = prv._tails(loss, steps, math.log(probability))
@@ -320,7 +319,7 @@ def test_rounding_of_prv_stays_far_below_its_allowance(sigma, q, steps, monkeypa
     prv._directed_epsilon(PrivacyLoss(sigma, q, "remove"), steps, DELTA, 1e-3 * epsilon)
     step = kept["composer"].prvs[0]
     monkeypatch.undo()
-    # The library evaluates this mechanism in 80 bits, and so everything after it.
+    # The library evaluates this mechanism in 80 bits, and the later steps keep this precision.
     exact = PoissonSubsampledGaussianMechanism(q, sigma)
     half = step.domain.dt() / 2
     unshifted = step.domain.shift_left(step.domain.shifts()).ts()
@@ -355,12 +354,12 @@ def test_rounding_of_the_tilted_sum_stays_far_below_its_allowance(
     assert float(errors.max() - errors.min()) < allowance / 5
 
 
-# -- whatever an error may take of delta is paid for -------------------------------------------
+# -- errors are subtracted from delta ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [1, 7, 1000, 16384])
 def test_all_errors_together_fit_in_their_share_of_delta(steps):
-    """Of each part by its definition: what T steps, two sides and both neighbours make of it."""
+    """Sum the parts by their definitions: over T steps, two sides and both neighbours."""
     budget = prv.ErrorBudget(1e-8, steps)
     cut_off = sum(2 * budget.step_tail for _ in range(steps))
     assert budget.spent == pytest.approx(2 * cut_off + 2 * budget.discretisation + budget.sum_tail)
@@ -368,8 +367,8 @@ def test_all_errors_together_fit_in_their_share_of_delta(steps):
 
 
 @pytest.mark.parametrize("steps", [100, 1000, 10**5])
-def test_the_mesh_moves_a_sum_further_only_with_the_probability_of_its_budget(steps):
-    """The worst errors of mean 0: half a cell up or down, each with probability 1/2."""
+def test_the_mesh_exceeds_its_shift_with_at_most_the_budgeted_probability(steps):
+    """Take the worst errors of mean 0: half a cell up or down, each with probability 1/2."""
     budget = prv.ErrorBudget(1e-8, steps)
 
     def beyond(cells: float) -> float:
@@ -380,7 +379,7 @@ def test_the_mesh_moves_a_sum_further_only_with_the_probability_of_its_budget(st
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The logarithms of the probabilities with which single steps may be more extreme."""
+    """Record the log probabilities that are passed to `PrivacyLoss.extremes`."""
     asked, extremes = [], PrivacyLoss.extremes
     monkeypatch.setattr(
         PrivacyLoss, "extremes", lambda it, log: asked.append(log) or extremes(it, log)
@@ -388,7 +387,7 @@ def asked(monkeypatch):
     return asked
 
 
-def test_the_bound_uses_its_budget_and_no_other_numbers(asked, monkeypatch):
+def test_the_bound_uses_only_the_numbers_of_its_budget(asked, monkeypatch):
     sigma, q, steps = COMMON
     given, rounded, tails = [], [], prv._tails
     monkeypatch.setattr(prv, "_tails", lambda *rest: given.append(rest[1:]) or tails(*rest))
@@ -415,8 +414,8 @@ def test_the_bound_uses_its_budget_and_no_other_numbers(asked, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_what_errors_of_prv_may_add_to_delta_is_paid_for(share, monkeypatch):
-    """A bound whose errors take half of delta is that of the other half."""
+def test_prv_subtracts_its_errors_from_delta(share, monkeypatch):
+    """If errors take half of delta, the bound is the epsilon at the other half."""
     monkeypatch.setattr(prv, "DELTA_ERROR_SHARE", share)
     error = 1e-3
     expected = pld_epsilon(*COMMON, (1 - share) * DELTA, 1e-5)
@@ -433,8 +432,8 @@ def test_what_errors_of_prv_may_add_to_delta_is_paid_for(share, monkeypatch):
         ("_ROUNDING_PER_TRANSFORM", 3e-3),
     ],
 )
-def test_what_errors_of_the_tilted_sum_may_take_is_paid_for(name, share, monkeypatch):
-    """With far more for an error, as much is cut off, and the bound rises instead of breaking."""
+def test_the_tilted_sum_subtracts_its_errors_from_delta(name, share, monkeypatch):
+    """A far larger allowance for an error raises the bound instead of breaking it."""
     sigma, q, steps = COMMON
     exact = pld_epsilon(sigma, q, steps, DELTA, 1e-4)
     monkeypatch.setattr(tilted, name, share)
@@ -443,7 +442,7 @@ def test_what_errors_of_the_tilted_sum_may_take_is_paid_for(name, share, monkeyp
 
 
 @pytest.mark.parametrize("steps", [10, 2719])
-def test_losses_above_the_mesh_have_their_share_in_all_steps_together(steps, asked):
+def test_losses_above_the_mesh_share_their_part_of_delta_over_all_steps(steps, asked):
     directed_epsilon(PrivacyLoss(1.0, 0.01, "remove"), steps, DELTA, 1e-3)
     assert asked
     assert [steps * math.exp(each) for each in asked] == pytest.approx(
