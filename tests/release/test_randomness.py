@@ -32,7 +32,7 @@ from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, second_opinion
 from dpsweep.release.section import Candidate
-from dpsweep.release.train import TrainedModel, Winner, train_release
+from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import StudyError
 from dpsweep.study.paths import Paths
 from dpsweep.training import randomness, trial
@@ -97,10 +97,10 @@ def both_ends(
     _noise: TuningNoise,
     _random: np.random.Generator,
     found: list[tuple[TrainedModel, int]],
-) -> Winner[Candidate, TrainedModel]:
-    """Train the first and the last candidate, whatever random numbers say, and keep their scores."""
+) -> tuple[TrainedModel, float]:
+    """Train the first and the last candidate instead of random ones, and keep their scores."""
     found += [train(each) for each in (candidates[0], candidates[-1])]
-    return Winner(candidates[0], found[0][0], 0.0)
+    return found[0][0], 0.0
 
 
 def test_every_part_of_tuning_has_its_own_secret(
@@ -184,7 +184,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
 
     def one_of_each(candidates: Sequence[Candidate], train: Any, *_: Any) -> Any:
         found.extend(train(each) for each in candidates)
-        return Winner(candidates[0], found[0][0], 0.0)
+        return found[0][0], 0.0
 
     monkeypatch.setattr(release_training, "select_privately", one_of_each)
     section = PRIVATE | {"epochs": [1, 2, 5], "clipping_bound": [1.0]}

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -140,20 +140,8 @@ def train_release(
     )
     random = numpy_stream("selection", secret=new_secret())
     with _silence():
-        winner: Winner[Candidate, TrainedModel] = select_privately(
-            candidates, train, tuning, random
-        )
-    return winner.model, tuning, winner.score
-
-
-@dataclass(frozen=True)
-class Winner(Generic[Choice, Model]):
-    """The released trial."""
-
-    candidate: Choice
-    model: Model
-    score: float
-    """number of right answers on the held-out part, plus noise"""
+        model, score = select_privately(candidates, train, tuning, random)
+    return model, tuning, score
 
 
 def select_privately(
@@ -161,7 +149,7 @@ def select_privately(
     train: Callable[[Choice], tuple[Model, int]],
     noise: TuningNoise,
     random: np.random.Generator,
-) -> Winner[Choice, Model]:
+) -> tuple[Model, float]:
     """Train a random number of random candidates, and return the one with the highest score.
 
     The number of trials, their settings, scores and parameters stay in the memory of one process. A
@@ -173,16 +161,17 @@ def select_privately(
             answers on the held-out part.
         noise: mean and shape of the number of trials, and the noise of scores.
         random: its state must be secret.
+
+    Returns:
+        The best model, and its score: its number of right answers on the held-out part, plus noise.
     """
-    winner: Winner[Choice, Model] | None = None
-    for _ in range(draw_trial_count(noise.mean_trials, noise.shape, random)):
-        candidate = candidates[int(random.integers(len(candidates)))]
-        model, right = train(candidate)
-        score = right + noise.score_noise * random.standard_normal()
-        if winner is None or score > winner.score:
-            winner = Winner(candidate, model, score)
-    assert winner is not None  # noqa: S101 (there is at least one trial)
-    return winner
+
+    def trials() -> Iterator[tuple[Model, float]]:
+        for _ in range(draw_trial_count(noise.mean_trials, noise.shape, random)):
+            model, right = train(candidates[int(random.integers(len(candidates)))])
+            yield model, right + noise.score_noise * random.standard_normal()
+
+    return max(trials(), key=lambda trial: trial[1])
 
 
 @contextmanager
