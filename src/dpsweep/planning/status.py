@@ -195,7 +195,9 @@ class Forecast:
         self._study = study
         self.cost = cache(lambda problem: ProblemCost(study, problem, device))
         """returns the costs of a problem"""
-        self._estimate = cache(self._estimated)
+        self._estimate = cache(
+            lambda problem, epochs, trials: self.cost(problem).cell(epochs, trials).seconds
+        )
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
             kinds.setdefault(self._kind(cell), []).append(seconds)
@@ -219,9 +221,6 @@ class Forecast:
     def _kind(self, cell: Cell) -> tuple[str, int, int]:
         """Return problem, epochs and number of trials: cells that share them cost the same."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
-
-    def _estimated(self, problem: str, epochs: int, trials: int) -> float:
-        return self.cost(problem).cell(epochs, trials).seconds
 
 
 def _read_timing(file: Path) -> dict[str, Any]:

@@ -36,11 +36,11 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
     """
     # Snakemake takes an existing file for finished, even a damaged one, unless it is forced.
     force = ["--force"] if any(Path(target).exists() for target in targets) else []
+    options = shlex.split(os.environ.get(OPTIONS, ""))
     if CALL in os.environ or not IN_CLONE:
         words = ["dpsweep", "run", name_of(study_file), *map(str, targets)]
-        return shlex.join([*words, *shlex.split(os.environ.get(OPTIONS, "")), *force])
+        return shlex.join([*words, *options, *force])
     config = [] if study_file == DEFAULT_STUDY else ["--config", f"study={study_file}"]
-    options = shlex.split(os.environ.get(OPTIONS, ""))
     return shlex.join(["snakemake", *options, *force, *config, "--", *map(str, targets)])
 
 

@@ -159,7 +159,9 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
     """
     found: dict[str, Description] = {}
     for module in [*([importlib.import_module(PAPER)] if paper else []), *map(_module, files)]:
-        described = list(_in(module))
+        # By identity: a module may have one description under two names.
+        members = {id(each): each for each in vars(module).values()}
+        described = [each for each in members.values() if isinstance(each, Description)]
         for name, times in Counter(each.name for each in described).items():
             if times > 1:
                 lines = listed(_line(each.function) for each in described if each.name == name)
@@ -169,11 +171,6 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
                 )
         found |= {each.name: each for each in described}
     return list(found.values())
-
-
-def _in(module: ModuleType) -> Iterator[Description]:
-    found = {id(each): each for each in vars(module).values() if isinstance(each, Description)}
-    return iter(found.values())
 
 
 def _module(file: str) -> ModuleType:

@@ -109,8 +109,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         below = named_study(base, path.parent)
     except DpsweepError as error:
         raise StudyError(f"{whole}: extends: {str(error).removeprefix('study: ')}") from None
-    merged = _merge(_read(below, (*overlays, path)), content)
-    assert isinstance(merged, dict)  # noqa: S101 (two mappings merge into one)
+    merged: dict[str, Any] = _merge(_read(below, (*overlays, path)), content)
     return merged
 
 

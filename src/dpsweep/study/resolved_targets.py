@@ -344,32 +344,26 @@ def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
     """Return the private grids of the settings that the baseline and another optimizer train."""
     if baseline not in study.every_optimizer:
         raise MistakeError(f"{where}: baseline: {unknown(baseline, study.every_optimizer)}")
-    trained: dict[tuple[Any, ...], set[str]] = {}
-    settings = [
-        (sweep, epsilon, epochs)
-        for sweep in study.sweeps.values()
-        for epsilon, epochs in itertools.product(_private(sweep), sweep.epochs)
-    ]
-    for sweep, *setting in settings:
-        trained.setdefault((*_rivalry(sweep), *setting), set()).add(sweep.problem.optimizer)
-    # Sweeps of the same problem are neighbours, in the order of their first appearance.
-    order = {
-        key: place
-        for place, key in enumerate(dict.fromkeys(_rivalry(each) for each, *_ in settings))
-    }
-    found = [
-        _grid(sweep, epsilon=[epsilon], epochs=[epochs])
-        for sweep, epsilon, epochs in sorted(settings, key=lambda each: order[_rivalry(each[0])])
-        if baseline in (rivals := trained[*_rivalry(sweep), epsilon, epochs]) and len(rivals) > 1
-    ]
+    # Sweeps with equal keys compare their optimizers.
+    settings: dict[tuple[str, ...], list[tuple[Sweep, float, int]]] = {}
+    for sweep in study.sweeps.values():
+        kind = clipping_kind(sweep.clipping_bound)
+        key = (sweep.dataset, sweep.backbone, sweep.method, kind)
+        for epsilon, epochs in itertools.product(_private(sweep), sweep.epochs):
+            settings.setdefault(key, []).append((sweep, epsilon, epochs))
+    found = []
+    for group in settings.values():
+        trained: dict[tuple[float, int], set[str]] = {}
+        for sweep, epsilon, epochs in group:
+            trained.setdefault((epsilon, epochs), set()).add(sweep.problem.optimizer)
+        found += [
+            _grid(sweep, epsilon=[epsilon], epochs=[epochs])
+            for sweep, epsilon, epochs in group
+            if baseline in (rivals := trained[epsilon, epochs]) and len(rivals) > 1
+        ]
     if not found:
         raise NotDrawnError(f"no sweep trains with another optimizer what {baseline} trains")
     return found
-
-
-def _rivalry(sweep: Sweep) -> tuple[str, ...]:
-    """Return the parts that sweeps must share for a comparison of their optimizers."""
-    return (sweep.dataset, sweep.backbone, sweep.method, clipping_kind(sweep.clipping_bound))
 
 
 def _private(sweep: Sweep) -> list[float]:
