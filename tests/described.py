@@ -1,4 +1,4 @@
-"""Figures and tables of test studies: written as mappings, and described in Python as studies want them."""
+"""Figures and tables of test studies: written as mappings, and converted to Python files."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ from dpsweep.figures import families
 from dpsweep.study import Study
 from dpsweep.study.targets import Figure, Target
 
-# Of studies that are read from no file; it goes with the process.
+# For studies without a file; it is removed at the end of the process.
 _FOLDER = tempfile.TemporaryDirectory(prefix="described-")
 
 
@@ -22,7 +22,7 @@ def _family(name: str) -> type[Target]:
 
 
 def _code(key: str, value: Any, family: type[Target]) -> str:
-    """A value as Python: panels, lines, entries and the like by their classes."""
+    """Return the Python code of a value, with classes for panels, lines, entries and the like."""
     kinds = {"lines": "Line", "entries": "ComparedCells", "axes": "NoiseAxes", "cells": "Selection"}
     if key == "panels":
         lined = family in (families.ClippingCurve, families.MethodComparison)
@@ -43,7 +43,7 @@ def _call(name: str, settings: Any, family: type[Target]) -> str:
 
 
 def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
-    """A file with a function for each target: its settings, and its ``family`` and ``section``."""
+    """Return a Python file with a function for each target, from its settings, ``family`` and ``section``."""
     lines = ["from dpsweep.figures import families, figure, table", "", 'inf = float("inf")']
     for name, target in targets:
         settings = dict(target)
@@ -61,12 +61,12 @@ def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def described(content: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    """A study's content whose figures and tables, here mappings, are in a Python file.
+    """Move the figures and tables of a study, given as mappings, to a Python file.
 
     Args:
-        content: of the study, perhaps with ``figures`` and ``tables`` by name.
-        folder: where the file is written, for a study file beside it; by default a temporary one, for a study
-            that is read from no file.
+        content: of the study; it can have ``figures`` and ``tables`` by name.
+        folder: the folder for the Python file, beside the study file; by default a temporary one, for a study
+            without a file.
     """
     if isinstance(content.get("figures"), str | list):
         return content
@@ -82,5 +82,5 @@ def described(content: dict[str, Any], folder: Path | None = None) -> dict[str, 
 
 
 def study_of(content: dict[str, Any]) -> Study:
-    """The study of a content whose figures and tables may be mappings."""
+    """Return the study of a content with figures and tables as mappings."""
     return Study.model_validate(described(content))

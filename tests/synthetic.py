@@ -1,4 +1,4 @@
-"""A small study in code, and result files with known numbers for it, in the formats of the design."""
+"""A small study, and result files for it with known numbers, in the formats of docs/design.md."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ from dpsweep.theory import ClippedSums
 from tests.described import study_of
 
 CHECKSUM = "0" * 64
-"""Of the data and the weights that every trial was made from."""
-# What a trial comes to: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
+"""The checksum of the data and weights of every trial."""
+# Returns columns of a trial: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
 Outcome = Callable[[Cell, float, int], dict[str, Any]]
 
 
@@ -52,7 +52,7 @@ def make_study(
     tables: dict[str, Any] | None = None,
     backbones: Sequence[str] = ("small", "large"),
 ) -> Study:
-    """A study on one dataset, ``digits``; each sweep overrides a 1-cell default grid."""
+    """Return a study on one dataset, ``digits``; each sweep overrides a default grid of one cell."""
     content: dict[str, Any] = yaml.safe_load(STUDY)
     backbone, sweep = content["backbones"]["small"], content["sweeps"]["one"]
     content["datasets"]["digits"] |= {"classes": classes, "train_size": train_size}
@@ -65,10 +65,10 @@ def make_study(
 
 
 def trial_rows(study: Study, cell: Cell, outcome: Outcome) -> list[dict[str, Any]]:
-    """The rows of a cell's trials.parquet, with known outcomes.
+    """Return the rows of a cell's trials.parquet, with known outcomes.
 
-    The best learning rate is chosen as the trainer does: first seed, macro accuracy, smallest rate on
-    ties. Defaults: macro accuracy 0.5, every class like the macro accuracy, sigma 1.
+    The best learning rate is chosen as in training: first seed, selection accuracy, smallest rate on
+    ties. Defaults: macro accuracy 0.5, the same accuracy for every class, sigma 1.
     """
     sweep = study.sweeps[study.sweep_of(cell)]
     dataset = study.datasets[sweep.dataset]
@@ -147,14 +147,14 @@ def write_cells(
 ) -> None:
     """Write trials.parquet of cells (default: all) with the rows of `trial_rows`.
 
-    With ``steps_too`` also steps.parquet: the mean gradient norm of every step is 1, or the
+    With ``steps_too``, also write steps.parquet: the mean gradient norm of every step is 1, or from the
     outcome's ``step_norms``.
     """
     for cell in study.all_cells() if cells is None else cells:
         rows = trial_rows(study, cell, outcome)
         norms = [row.pop("step_norms", 1.0) for row in rows]
         paths.cell(cell).mkdir(parents=True, exist_ok=True)
-        # Without pandas, which takes ten times as long for a small table.
+        # pandas would take ten times as long for a small table.
         write_table(pa.Table.from_pylist(rows), paths.cell_trials(study, cell))
         if not steps_too:
             continue
@@ -180,9 +180,9 @@ def write_gradient_norms(
     learning_rate: float,
     epochs: Sequence[tuple[Any, Any]],
 ) -> None:
-    """Write the norms file for which ``cell`` (its batch size included) is the best one.
+    """Write a file of gradient norms, with ``cell`` as the best of the competing ones.
 
-    ``epochs`` holds one (labels, norms) for every epoch.
+    ``epochs`` has one (labels, norms) for every epoch.
     """
     file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -213,9 +213,9 @@ def write_overlaps(
     gradients: Sequence[Sequence[Any]],
     seeds: int = 1,
 ) -> None:
-    """Write how the gradients of a cell's best trials overlap.
+    """Write the overlaps of gradients of a cell's best trials.
 
-    ``gradients`` holds for every epoch from 0 the gradients of each draw, shape (examples, d). Each
+    ``gradients`` has for every epoch from 0 the gradients of each draw, shape (examples, d). Each
     seed has an equal share of the draws.
     """
     file = paths.theory(study, cell)
@@ -245,7 +245,7 @@ def write_overlaps(
 
 
 def class_names(count: int) -> list[str]:
-    """Zero, one, ..."""
+    """Return the names zero, one, ..."""
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     return [words[i] if i < len(words) else f"class {i}" for i in range(count)]
 

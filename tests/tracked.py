@@ -1,4 +1,4 @@
-"""The files of the repository, without those that whoever works here has beside them."""
+"""The files of the repository, without untracked files beside them."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 def tracked(*patterns: str, root: Path = ROOT) -> list[Path]:
     """Return the files that match a pattern and that git tracks, sorted.
 
-    In an unpacked archive, which has no git, they are all that match.
+    In an unpacked archive, which has no git, return all files that match.
     """
     found = sorted({file for pattern in patterns for file in root.glob(pattern)})
     listed = subprocess.run(

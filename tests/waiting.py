@@ -1,4 +1,4 @@
-"""Other processes: calling them, whether they run, and waiting for them on machines of any speed."""
+"""Other processes: running commands, and waiting for conditions on machines of any speed."""
 
 import subprocess
 import time
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import psutil
 
 PATIENCE = 3600.0
-"""Seconds to wait for anything: a test machine may be cold, slow and busy."""
+"""Seconds to wait for a condition: a test machine can be slow and busy."""
 
 Found = TypeVar("Found")
 
@@ -18,23 +18,25 @@ class Running(Protocol):
     """A process: `subprocess.Popen`, or one that was forked."""
 
     def poll(self) -> int | None:
-        """The exit status, None while it runs."""
+        """Return the exit status, None while it runs."""
 
 
 def wait_for(
     condition: Callable[[], Found], what: str, run: Running | None = None, every: float = 0.05
 ) -> Found:
-    """Wait until a condition holds, and return what it found.
+    """Wait until a condition returns something true, and return that.
 
     Args:
-        condition: asked again and again, until it returns something true.
+        condition: called again and again.
         what: a name for it, for the error.
-        run: the process that brings it about; its end is an error.
-        every: seconds between two looks.
+        run: the process that makes it true; the end of the process is an error.
+        every: seconds between two calls.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
-        ended = run is not None and run.poll() is not None  # its last act may be what is waited for
+        ended = (
+            run is not None and run.poll() is not None
+        )  # before the call: its last action can make the condition true
         if found := condition():
             return found
         assert not ended, f"it ended without {what}"
@@ -52,9 +54,9 @@ def called(
 
     Args:
         command: its words.
-        folder: where it runs; by default here.
+        folder: where it runs; by default the current folder.
         environment: by default that of the tests.
-        status: what it must end with; None takes any.
+        status: the exit status that it must have; None accepts any.
     """
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
@@ -64,7 +66,7 @@ def called(
 
 
 def running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -72,5 +74,5 @@ def running(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the processes that a process has started."""
     return [child.pid for child in psutil.Process(pid).children()]

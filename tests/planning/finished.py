@@ -1,4 +1,4 @@
-"""Outputs of a study, written by hand: their content matters to nobody who only plans."""
+"""Outputs of a study with placeholder content, for tests of plans and status."""
 
 from typing import Any
 
@@ -24,20 +24,20 @@ def cell_cost(
 
 
 def finish_output(output: Output) -> None:
-    """Write an output's files."""
+    """Write the files of an output."""
     for file in output.files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(output.name)
 
 
 def finish_all(study: Study, paths: Paths) -> None:
-    """Write every output of a study, each after what it is made from."""
+    """Write every output of a study, each after its inputs."""
     for output in Outputs(study, paths).every():
         finish_output(output)
 
 
 def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
-    """Write a cell and all that it is made from."""
+    """Write a cell and all of its inputs."""
     makers = {file: output for output in Outputs(study, paths).every() for file in output.files}
 
     def finish(output: Output) -> None:

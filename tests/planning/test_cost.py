@@ -1,4 +1,4 @@
-"""What a study costs follows from its file."""
+"""Estimates of the cost of a study from its file."""
 
 import math
 from dataclasses import replace
@@ -22,8 +22,8 @@ def paper() -> Study:
     return load_study(ROOT / "config.yaml")
 
 
-def test_a_head_on_features_needs_room_for_these_and_not_for_the_images(tmp_path: Path) -> None:
-    """As images these would be 108 GB, as features less than 0.2."""
+def test_a_head_needs_memory_for_features_not_for_images(tmp_path: Path) -> None:
+    """The images take 108 GB, the features less than 0.2 GB."""
     (tmp_path / "study.yaml").write_text(
         f"extends: {ROOT}/studies/frozen-features.yaml\n"
         "training: {physical_batch: 256}\n"
@@ -36,7 +36,7 @@ def test_a_head_on_features_needs_room_for_these_and_not_for_the_images(tmp_path
 
 
 def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
-    """With a batch of nearly nothing: 28 bytes for what trains, and 4 for what does not."""
+    """With a batch of one: 28 bytes for each parameter that trains, 4 for each other one."""
 
     def gigabytes(method: str) -> float:
         problem = f"sun397_vit-base_{method}"
@@ -82,7 +82,7 @@ def test_trainable_parameters_are_those_of_the_models(paper: Study) -> None:
     assert trained("cifar10_wrn-16-4_scratch") == pytest.approx(2.75e6, rel=0.1)
 
 
-def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
+def test_large_parameters_are_trained_again_instead_of_kept(paper: Study) -> None:
     small, large = (
         next(iter(paper.sweep_cells(f"sun397_vit-base_{method}"))) for method in ("film", "all")
     )
@@ -92,7 +92,7 @@ def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
         ProblemCost(paper, large.problem).bytes("train", large)
         < ProblemCost(paper, small.problem).bytes("train", small) / 5
     )
-    # Norms cost one pass and a half less than a trial of the same method, which they train.
+    # Norms of parameters that are not kept cost another trial and a pass after every epoch.
     cost = cell_cost(paper, large.problem, 8)
     assert (
         ProblemCost(paper, large.problem).seconds("gradient_norms", 8)
@@ -100,8 +100,8 @@ def test_large_parameters_are_not_kept_but_trained_again(paper: Study) -> None:
     )
 
 
-def test_the_time_of_a_cell_is_that_of_its_parts() -> None:
-    """A start, and for each trial of the longest sweep training, evaluation and most steps."""
+def test_the_time_of_a_cell_is_the_sum_of_its_parts() -> None:
+    """The parts are a start, and for each trial training, evaluation and steps, with the largest counts."""
     sweep = {"epochs": [3], "batch_size": [64, 500, "full"]}
     study = make_study(
         {
@@ -118,7 +118,7 @@ def test_the_time_of_a_cell_is_that_of_its_parts() -> None:
     assert seconds(start_seconds=7.0) == 7
     assert seconds(step_seconds=2.0) == trials * steps * 2
     network = count_network(study.backbones["small"], study.datasets["digits"])
-    # A pass forward and one back over 1,000 examples in each epoch, and 200 are tested.
+    # A forward and a backward pass over 1,000 examples in each epoch, and 200 test examples.
     passes = 2 * 3 * 1000 + 200
     computed = seconds(teraflops=1e-12)
     assert computed == pytest.approx(trials * passes * network.operations, rel=1e-9)

@@ -1,4 +1,4 @@
-"""A head on cached features costs what its own few operations cost, not what the network below it does."""
+"""Estimates of a head on cached features: they do not depend on the network below it."""
 
 from pathlib import Path
 
@@ -20,16 +20,16 @@ CORE = Device("a core", "core", 0.098, start_seconds=3.0, step_seconds=0.005)
 
 
 def frozen(folder: Path, **sections: object) -> Study:
-    """The study on frozen features with other settings, without figures."""
+    """Load the study on frozen features with other settings, without figures."""
     content = {"extends": str(ROOT / "studies/frozen-features.yaml"), **sections}
     text = yaml.safe_dump(content) + "figures: none\n"
     (folder / "study.yaml").write_text(text)
     return load_study(folder / "study.yaml")
 
 
-def test_a_larger_network_makes_only_the_features_dearer(tmp_path: Path) -> None:
+def test_a_larger_network_raises_only_the_cost_of_features(tmp_path: Path) -> None:
     small = frozen(tmp_path)
-    # Four times the patches and twice the layers; as many features.
+    # Four times the patches and twice the layers, but the same number of features.
     larger = {"vit-tiny": {"arguments": {"depth": 24, "patch_size": 8}}}
     large = frozen(tmp_path, backbones=larger)
     costs = [ProblemCost(each, IMAGES, CORE) for each in (small, large)]
@@ -56,7 +56,7 @@ def test_a_larger_network_makes_only_the_features_dearer(tmp_path: Path) -> None
         (TEXTS, 8, "full", 0.50),
     ],
 )
-def test_estimates_of_trials_are_near_to_what_was_measured(
+def test_estimates_of_trials_are_near_the_measured_times(
     tmp_path: Path, problem: str, epochs: int, batch_size: int | str, seconds: float
 ) -> None:
     one = {"batch_size": [batch_size], "epochs": [epochs]}
@@ -67,14 +67,14 @@ def test_estimates_of_trials_are_near_to_what_was_measured(
     assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds
 
 
-def test_estimates_of_the_theory_are_near_to_what_was_measured(tmp_path: Path) -> None:
+def test_estimates_of_the_theory_are_near_the_measured_times(tmp_path: Path) -> None:
     study = frozen(tmp_path, theory={"largest_batch": 1024})
-    # Five times three batches of 1,024 gradients: 1.5 s each time.
+    # Three batches of 1,024 gradients take 1.5 s; they are measured five times.
     assert 7.5 / 3 < ProblemCost(study, IMAGES, CORE).seconds("theory", 4) - 3 < 3 * 7.5
 
 
 def local(folder: Path, configuration: str | None) -> Study:
-    """The study with weights of the text network in a folder, with a config.json beside them."""
+    """Load the study with local weights of the text network, and a config.json beside them."""
     if configuration is not None:
         (folder / "config.json").write_text(configuration)
     weights = f"!replace {{kind: file, path: {folder}/model.safetensors}}"
@@ -93,7 +93,7 @@ def local(folder: Path, configuration: str | None) -> Study:
         *((text, 1) for text in (None, "", "[]", "{")),
     ],
 )
-def test_sizes_are_those_of_the_file_beside_the_weights(
+def test_sizes_come_from_the_file_beside_the_weights(
     tmp_path: Path, configuration: str | None, smaller: int
 ) -> None:
     study, usual = local(tmp_path, configuration), frozen(tmp_path)

@@ -1,4 +1,4 @@
-"""Estimates before anything is measured are those of the device that will train."""
+"""The device of estimates, and its effect on them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,9 @@ from dpsweep.study.paths import Paths
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_speed_of_a_cpu_is_measured_but_not_of_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = this_machine()
@@ -28,23 +30,18 @@ def test_a_cpu_is_measured_and_no_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_times_follow_the_device(tmp_path: Path) -> None:
-    study = load_study(ROOT / "config.yaml")
-    target = ["cifar100_vit-base_film"]
-    gpu = Plan(study, Paths(tmp_path), target)
-    cpu = Plan(
-        study,
-        Paths(tmp_path),
-        target,
-        device=replace(GPU, name="a CPU", unit="core", teraflops=GPU.teraflops / 100),
-    )
-    ((name, slow),) = cpu.estimates().items()
-    assert slow.seconds > 20 * gpu.estimates()[name].seconds
+    whole, name = load_study(ROOT / "config.yaml", figures=False), "cifar100_vit-base_film"
+    study = whole.model_copy(update={"sweeps": {name: whole.sweeps[name]}})
+    gpu = Plan(study, Paths(tmp_path))
+    slow = replace(GPU, name="a CPU", unit="core", teraflops=GPU.teraflops / 100)
+    cpu = Plan(study, Paths(tmp_path), device=slow)
+    assert cpu.estimates()[name].seconds > 20 * gpu.estimates()[name].seconds
     lines = list(cpu.lines([2]))
     assert any("a CPU at 0.2 Tflop/s" in line for line in lines)
     assert any("by number of cores" in line for line in lines)
     assert not any("GPU" in line for line in lines)
 
 
-def test_the_speed_of_a_cluster_counts_and_not_this_machine() -> None:
+def test_the_speed_of_a_cluster_comes_before_this_machine() -> None:
     assert device_of(40.0, []) == replace(GPU, teraflops=40.0)
     assert device_of(0.0, []).unit == this_machine([]).unit

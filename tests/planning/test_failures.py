@@ -1,4 +1,4 @@
-"""Every failed job is named with what ended it and where to look."""
+"""Every failed job is listed with its reason and its log."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ DETAILS = (
     "Detailed failure reason unavailable (status command is not 'sacct').For further error details see the "
     "cluster/cloud log and the log files of the involved rule(s)."
 )
-# As Snakemake 9.27 and its plugin for Slurm 2.8 write it.
+# The format of Snakemake 9.27 and its plugin for Slurm 2.8.
 RUN = """\
 [Wed Nov 25 15:56:04 2026]
 Error in rule train:
@@ -70,7 +70,7 @@ slurmstepd-node7: error: Exceeded job memory limit"""
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a run has ended: two jobs of Slurm, and one that failed by itself."""
+    """The folder of an ended run: two failed jobs of Slurm, and one that failed by itself."""
     monkeypatch.chdir(tmp_path)
     for name in ("logs", ".snakemake/log", ".snakemake/slurm_logs/rule_train/a"):
         Path(name).mkdir(parents=True)
@@ -86,7 +86,7 @@ def reason(log: str) -> str:
     return describe("a job", Path(log), endings=read_endings()).reason
 
 
-def test_a_job_that_was_never_started_has_slurms_words(folder: Path) -> None:
+def test_the_reason_of_a_job_that_was_never_started_is_slurms_message(folder: Path) -> None:
     assert reason("logs/refused.log") == (
         "SLURM sbatch failed. The error message was 'sbatch: error: invalid partition specified: gpux\n"
         "sbatch: error: Batch job submission failed: Invalid partition name specified'."
@@ -106,12 +106,12 @@ def test_a_job_that_was_never_started_has_slurms_words(folder: Path) -> None:
         ("", SAID),
     ],
 )
-def test_the_jobs_own_error_counts_before_slurms(written: str, expected: str, folder: Path) -> None:
+def test_a_jobs_own_error_comes_before_slurms(written: str, expected: str, folder: Path) -> None:
     Path("logs/cell.log").write_text(written)
     assert reason("logs/cell.log") == expected
 
 
-def test_a_job_that_nobody_has_a_word_about_was_killed(folder: Path) -> None:
+def test_a_job_without_any_message_was_killed(folder: Path) -> None:
     Path("logs/known.log").write_text("".join(f"line {number}\n" for number in range(100)))
     found = describe("a job", Path("logs/known.log"), endings=read_endings())
     assert not found.is_error
@@ -124,7 +124,7 @@ def test_cells_are_named_as_cells_and_other_jobs_by_their_file() -> None:
     assert failure([], ["a.log"], "audit").name == "audit"
 
 
-def test_summary_names_every_reason_once_and_counts_all() -> None:
+def test_the_summary_has_every_reason_once_and_counts_all_jobs() -> None:
     refused = [
         Failure(f"sweep/cell{n}", Path(f"{n}.log"), f"Slurm job {n}: FAILED", True)
         for n in range(40)
@@ -139,7 +139,7 @@ def test_summary_names_every_reason_once_and_counts_all() -> None:
     assert lines[-1] == "  snakemake all"
 
 
-def test_a_run_that_was_stopped_does_not_claim_that_nothing_is_wrong() -> None:
+def test_the_summary_of_a_stopped_run_does_not_count_zero_failures() -> None:
     text = "\n".join(summary([], "snakemake all", 3))
     assert "the run was stopped before its end, 3 not started." in text
     assert "0 failed" not in text

@@ -1,4 +1,4 @@
-"""Files of former settings are found by their names, and nothing else is removed."""
+"""Files of former settings are found by their names, and only they are removed."""
 
 from pathlib import Path
 from typing import Any
@@ -14,42 +14,32 @@ from dpsweep.study.paths import Paths
 SWEEP: dict[str, Any] = {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "seeds": 2}
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    return Paths(tmp_path / "results")
-
-
 def files(paths: Paths) -> set[Path]:
     return {file for file in paths.results.rglob("*") if file.is_file()}
 
 
-def test_other_settings_leave_files_that_are_removed_alone(paths: Paths) -> None:
-    before, after = make_study({"s": SWEEP}), make_study({"s": SWEEP | {"seeds": 3}})
+@pytest.mark.parametrize(("change", "cells"), [({"seeds": 3}, 4), ({"epsilon": [8.0]}, 2)])
+def test_only_files_of_former_settings_are_found_and_removed(
+    tmp_path: Path, change: dict[str, Any], cells: int
+) -> None:
+    paths = Paths(tmp_path / "results")
+    before, after = make_study({"s": SWEEP}), make_study({"s": SWEEP | change})
     finish_all(before, paths)
     trial = paths.trials / "ab" / "abcd.safetensors"
     trial.parent.mkdir(parents=True)
     trial.write_text("a finished trial")
     finish_all(after, paths)
     found = former_files(paths, [after])
-    cells = [
-        file for cell in before.all_cells() for file in Outputs(before, paths).cell(cell).files
-    ]
-    assert set(cells) <= set(found)
     wanted = {file for output in Outputs(after, paths).every() for file in output.files}
+    outputs = map(Outputs(before, paths).cell, before.all_cells())
+    former = {file for output in outputs for file in output.files} - wanted
+    assert len(former) == 2 * cells  # trials and steps
+    assert former <= set(found)
     assert not wanted & set(found)
-    # A study that shares the folder keeps its own.
+    # A study that shares the folder keeps its files.
     assert former_files(paths, [after, before]) == []
     kept = files(paths) - set(found)
     remove(found)
     assert files(paths) == kept
     assert trial.exists()
     assert not any(not list(folder.iterdir()) for folder in (paths.results / "cells").rglob("*/"))
-
-
-def test_a_grid_that_shrinks_leaves_its_cells(paths: Paths) -> None:
-    wide, narrow = make_study({"s": SWEEP}), make_study({"s": SWEEP | {"epsilon": [8.0]}})
-    finish_all(wide, paths)
-    found = former_files(paths, [narrow])
-    gone = set(wide.all_cells()) - set(narrow.all_cells())
-    assert {paths.cell_trials(wide, cell) for cell in gone} <= set(found)
-    assert {paths.cell_trials(narrow, cell) for cell in narrow.all_cells()}.isdisjoint(found)

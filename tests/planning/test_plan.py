@@ -1,4 +1,4 @@
-"""What a plan counts is what is missing, and no more."""
+"""A plan counts exactly the missing outputs."""
 
 import copy
 from pathlib import Path
@@ -25,7 +25,7 @@ SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
 
 
 def content() -> dict[str, Any]:
-    """The study of the tests of the workflow with a second sweep and an audit."""
+    """Return the study of the workflow tests with a second sweep and an audit."""
     content = copy.deepcopy(STUDY)
     content["sweeps"][SWEEP]["clipping_bound"] = [0.1, 1.0, 10.0]
     other = {"optimizer": "sgd", "epochs": [2, 64], "seeds": 4}
@@ -47,7 +47,7 @@ def paths(tmp_path: Path) -> Paths:
 
 def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
     estimates = Plan(study, paths).estimates()
-    # 2 batch sizes and 3 bounds; 3 trials a cell, 5 where there are four seeds.
+    # 2 batch sizes and 3 bounds; 3 trials a cell, 5 with four seeds.
     assert (estimates[SWEEP].cells, estimates[SWEEP].trials) == (6, 18)
     assert (estimates[OTHER].cells, estimates[OTHER].trials) == (12, 60)
     assert estimates["audit (2)"].trials == 2
@@ -62,7 +62,7 @@ def test_everything_is_planned_once(study: Study, paths: Paths) -> None:
     assert Plan(study, paths, [str(paths.report)]).estimates() == estimates
 
 
-def test_what_is_done_is_subtracted(study: Study, paths: Paths) -> None:
+def test_finished_outputs_are_subtracted(study: Study, paths: Paths) -> None:
     before = Plan(study, paths).estimates()
     done = study.sweep_cells(SWEEP)[1]
     finish_cell(study, paths, done, seconds=cell_cost(study, SWEEP, 2).seconds)  # as estimated
@@ -108,7 +108,7 @@ def test_cells_that_train_again_are_missing(
     assert plan.estimates()[SWEEP].cells == missing
 
 
-def test_what_was_measured_corrects_the_estimate(study: Study, paths: Paths) -> None:
+def test_measured_times_correct_the_estimate(study: Study, paths: Paths) -> None:
     first = study.sweep_cells(SWEEP)[0]
     finish_cell(study, paths, first, seconds=3 * cell_cost(study, SWEEP, 2).seconds)
     estimates = Plan(study, paths).estimates()
@@ -152,7 +152,7 @@ def test_targets_need_their_own_cells(study: Study, paths: Paths, target: str, c
         "{R}",
     ],
 )
-def test_unknown_targets_are_named(study: Study, paths: Paths, target: str) -> None:
+def test_unknown_targets_are_refused_by_name(study: Study, paths: Paths, target: str) -> None:
     target = target.replace("{R}", str(paths.results))
     with pytest.raises(PlanError) as raised:
         Plan(study, paths, [target])
@@ -168,9 +168,7 @@ def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
     assert wall.endswith(f"{times[0]} at 1, {times[1]} at 2, {times[2]} at 3, {times[3]} at 50.")
 
 
-def test_the_memory_of_a_gpu_that_the_largest_cells_need_is_told(
-    study: Study, paths: Paths
-) -> None:
+def test_the_gpu_memory_of_the_largest_cells_is_printed(study: Study, paths: Paths) -> None:
     lines = Plan(study, paths, [SWEEP, OTHER]).lines()
     (line,) = (line for line in lines if "jobs with a GPU" in line)
     needed = {name: cell_cost(study, name, 64).gpu_gigabytes for name in (SWEEP, OTHER)}
@@ -186,7 +184,7 @@ def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
 
 
 def stored(source: dict[str, str], path: Path) -> float:
-    """Bytes of each example of a dataset of images of 64 x 64, without its label."""
+    """Return the stored bytes of an example, without its label, for a network with inputs of 64 x 64."""
     source = source | ({"path": str(path)} if "path" in source else {})
     section = STUDY["datasets"]["digits"] | {"image_size": 64, "source": source}
     dataset = Dataset.model_validate(section)
@@ -204,12 +202,10 @@ NO_ROWS = pa.table({"image": pa.array([], pa.struct({"bytes": pa.binary()}))})
 
 
 @pytest.mark.parametrize("rows", [NO_ROWS, pa.table({"label": [1, 2]})])
-def test_a_table_without_images_tells_nothing_and_stops_nothing(
-    tmp_path: Path, rows: pa.Table
-) -> None:
+def test_a_table_without_images_is_skipped(tmp_path: Path, rows: pa.Table) -> None:
     pq.write_table(rows, tmp_path / "0.parquet")
     assert stored(TABLES, tmp_path) == 3 * 64 * 64
-    # The next table may have some.
+    # The next table has one.
     (tmp_path / "more").mkdir()
     pq.write_table(rows_of((32, 20), tmp_path / "0.png"), tmp_path / "more" / "1.parquet")
     _size_in_tables.cache_clear()
@@ -219,7 +215,7 @@ def test_a_table_without_images_tells_nothing_and_stops_nothing(
 @pytest.mark.parametrize(
     ("source", "size", "expected"),
     [
-        (IMAGES, (32, 20), 3 * 32 * 20),  # as it is, and resized with its batch
+        (IMAGES, (32, 20), 3 * 32 * 20),  # stored as it is, and resized with its batch
         (IMAGES, (300, 200), 3 * 64 * 64),
         (IMAGES, None, 3 * 64 * 64),
         (TABLES, (32, 20), 3 * 32 * 20),
@@ -228,7 +224,7 @@ def test_a_table_without_images_tells_nothing_and_stops_nothing(
         ({"kind": "hub", "id": "a/pets"}, None, 3 * 64 * 64),
     ],
 )
-def test_small_images_are_counted_as_they_are_stored(
+def test_the_stored_size_of_images_is_estimated(
     tmp_path: Path, source: dict[str, str], size: tuple[int, int] | None, expected: int
 ) -> None:
     folder = tmp_path / "train" / "cat"
@@ -239,7 +235,7 @@ def test_small_images_are_counted_as_they_are_stored(
     assert stored(source, tmp_path) == expected
 
 
-def test_a_text_model_costs_what_its_arguments_say(study: Study) -> None:
+def test_the_size_of_a_text_model_follows_from_its_arguments(study: Study) -> None:
     digits, vit = study.datasets["digits"], next(iter(study.backbones.values()))
     texts = digits.model_copy(update={"kind": "text", "max_length": 100, "image_size": None})
     examples = digits.train_size + digits.test_size

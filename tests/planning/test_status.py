@@ -1,4 +1,4 @@
-"""The state of a study is read from its files."""
+"""The state of a study, read from its files."""
 
 import copy
 import os
@@ -80,8 +80,8 @@ ConnectionError: is quoted here
 """
 WENT_ON = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
 CHECKPOINT = "10:00:00 checkpoint at step 7\n"
-# What a cell's log says, its age in seconds, and what that makes of the cell: its state, and the reason that
-# begins and ends so, with whether it is an error.
+# The log of a cell and its age in seconds; then the state of the cell, and the beginning and end of its
+# reason, with whether it is an error.
 LOGS: list[tuple[str | None, float, str, tuple[str, str, bool] | None]] = [
     (None, 0, "waiting", None),
     ("", 60, "running", None),
@@ -106,7 +106,7 @@ LOGS: list[tuple[str | None, float, str, tuple[str, str, bool] | None]] = [
 
 
 @pytest.mark.parametrize(("text", "age", "state", "reason"), LOGS)
-def test_the_log_of_a_cell_tells_its_state_and_why(
+def test_the_log_of_a_cell_determines_its_state_and_reason(
     study: Study,
     paths: Paths,
     cells: list[Cell],
@@ -128,7 +128,7 @@ def test_the_log_of_a_cell_tells_its_state_and_why(
     assert Status(study, paths, NOW).states[cells[0]] == "done"
 
 
-def test_other_jobs_that_failed_are_named_with_their_log(study: Study, paths: Paths) -> None:
+def test_other_failed_jobs_are_listed_with_their_logs(study: Study, paths: Paths) -> None:
     logs = paths.results / "logs"
     for name, text in (("noise/digits/eps8", "ValueError: negative\n"), ("prepare/cats", OFFLINE)):
         write_text(logs / f"{name}.log", text)
@@ -141,7 +141,7 @@ def test_other_jobs_that_failed_are_named_with_their_log(study: Study, paths: Pa
     assert found["prepare/cats"].reason == OFFLINE.split("error: ")[1].strip()
 
 
-def test_a_job_that_slurm_refused_or_killed_has_failed(
+def test_jobs_that_slurm_refused_or_killed_have_failed(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
     log(study, paths, cells[0], "10:00:00 checkpoint at step 7\n", age=36_000)
@@ -157,7 +157,9 @@ def test_a_job_that_slurm_refused_or_killed_has_failed(
     assert all(each.is_error for each in found.values())
 
 
-def test_jobs_that_run_show_their_last_line(study: Study, paths: Paths) -> None:
+def test_running_jobs_are_listed_with_the_last_line_of_their_log(
+    study: Study, paths: Paths
+) -> None:
     logs = paths.results / "logs"
     for name, text, age in [
         ("data/digits.log", "10:00:00 train images: 5 of 10, 1 a second, 5 s left\n", 30),
@@ -180,11 +182,11 @@ def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> 
     shutil.rmtree(paths.cell(cells[0]))
     status = Status(study, paths)
     assert status.states[cells[0]] == "waiting"
-    # Its trials are in the store: they have cost what they cost.
+    # Its trials are in the store, so their time still counts.
     assert status.of([cells[0]]).spent == 5
 
 
-def test_trials_of_a_cell_that_was_killed_count_and_are_a_measurement(
+def test_trials_of_a_killed_cell_count_and_correct_the_forecast(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
     estimate = Status(study, paths, NOW).forecast
@@ -217,13 +219,13 @@ def test_the_list_of_failures_shows_whole_messages(
     assert "2 failed. This runs just what is missing" in shown
 
 
-def test_time_left_is_measured_where_it_can_be(
+def test_time_left_is_estimated_until_cells_are_measured(
     study: Study, paths: Paths, cells: list[Cell]
 ) -> None:
     estimate = cell_cost(study, SWEEP, 2).seconds
     assert Status(study, paths, NOW).problems()[SWEEP].left == pytest.approx(6 * estimate)
     finish_cell(study, paths, cells[0], 100)
-    paths.cell_timing(study, cells[0]).unlink()  # as where the logs were removed, or not copied
+    paths.cell_timing(study, cells[0]).unlink()  # as if the logs were removed, or not copied
     forecast = Status(study, paths, NOW).forecast
     assert forecast.seconds(cells[1]) == pytest.approx(estimate)
     assert "A first estimate" in forecast.basis
@@ -242,7 +244,9 @@ def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[C
     assert dict(figure.cells) == {"waiting": 4}
 
 
-def test_report_adds_up(study: Study, paths: Paths, cells: list[Cell]) -> None:
+def test_the_printed_status_sums_up_the_cells(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
     finish_cell(study, paths, cells[0], 7200)
     log(study, paths, cells[1], "10:00:00 started\n", age=1)
     log(study, paths, cells[2], "error: no data\n", age=1)

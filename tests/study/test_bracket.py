@@ -14,7 +14,7 @@ def test_it_finds_the_peak_of_a_unimodal_grid_with_few_trials(
 ) -> None:
     distinct = sorted(set(heights))
     peak = turn % len(distinct)
-    # Strictly rising to the peak, strictly falling behind it.
+    # Strictly rising to the peak, strictly falling after it.
     values = [*distinct[:peak], *reversed(distinct[peak:])]
     calls: list[int] = []
 
@@ -27,7 +27,7 @@ def test_it_finds_the_peak_of_a_unimodal_grid_with_few_trials(
 
 
 @given(grids)
-def test_whatever_the_grid_it_returns_the_best_that_it_saw(values: list[float]) -> None:
+def test_on_any_grid_it_returns_the_best_computed_value(values: list[float]) -> None:
     seen: dict[int, float] = {}
 
     def score(position: int) -> float:

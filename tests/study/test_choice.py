@@ -1,3 +1,5 @@
+"""The choice of hyperparameters, and the accuracies that are reported of it."""
+
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,10 @@ Outcome = Callable[[Cell, float, int], dict[str, Any]]
 def trials_of(
     tmp_path: Path, outcome: Outcome | dict[tuple[Any, float], list[float]], **sweep: Any
 ) -> pd.DataFrame:
-    """Trials of one sweep: by cell, rate and seed, or accuracies of every seed at (B, C), rate 0.01."""
+    """Return the trials of one sweep.
+
+    Outcomes are a function of cell, rate and seed, or the accuracies of all seeds by (B, C), at rate 0.01.
+    """
     if isinstance(outcome, dict):
         accuracies = outcome
         sweep["seeds"] = len(next(iter(accuracies.values())))
@@ -36,7 +41,7 @@ def trials_of(
     return load_trials(study, paths, study.sweep_cells("s"))
 
 
-def test_repeats_are_the_trials_at_the_rate_that_the_first_seed_found_best(tmp_path: Path) -> None:
+def test_repeats_are_the_trials_at_the_best_rate_of_the_first_seed(tmp_path: Path) -> None:
     score = {0.01: 0.5, 0.02: 0.7, 0.04: 0.7}  # a tie: the smaller rate
     trials = trials_of(
         tmp_path,
@@ -63,7 +68,7 @@ def test_centre_and_band_over_repeats(tmp_path: Path) -> None:
 def test_one_seed_is_its_own_centre_and_band(tmp_path: Path) -> None:
     row = choose(trials_of(tmp_path, {(100, 1.0): [0.5]}), by=["problem"]).iloc[0]
     assert (row["centre"], row["minimum"], row["maximum"], row["repeats"]) == (0.5, 0.5, 0.5, 1)
-    assert math.isnan(row["cross_fitted"])  # nobody is left to measure
+    assert math.isnan(row["cross_fitted"])  # no seed is left to measure
 
 
 def test_a_repeat_without_accuracy_leaves_no_mean(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_ties_go_to_the_smaller_batch_then_the_smaller_bound(tmp_path: Path) -> 
     assert choose(trials, by=["clipping_bound"])["batch_size"].tolist() == [100, 100]
 
 
-def test_a_nan_wins_only_where_there_is_nothing_else(tmp_path: Path) -> None:
+def test_a_nan_wins_only_against_other_nans(tmp_path: Path) -> None:
     trials = trials_of(tmp_path, {(100, 1.0): [nan], (200, 1.0): [nan]}, batch_size=[100, 200])
     tuned = choose(trials, by=["clipping_bound"])
     assert len(tuned) == 1
@@ -121,7 +126,7 @@ def test_choices_among_no_trials_are_empty(tmp_path: Path) -> None:
     assert {"centre", "cross_fitted", "selection_accuracy"} <= set(found.columns)
 
 
-def test_held_out_examples_choose_and_the_test_set_is_reported(tmp_path: Path) -> None:
+def test_held_out_examples_choose_and_test_accuracies_are_reported(tmp_path: Path) -> None:
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         on_test = {(100, 0.01): 0.9, (100, 0.02): 0.5, (200, 0.01): 0.6, (200, 0.02): 0.7}
         accuracy = on_test[int(cell.batch_size), rate]
@@ -160,27 +165,26 @@ def test_a_trial_of_two_sweeps_is_one_repeat(tmp_path: Path) -> None:
 # -- cross-fitting -------------------------------------------------------------------------
 
 
-def test_cross_fitting_by_hand() -> None:
-    accuracy = np.array([[0.9, 0.1, 0.6], [0.2, 0.7, 0.6]])
-    # Without seed 2: means 0.75 and 0.4, so the first cell, where seed 2 says 0.1.
-    # Without seed 3: means 0.5 and 0.45, the first again: 0.6. Seed 1 never measures.
-    assert cross_fitted(accuracy, accuracy) == pytest.approx((0.1 + 0.6) / 2)
-
-
-def test_the_first_seed_chooses_but_never_measures() -> None:
-    # Tuning the learning rate made the first seed's accuracies what they are.
-    selection = np.array([[9.0, 0.5, 0.5], [0.0, 0.6, 0.6]])
-    assert cross_fitted(selection, selection) == pytest.approx(0.5)
-
-
-def test_other_accuracies_choose_than_those_that_measure() -> None:
-    selection = np.array([[0.1, 0.1, 0.1], [0.2, 0.2, 0.2]])
-    accuracy = np.array([[0.9, 0.9, 0.9], [0.3, 0.4, 0.5]])
-    assert cross_fitted(selection, accuracy) == pytest.approx(0.45)
+@pytest.mark.parametrize(
+    ("selection", "accuracy", "expected"),
+    [
+        # Without seed 2: means 0.75 and 0.4, so the first cell; its accuracy with seed 2 is 0.1.
+        # Without seed 3: means 0.5 and 0.45, again the first cell: 0.6. Seed 1 never measures.
+        ([[0.9, 0.1, 0.6], [0.2, 0.7, 0.6]], [[0.9, 0.1, 0.6], [0.2, 0.7, 0.6]], (0.1 + 0.6) / 2),
+        # The first seed chooses the first cell both times.
+        ([[9.0, 0.5, 0.5], [0.0, 0.6, 0.6]], [[9.0, 0.5, 0.5], [0.0, 0.6, 0.6]], 0.5),
+        # Selection accuracies choose, test accuracies measure.
+        ([[0.1, 0.1, 0.1], [0.2, 0.2, 0.2]], [[0.9, 0.9, 0.9], [0.3, 0.4, 0.5]], 0.45),
+    ],
+)
+def test_cross_fitting_by_hand(
+    selection: list[list[float]], accuracy: list[list[float]], expected: float
+) -> None:
+    assert cross_fitted(np.array(selection), np.array(accuracy)) == pytest.approx(expected)
 
 
 def test_the_mean_of_a_choice_is_optimistic_and_the_cross_fitted_one_is_not() -> None:
-    # 40 equal cells: whatever is chosen is worth 0.5, and learning rates make the first seed shine.
+    # 40 equal cells of true accuracy 0.5; the first seed has the best of 8 learning rates.
     random = np.random.default_rng(1)
     noise = random.normal(0.5, 0.01, (2000, 40, 3))
     noise[:, :, 0] = random.normal(0.5, 0.01, (2000, 40, 8)).max(axis=2)
@@ -190,7 +194,7 @@ def test_the_mean_of_a_choice_is_optimistic_and_the_cross_fitted_one_is_not() ->
     assert abs(honest.mean() - 0.5) < 3 * honest.std() / np.sqrt(honest.size)
 
 
-def test_while_seeds_are_added_those_that_every_cell_has_measure(tmp_path: Path) -> None:
+def test_while_seeds_are_added_only_seeds_of_all_cells_are_used(tmp_path: Path) -> None:
     accuracies = {(100, 1.0): [0.5, 0.6, 0.1], (200, 1.0): [0.4, 0.7, 0.9]}
     trials = trials_of(tmp_path, accuracies, batch_size=[100, 200])
     some = trials[~((trials["batch_size"] == 200) & (trials["seed"] == 3))]

@@ -1,4 +1,4 @@
-"""The command that a message suggests is the one that makes the targets of that study."""
+"""The commands that messages suggest make the targets of the study."""
 
 import shlex
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_the_study_is_named_unless_it_is_the_default() -> None:
     assert command == ["snakemake", "--config", "study=studies/my pets.yaml", "--", "a", "b/c.json"]
 
 
-def test_only_what_is_there_is_forced(tmp_path: Path) -> None:
+def test_only_existing_targets_are_forced(tmp_path: Path) -> None:
     target = tmp_path / "metadata.json"
     assert "--force" not in make_command(DEFAULT_STUDY, [target])
     target.touch()

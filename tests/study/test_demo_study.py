@@ -1,4 +1,4 @@
-"""``studies/demo.yaml``: every target of the paper, on grids that say something."""
+"""``studies/demo.yaml``: every target of the paper, on small grids that still show something."""
 
 import math
 import re
@@ -9,17 +9,17 @@ from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import Heatmap
 
 ROOT = Path(__file__).parents[2]
-# What a text of the demo must not say.
+# Names of the paper that no text of the demo may contain.
 PAPERS = re.compile(r"SUN397|CIFAR|Cassava|Newsgroups|ViT-(Tiny|Base)|ResNet-50|WRN-16|[35] seeds")
 
 
-def test_no_text_speaks_of_the_papers_data(demo: Study) -> None:
+def test_no_text_names_the_papers_data(demo: Study) -> None:
     for name, target in {**demo.figures, **demo.tables}.items():
         drawn = target.model_dump(mode="json", exclude={"family"})
         assert not PAPERS.search(str(drawn)), name
 
 
-def test_the_papers_numbers_stand_beside_nothing(demo: Study) -> None:
+def test_no_entry_has_a_number_of_the_paper(demo: Study) -> None:
     compared = [each for each in demo.tables.values() if isinstance(each, ComparisonTable)]
     assert len(compared) == 2
     assert len(demo.reference_values) == 40
@@ -53,7 +53,7 @@ def test_learning_rates_are_tuned_and_trials_repeated(demo: Study) -> None:
         assert sweep.seeds >= 2, name
 
 
-def test_every_way_of_training_is_there(demo: Study) -> None:
+def test_the_demo_has_every_way_of_training(demo: Study) -> None:
     sweeps = demo.sweeps.values()
     assert {demo.methods[sweep.method].kind for sweep in sweeps} == {
         "film", "lora", "all", "scratch",

@@ -1,4 +1,4 @@
-"""Figures and tables that are described in Python: the paper's, and those of a study's own files."""
+"""Descriptions of figures and tables in Python: the paper's, and those of a study's own files."""
 
 from pathlib import Path
 from textwrap import dedent
@@ -33,7 +33,7 @@ OWN = """\
 
 
 def load(folder: Path, figures: object, **files: str) -> Study:
-    """The small study with these figures, and with files of descriptions beside it."""
+    """Load the small study with these figures, and with files of descriptions beside it."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(dedent(text))
     content = {key: value for key, value in SMALL.items() if key not in ("figures", "tables")}
@@ -48,20 +48,20 @@ def refused(folder: Path, text: str) -> str:
     return " ".join(str(error.value).split())
 
 
-def test_own_figures_are_drawn_beside_the_papers(tmp_path: Path) -> None:
+def test_a_study_has_its_own_figures_and_the_papers(tmp_path: Path) -> None:
     study = load(tmp_path, "mine.py", mine=MAP)
     assert {"mine", "fig1_accuracy_heatmaps"} <= {*study.figures, *study.targets.undrawn}
     assert (study.figures["mine"].caption, study.figures["mine"].section) == ("Digits.", "Mine")
     assert "taba1_hyperparameter_grid" in study.tables
 
 
-def test_none_leaves_out_the_papers(tmp_path: Path) -> None:
+def test_the_word_none_leaves_out_the_papers_figures(tmp_path: Path) -> None:
     assert list(load(tmp_path, ["none", "mine.py"], mine=MAP).figures) == ["mine"]
     nothing = load(tmp_path, "none")
     assert (nothing.figures, nothing.tables, nothing.targets.undrawn) == ({}, {}, {})
 
 
-def test_a_figure_of_the_papers_name_takes_its_place(tmp_path: Path) -> None:
+def test_a_figure_replaces_the_papers_figure_of_the_same_name(tmp_path: Path) -> None:
     other = MAP.replace('@figure("Mine")', '@figure("Mine", name="fig3_gradnorm_distributions")')
     study = load(tmp_path, "mine.py", mine=other)
     assert study.figures["fig3_gradnorm_distributions"].family == "heatmap"
@@ -148,7 +148,7 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_mistakes_are_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     assert said in refused(tmp_path, text)
 
 
@@ -160,13 +160,13 @@ def test_a_mistake_is_named_with_file_and_line(tmp_path: Path, text: str, said: 
         ({"map": {"x": 1}}, "figures: found {map: {x: 1}}; allowed: text or a list"),
     ],
 )  # fmt: skip
-def test_what_is_no_file_of_figures_is_refused(tmp_path: Path, figures: object, said: str) -> None:
+def test_invalid_files_of_figures_are_refused(tmp_path: Path, figures: object, said: str) -> None:
     with pytest.raises(StudyError) as error:
         load(tmp_path, figures)
     assert said in " ".join(str(error.value).split())
 
 
-def test_an_edit_draws_again_what_it_changes(tmp_path: Path) -> None:
+def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) -> None:
     own = """
         from dpsweep.figures import figure, families
 
@@ -185,7 +185,8 @@ def test_an_edit_draws_again_what_it_changes(tmp_path: Path) -> None:
     comment, edited = "", MAP.replace("{dataset}.", "{dataset}, again.")
     before = {name: made_for(name, MAP) for name in ("mine", "other")}
     assert made_for("mine", edited) != before["mine"]
-    comment = "\n        # What draws a family may be anywhere in the study's files.\n"
+    # The code of a family of the study's own can be in any of its files.
+    comment = "\n        # A comment.\n"
     assert made_for("mine", MAP) == before["mine"]
     assert made_for("other", MAP) != before["other"]
 

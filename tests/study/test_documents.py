@@ -1,4 +1,4 @@
-"""The schema and the page of figures in the repository are those of the code, and its studies are valid."""
+"""The schema and the page of figures are up to date, and the studies of the repository are valid."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every command finds its study, and says what it looked for where there is none."""
+"""Commands find their study, or report what they looked for."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ TEXT = "extends: demo\nresults: results/pets\nfigures: none\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Somebody's own folder, with one study."""
+    """A folder outside of the clone, with one study."""
     (tmp_path / "pets.yaml").write_text(TEXT)
     (tmp_path / "other.yaml").write_text("name: no study\n")
     monkeypatch.chdir(tmp_path)
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*words: str) -> str:
-    """Output of a command, or its error."""
+    """Return the output of a command, or its error."""
     done = CliRunner().invoke(app, words)
     return str(done.exception) if done.exception else done.output
 
@@ -59,7 +59,7 @@ def test_recommend_finds_the_only_study(folder: Path, monkeypatch: pytest.Monkey
         ("--version", f"dpsweep {__version__}\n"),
     ],
 )
-def test_what_is_not_there_is_answered_with_what_is(folder: Path, words: str, said: str) -> None:
+def test_unknown_names_are_answered_with_known_ones(folder: Path, words: str, said: str) -> None:
     assert said in call(*words.split())
     assert "did you mean" not in call("plan", "nope.yaml")
 
@@ -118,9 +118,7 @@ def test_a_study_is_changed_for_a_quick_look(folder: Path) -> None:
         (["privacy=1", "privacy.delta=1e-6"], "found privacy set to a value before"),
     ],
 )
-def test_changes_that_cannot_be_made_are_refused(
-    folder: Path, changes: list[str], said: str
-) -> None:
+def test_invalid_changes_are_refused(folder: Path, changes: list[str], said: str) -> None:
     with pytest.raises(DpsweepError, match=said):
         change_study(Path("pets.yaml"), changes)
     assert not Path("pets.set.yaml").exists()
@@ -133,7 +131,7 @@ def test_targets_are_named_as_in_the_study() -> None:
     def files(target: str) -> list[str]:
         return target_files(study, paths, target)
 
-    # Every file, since Snakemake makes only those that are named.
+    # Every file, because Snakemake makes only the files that are named.
     figure = [
         f"results/figures/fig1_accuracy_heatmaps.{suffix}" for suffix in ("pdf", "png", "csv")
     ]

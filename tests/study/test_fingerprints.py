@@ -1,8 +1,9 @@
-"""A name says what a result was made for: which settings change which file names."""
+"""Which settings change which file names."""
 
 import copy
 import re
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ CONTENT: dict[str, Any] = {
 
 
 def study_with(edits: dict[str, Any]) -> Study:
-    """The study with values at some places, ``section/key/...``."""
+    """Return the study with other values at some keys, ``section/key/...``."""
     content = copy.deepcopy(CONTENT)
     for key, value in edits.items():
         place = content
@@ -67,7 +68,7 @@ def study_with(edits: dict[str, Any]) -> Study:
 
 
 def names(study: Study) -> dict[tuple[str, str], str]:
-    """The names of one file of each kind of each sweep, by kind and sweep."""
+    """Return the names of one file of each kind of each sweep, by kind and sweep."""
     found = {}
     for name, sweep in study.sweeps.items():
         cell = Cell(sweep.problem.name, 8.0, 2, 64, 1.0)
@@ -83,12 +84,18 @@ def names(study: Study) -> dict[tuple[str, str], str]:
     return found
 
 
+@cache
+def unchanged() -> dict[tuple[str, str], str]:
+    """Return the names of the study without edits."""
+    return names(study_with({}))
+
+
 OF_CELLS = ("trials", "steps", "log", "norms", "theory")
 EVERY = ("film", "lora", "head")
 
 
 def of(*sweeps: str, noise: bool = False) -> set[tuple[str, str]]:
-    """All that is made of the cells of some sweeps, and the noise of all."""
+    """Return the files of the cells of some sweeps, and with ``noise`` the calibrations of all."""
     calibrations = {("noise", name) for name in EVERY} if noise else set()
     return {(kind, name) for kind in OF_CELLS for name in sweeps} | calibrations
 
@@ -122,18 +129,18 @@ CHANGES: list[tuple[dict[str, Any], set[tuple[str, str]]]] = [
     ({"datasets/images/crop": 0.9}, of(*EVERY)),
     ({"datasets/images/corrupt": "skip"}, of(*EVERY)),
     ({"datasets/images/train_size": 800}, of(*EVERY, noise=True)),
-    ({"datasets/letters/source/seed": 1}, of(*EVERY)),  # what both networks are pretrained on
+    ({"datasets/letters/source/seed": 1}, of(*EVERY)),  # the pretraining data of both networks
     ({"backbones/vit/weights/epochs": 2}, of("film", "lora")),
     ({"backbones/vit/weights": {"kind": "random"}}, of("film", "lora")),
     ({"backbones/vit/arguments": {"img_size": 8, "depth": 2}}, of("film", "lora")),
     ({"backbones/vit/mean": [0.1]}, of("film", "lora")),
     ({"backbones/fixed/features/pooling": "token"}, of("head")),
-    # The axes add cells, and other batch sizes compete for gradient norms.
+    # Longer axes add cells only, but more batch sizes compete for gradient norms.
     ({"sweeps/film/epsilon": [1.0, 2.0, 8.0]}, set()),
     ({"sweeps/film/clipping_bound": [0.1, 1.0, 10.0]}, set()),
     ({"sweeps/film/epochs": [2, 4]}, set()),
     ({"sweeps/film/batch_size": [64, 128, "full"]}, {("norms", "film")}),
-    # What no number depends on.
+    # Settings that no number depends on.
     ({"title": "Other"}, set()),
     ({"datasets/images/title": "Other", "datasets/images/description": "Other"}, set()),
     ({"datasets/images/duplicates": "refuse"}, set()),
@@ -145,18 +152,18 @@ CHANGES: list[tuple[dict[str, Any], set[tuple[str, str]]]] = [
 @pytest.mark.parametrize(
     ("edits", "changed"), CHANGES, ids=[", ".join(each) for each, _ in CHANGES]
 )
-def test_a_setting_changes_the_names_of_what_it_is_a_setting_of(
+def test_a_setting_changes_the_names_of_its_results(
     edits: dict[str, Any], changed: set[tuple[str, str]]
 ) -> None:
-    before, after = names(study_with({})), names(study_with(edits))
-    assert {key for key, name in before.items() if after[key] != name} == changed
+    after = names(study_with(edits))
+    assert {key for key, name in unchanged().items() if after[key] != name} == changed
 
 
 @pytest.mark.parametrize("constant", ["TRAINER_VERSION", "IMAGES_VERSION"])
 def test_a_version_of_the_code_changes_names(
     constant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = names(study_with({}))
+    before = unchanged()
     monkeypatch.setattr(fingerprints, constant, 1000)
     after = names(study_with({}))
     assert {key for key, name in before.items() if after[key] != name} == of(*EVERY)
@@ -179,7 +186,7 @@ def test_the_tokenizer_of_texts_changes_names() -> None:
     assert {key for key, name in before.items() if after[key] != name} == of("film", "lora")
 
 
-def test_a_copy_with_another_section_has_names_of_its_own() -> None:
+def test_a_copy_with_another_section_has_other_names() -> None:
     study = study_with({})
     cell = study.all_cells()[0]
     before = PATHS.cell_trials(study, cell)
@@ -198,7 +205,7 @@ def test_times_of_local_files_change_no_name(tmp_path: Path) -> None:
 
 
 def test_names_have_ten_digits_after_the_settings() -> None:
-    for (kind, _), name in names(study_with({})).items():
+    for (kind, _), name in unchanged().items():
         assert re.search(r"-[0-9a-f]{10}\.(parquet|json|log)$", name), kind
     file = PATHS.gradient_norms(study_with({}), "images_vit_film", 8.0, 2, 0.1)
     assert settings_of(file) == "eps8_epochs2_C0.1"
@@ -207,7 +214,7 @@ def test_names_have_ten_digits_after_the_settings() -> None:
 def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) -> None:
     cells = paper.all_cells()
     taken = []
-    for _ in range(5):  # the least: on a busy machine single ones take several times as long
+    for _ in range(5):  # the minimum, because a busy machine slows single runs down
         started = time.process_time()
         found = {PATHS.cell_trials(paper, cell) for cell in cells}
         taken.append(time.process_time() - started)
@@ -220,10 +227,10 @@ def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) ->
     [(_DRAWING, _DRAWING), (("report",), _WRITING)],
     ids=["figures", "report"],
 )
-def test_what_draws_imports_nothing_whose_edit_would_change_no_hash(
+def test_drawing_code_imports_only_modules_in_its_hash(
     drawing: tuple[str, ...], hashed: tuple[str, ...]
 ) -> None:
-    """A figure, a table or a page would stay as it is."""
+    """An edit of another module would not draw figures, tables or pages again."""
     package = Path(fingerprints.__file__).parents[1]
     files = {file for part in hashed for file in source_files(package / part)}
     for file in (each for part in drawing for each in source_files(package / part)):

@@ -1,4 +1,4 @@
-"""Reading YAML: overlays, numbers, and files that cannot be read."""
+"""Reading studies from YAML: overlays, numbers, and files that are refused."""
 
 import copy
 from collections.abc import Callable
@@ -53,11 +53,11 @@ figures: none
 """
 
 
-def test_an_overlay_without_changes_is_its_base_by_whatever_name(base: Path) -> None:
+def test_an_overlay_without_changes_equals_its_base(base: Path) -> None:
     assert load_study(overlay(base, "")) == load_study(base) == load_study(str(base))
 
 
-def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
+def test_mappings_are_merged_and_other_values_replaced(base: Path) -> None:
     study, below = load_study(overlay(base, ADDED)), load_study(base)
     assert study.title == "Other"
     assert list(study.sweeps) == ["flat", "automatic", "added"]
@@ -70,7 +70,7 @@ def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
 @pytest.mark.parametrize(
     ("overlays", "read", "expected"),
     [
-        # A section of another kind keeps nothing from below; one of the same kind is merged.
+        # A section of another kind replaces the one below; one of the same kind is merged.
         (
             [HUB, WEIGHTS % "file, path: a.safetensors"],
             lambda study: study.backbones["random"].weights,
@@ -81,7 +81,7 @@ def test_mappings_merge_and_the_rest_is_replaced(base: Path) -> None:
             lambda study: study.backbones["random"].weights,
             HubWeights(kind="hub", id="someone/net", revision="a" * 40),
         ),
-        # Deep in a mapping, a replacement spares its neighbours, and so does a single key.
+        # A replacement or a single key deep in a mapping keeps the keys beside it.
         (
             ["sweeps: {flat: {learning_rate: !replace {first: 1, last: 2, count: 2}}}"],
             lambda study: (study.sweeps["flat"].learning_rates, study.sweeps["flat"].epochs),
@@ -137,7 +137,7 @@ def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
-def test_numbers_as_people_write_them(base: Path, text: str) -> None:
+def test_common_notations_of_numbers_are_read(base: Path, text: str) -> None:
     assert load_study(overlay(base, f"privacy: {{delta: {text}}}")).privacy.delta == 1e-5
 
 
@@ -150,14 +150,14 @@ def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
     assert study.sweep_cells("flat")[0].name == "epsinf_epochs2_B64_Cnone"
 
 
-def test_an_anchor_with_changes_is_no_second_definition(base: Path) -> None:
+def test_an_anchor_with_changes_is_not_a_second_definition(base: Path) -> None:
     lora = "lora: &lora {kind: lora, rank: 2, target_modules: [a]}"
     text = f"methods:\n  {lora}\n  larger: {{<<: *lora, rank: 4}}\n"
     methods = load_study(overlay(base, text)).methods
     assert methods["larger"].model_dump() == methods["lora"].model_dump() | {"rank": 4}
 
 
-# -- what is refused -----------------------------------------------------------------------
+# -- refused files ------------------------------------------------------------------------
 
 EXTENDS = "extends: base.yaml\n"
 BROKEN = [
@@ -191,7 +191,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED)
-def test_a_file_that_is_no_study(base: Path, text: str, said: str) -> None:
+def test_invalid_study_files_are_refused(base: Path, text: str, said: str) -> None:
     base.with_name("wrong.csv").write_text("dataset,value\ndigits,high\n")
     base.with_name("other.yaml").write_text("extends: study.yaml\n")
     path = base.with_name("study.yaml")
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_study(base: Path, text: str, said: str) -> None:
         assert part in message
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
     assert refused(path) == f"{path}: cannot be read: No such file or directory"
     assert "cannot be read: Is a directory" in refused(tmp_path)
@@ -210,7 +210,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "other"), [("learning_rate", [0.5]), ("seeds", 7), ("engine", "loop")]
 )
-def test_sweeps_that_share_a_cell_agree_about_its_training(key: str, other: Any) -> None:
+def test_sweeps_with_a_common_cell_must_train_it_in_the_same_way(key: str, other: Any) -> None:
     content = described(copy.deepcopy(SMALL))
     name, sweep = next(iter(content["sweeps"].items()))
     content["sweeps"]["again"] = copy.deepcopy(sweep)

@@ -1,4 +1,4 @@
-"""``config.yaml`` is the paper's study: its targets, its grids, its numbers."""
+"""``config.yaml``, the paper's study: its targets, its grids, its numbers."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ TABLES = [
     "tab_autoclip",
 ]
 
-# What has the role of a dataset or backbone of the paper in the demo.
+# Datasets and backbones of the paper, and those with the same roles in the demo.
 STAND_INS = {
     **{"sun397": "digits", "cifar100": "digits-half", "cifar100-10pct": "digits-tenth"},
     **{"cassava": "digits-tail", "vit-base": "vit-strong", "vit-tiny": "vit-weak"},
@@ -53,7 +53,7 @@ def in_the_demo(figure: str) -> str:
 
 def test_the_targets_are_the_papers_in_both_studies(paper: Study, demo: Study) -> None:
     assert (len(FIGURES), len(TABLES)) == (51, 5)
-    # A series has a member for everything that the grid has, the paper's among them.
+    # A series has a member for every value of the grid, also for values that the paper does not draw.
     more = {"model_cassava_eps0.25", "mean_gradnorm_32epochs"}
     asked: list[tuple[Study, set[str]]] = [
         (paper, {*FIGURES, *more}),
@@ -64,19 +64,8 @@ def test_the_targets_are_the_papers_in_both_studies(paper: Study, demo: Study) -
         drawn = {name for name in study.figures if not name.startswith(own)}
         assert drawn == figures
         assert set(study.tables) == {*TABLES, "tab_optimizers"}
-        # AUTO-S was trained for some of the problems that this figure compares.
+        # AUTO-S was not trained for all of the problems that this figure compares.
         assert set(study.targets.undrawn) <= {"parts of theory_predictions"}
-
-
-def test_a_caption_calls_tuned_what_is_tuned() -> None:
-    demo = load_study(ROOT / "studies" / "demo.yaml").figures
-    # These sweeps have one C: it was not tuned.
-    fixed = "with learning rate tuned (C = 1) for the point"
-    assert fixed in demo["effective_noise_digits"].caption
-    assert fixed in demo["cumulative_noise_digits"].caption
-    tuned = "clipping bound and learning rate tuned"
-    assert f"with {tuned} for the point" in demo["fig6_effective_noise"].caption
-    assert f"; {tuned} (C = 1 on Digits) for every" in demo["optimal_batch_size"].caption
 
 
 POINTS, BAND = "small points are the seeds", "the band is from the lowest to the highest seed"
@@ -96,18 +85,25 @@ CAPTIONS = [
     ("full_perclass", "C = 54.79"),
     ("mean_gradnorm_2epochs", "expected batch size 1,024"),
 ]
+FIXED, TUNED = "learning rate tuned (C = 1)", "clipping bound and learning rate tuned"
+CAPTIONS_OF_DEMO = [
+    # The sweeps of these figures have one C, which is not tuned.
+    ("effective_noise_digits", f"with {FIXED} for the point"),
+    ("cumulative_noise_digits", f"with {FIXED} for the point"),
+    ("fig6_effective_noise", f"with {TUNED} for the point"),
+    ("optimal_batch_size", f"; {TUNED} (C = 1 on Digits) for every"),
+]
 
 
-def test_captions_say_what_was_run(paper: Study) -> None:
-    captions = {name: target.caption for name, target in paper.figures.items()}
-    assert not any("{" in caption for caption in captions.values())
-    for name, said in CAPTIONS:
-        assert said in captions[name]
+def test_captions_describe_the_cells_and_what_was_tuned(paper: Study, demo: Study) -> None:
+    for study, expected in ((paper, CAPTIONS), (demo, CAPTIONS_OF_DEMO)):
+        captions = {name: target.caption for name, target in study.figures.items()}
+        assert not any("{" in caption for caption in captions.values())
+        for name, said in expected:
+            assert said in captions[name]
 
 
-def test_the_papers_number_of_steps_is_said_of_its_own_problem_alone(
-    paper: Study, demo: Study
-) -> None:
+def test_only_the_papers_problem_has_the_papers_number_of_steps(paper: Study, demo: Study) -> None:
     frozen = load_study(ROOT / "studies" / "frozen-features.yaml")
     noise = {
         (study.title, name): figure
@@ -126,7 +122,7 @@ def test_the_papers_number_of_steps_is_said_of_its_own_problem_alone(
 # -- grids ---------------------------------------------------------------------------------
 
 # Table A1: sweep | largest power of two of B | learning rates: first, last, count | C.
-# The smallest B is 2^8; powers of two that are not below N do not exist; full batch always.
+# The smallest B is 2^8, powers of two are below N, and every sweep has the full batch.
 TABLE_A1 = """
 cifar100_vit-tiny_film      |14| 0.001  0.02  8  | 1e-5 1e-4 1e-3 1e-2 0.1 1 10
 cifar100_vit-base_film      |14| 0.001  0.02  8  | 1e-5 1e-4 1e-3 1e-2 0.1 1 10
@@ -158,7 +154,7 @@ ROWS = [[cell.strip() for cell in line.split("|")] for line in TABLE_A1.strip().
 
 
 @pytest.mark.parametrize(("name", "power", "rates", "bounds"), ROWS, ids=[row[0] for row in ROWS])
-def test_the_grid_is_that_of_table_a1(
+def test_grids_are_those_of_table_a1(
     paper: Study, name: str, power: str, rates: str, bounds: str
 ) -> None:
     sweep = paper.sweeps[name]
@@ -173,7 +169,7 @@ def test_the_grid_is_that_of_table_a1(
         assert math.isclose(larger / smaller, (last / first) ** (1 / (count - 1)), rel_tol=1e-4)
 
 
-def test_the_sweeps_are_what_their_names_say(paper: Study) -> None:
+def test_sweeps_have_the_parts_in_their_names(paper: Study) -> None:
     for name, sweep in paper.sweeps.items():
         dataset, backbone, method = name.split("_")[:3]
         assert (sweep.dataset, sweep.backbone) == (dataset, backbone)
@@ -182,7 +178,7 @@ def test_the_sweeps_are_what_their_names_say(paper: Study) -> None:
         assert (sweep.clipping_bound == "automatic") == name.endswith("_autos")
 
 
-def test_what_table_a1_does_not_list_varies_one_thing_of_a_row(paper: Study) -> None:
+def test_sweeps_outside_of_table_a1_differ_from_a_row_in_one_thing(paper: Study) -> None:
     for name in set(paper.sweeps) - {row[0] for row in ROWS}:
         sweep = paper.sweeps[name]
         like = "sun397_vit-tiny_lora-r1" if "lora" in name else name.removesuffix("_autos")
@@ -214,11 +210,11 @@ def cells(study: Study, name: str) -> set[Cell]:
         ("fig1_accuracy_heatmaps", 10 * (5 + 8 + 8)),
         # left: ViT-Tiny at two epsilons; right: ViT-Base at 0.25, ViT-Tiny at 0.25 once more
         ("fig2_clipping_vs_difficulty", 10 * (8 + 8 + 5)),
-        # six epsilons, C = 1, whatever the batch size
+        # six epsilons, C = 1, all batch sizes
         ("fig3_gradnorm_distributions", 6 * 10),
         # three difficulties, three bounds
         ("fig4_perclass_retained_accuracy", 3 * 3 * 10),
-        # five epsilons; AUTO-S has one cell where flat clipping has one a bound
+        # five epsilons; AUTO-S has one cell, flat clipping one for each bound
         ("fig5_autoclip_vs_tuned", 5 * (10 * (1 + 8) + 8 * (1 + 7) + 6 * (1 + 5))),
         ("tab_autoclip", 5 * (10 * (1 + 8) + 8 * (1 + 7) + 6 * (1 + 5))),
         # five epsilons, five numbers of epochs, eight batch sizes, seven bounds
@@ -265,7 +261,7 @@ def test_per_class_figures_draw_their_baseline_and_one_problem_a_panel(paper: St
         ("tab_autoclip", 3 * 5 * 2, ("Cassava", "2", "Tuned"), (0.759, 0.757, 0.762)),
     ],
 )
-def test_every_entry_of_a_comparison_stands_beside_the_papers(
+def test_every_entry_of_a_comparison_has_the_papers_number(
     paper: Study, name: str, count: int, row: tuple[str, ...], numbers: tuple[float | None, ...]
 ) -> None:
     table = paper.tables[name]
@@ -296,5 +292,5 @@ print(time.process_time(), *heavy)
     )
     seconds, *heavy = run.stdout.split()
     assert heavy == []
-    # Processor time since the start of Python: 0.3 to 0.7 s. The limit is for machines of any speed.
+    # Processor time since the start of Python: 0.3 to 0.7 s. The limit is for slow machines.
     assert float(seconds) < 10

@@ -1,4 +1,4 @@
-"""What was prepared for other settings is refused, whatever Snakemake remembers."""
+"""Files that were prepared for other settings are refused, also without Snakemake's records."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_other_settings_are_refused(
     tmp_path: Path, kind: Kind, name: str, section: str, key: str, value: object
 ) -> None:
     study, paths = make_study({"a": {}}), Paths(tmp_path)
-    check_settings(study, paths, kind, name)  # nothing is said
+    check_settings(study, paths, kind, name)  # without a note
     note_settings(study, paths, kind, name)
     check_settings(study, paths, kind, name)
     sections = getattr(study, section)

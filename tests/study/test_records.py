@@ -1,4 +1,4 @@
-"""The record of a trial has one schema: rows, readers and documentation agree with it."""
+"""The schema of trials: rows, readers and documentation agree with it."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
 ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIALS}
 
 
-def test_the_page_and_the_readers_have_the_columns() -> None:
+def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
     assert DOCUMENTATION in DESIGN.read_text(encoding="utf-8"), "python -m dpsweep.study.records"
     assert {*frames.TRIAL_COLUMNS, *trials.COLUMNS} <= {*TRIALS.names, "problem"}
 
 
-def test_rows_come_back_and_others_are_refused() -> None:
+def test_rows_are_kept_and_wrong_rows_are_refused() -> None:
     assert trial_table([ROW, ROW]).to_pylist() == [ROW, ROW]
     for name in ("noise_multiplier", "trial_key"):
         with pytest.raises(ValueError, match=name):

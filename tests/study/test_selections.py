@@ -1,4 +1,4 @@
-"""Selections: which cells a figure or a table names, and in which order."""
+"""The cells of selections and figures, and their order."""
 
 import re
 from pathlib import Path
@@ -17,9 +17,9 @@ def study(tmp_path: Path) -> Study:
     return load_small(tmp_path, {})
 
 
-def test_what_is_left_out_means_the_usual_epochs_and_all_of_the_rest(study: Study) -> None:
+def test_defaults_are_the_usual_epochs_and_all_values_of_other_axes(study: Study) -> None:
     cells = study.cells(Selection())
-    # Two epsilons, three B, three C. Most cells are trained for 2 epochs: AUTO-S is.
+    # Two epsilons, three B, three C. With AUTO-S, most cells are trained for 2 epochs.
     assert len(cells) == 2 * 3 * 3
     assert {cell.epochs for cell in cells} == {2}
     assert cells[0] == Cell("digits_pretrained_film", 1, 2, 64, 0.1)
@@ -32,7 +32,7 @@ def test_one_value_and_several(study: Study) -> None:
     selection = Selection(
         epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
     )
-    assert study.cells(selection) == [  # in the order that the selection gives
+    assert study.cells(selection) == [  # in the order of the selection
         Cell("digits_pretrained_film", 8, 4, "full", 10),
         Cell("digits_pretrained_film", 8, 4, "full", 0.1),
         Cell("digits_pretrained_film", 8, 4, 64, 10),
@@ -54,17 +54,17 @@ def test_batch_sizes_as_numbers(study: Study) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "key", "rates"),
+    ("key", "rates"),
     [
-        ("flat", {"first": 0.001, "last": 0.1, "count": 3}, [0.001, 0.01, 0.1]),
-        ("flat", {"first": 1, "last": 16, "count": 5}, [1, 2, 4, 8, 16]),
-        ("flat", {"first": 0.001, "last": 0.02, "count": 2}, [0.001, 0.02]),
-        ("flat", [0.1, 0.3], [0.1, 0.3]),
+        ({"first": 0.001, "last": 0.1, "count": 3}, [0.001, 0.01, 0.1]),
+        ({"first": 1, "last": 16, "count": 5}, [1, 2, 4, 8, 16]),
+        ({"first": 0.001, "last": 0.02, "count": 2}, [0.001, 0.02]),
+        ([0.1, 0.3], [0.1, 0.3]),
     ],
 )
-def test_learning_rates(tmp_path: Path, sweep: str, key: object, rates: list[float]) -> None:
-    study = load_small(tmp_path, {f"sweeps/{sweep}/learning_rate": key})
-    assert study.sweeps[sweep].learning_rates == rates
+def test_learning_rates(tmp_path: Path, key: object, rates: list[float]) -> None:
+    study = load_small(tmp_path, {"sweeps/flat/learning_rate": key})
+    assert study.sweeps["flat"].learning_rates == rates
 
 
 PER_CLASS = {
@@ -80,11 +80,11 @@ def inputs(tmp_path: Path, edits: Edits, figure: str) -> list[str]:
     study = load_small(tmp_path, edits)
     files = Outputs(study, Paths(Path("R"))).figure(figure).inputs
     assert len(set(files)) == len(files)
-    # The ten digits of what they are made for are another test's.
+    # Without the ten digits of their settings.
     return [re.sub("-[0-9a-f]{10}", "", str(file)) for file in files]
 
 
-def test_a_figure_needs_the_cells_that_it_draws_and_no_others(tmp_path: Path) -> None:
+def test_a_figure_needs_exactly_the_cells_that_it_draws(tmp_path: Path) -> None:
     files = inputs(tmp_path, {"figures/map/panels/0/clipping_bound": 10}, "map")
     assert files == [
         "R/cells/digits_pretrained_film/eps1_epochs2_B64_C10/trials.parquet",
@@ -93,27 +93,25 @@ def test_a_figure_needs_the_cells_that_it_draws_and_no_others(tmp_path: Path) ->
     ]
 
 
-def test_a_per_class_figure_needs_its_baseline_and_gradient_norms(tmp_path: Path) -> None:
-    files = inputs(tmp_path, {"figures/classes": PER_CLASS}, "classes")
-    norms = [file for file in files if "gradnorms" in file]
+@pytest.mark.parametrize(
+    ("changes", "bounds"),
+    [({}, ["0.1", "1", "10"]), ({"rows": ["accuracy_difference"]}, [])],
+)
+def test_a_per_class_figure_needs_its_baseline_and_norms_for_retained_weight(
+    tmp_path: Path, changes: dict[str, object], bounds: list[str]
+) -> None:
+    files = inputs(tmp_path, {"figures/classes": PER_CLASS | changes}, "classes")
+    norms = sorted(file for file in files if "gradnorms" in file)
     names = [file for file in files if file.endswith("metadata.json")]
-    assert len(names) == 1  # where the classes have their names
+    assert len(names) == 1  # the names of the classes
     # Three bounds (0.1, 10, the baseline 1), three B.
     assert len(files) - len(norms) - len(names) == 3 * 3
-    assert sorted(norms) == [
-        f"R/gradnorms/digits_pretrained_film/eps1_epochs2_C{bound}.parquet"
-        for bound in ("0.1", "1", "10")
+    assert norms == [
+        f"R/gradnorms/digits_pretrained_film/eps1_epochs2_C{bound}.parquet" for bound in bounds
     ]
 
 
-def test_a_per_class_figure_without_retained_weight_needs_no_norms(tmp_path: Path) -> None:
-    figure = PER_CLASS | {"rows": ["accuracy_difference"]}
-    files = inputs(tmp_path, {"figures/classes": figure}, "classes")
-    assert len(files) == 9 + 1
-    assert not any("gradnorms" in file for file in files)
-
-
-def test_a_caption_says_nothing_of_a_panel_that_is_left_out(tmp_path: Path) -> None:
+def test_a_caption_omits_panels_that_are_left_out(tmp_path: Path) -> None:
     compared = {"epochs": 2, "lines": [{"epsilon": 1}, {"epsilon": 8}]}
     with_itself = {"epochs": 4, "lines": [{"epsilon": 1}, {"epsilon": "tight"}]}
     edits = {
