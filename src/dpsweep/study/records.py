@@ -31,31 +31,31 @@ DOCUMENTATION = """\
 | `seed` | int | 1, 2, ... |
 | `best` | bool | the learning rate is the cell's best one (first seed, selection accuracy; smallest rate on ties) |
 | `noise_multiplier` | float | sigma |
-| `certified_epsilon` | float | the epsilon that is proven for sigma |
-| `accuracy` | float | on the test set, at the end: of the average of parameters, if the optimizer has one; in [0, 1] |
-| `macro_accuracy` | float | the same, mean over the classes that have an example |
-| `selection_accuracy` | float | what every choice is made by: `macro_accuracy`, or the same on held-out training examples (`select_on: holdout`) |
-| `last_accuracy` | float | `accuracy` of the parameters after the last step; the same where there is no average |
+| `certified_epsilon` | float | the proven upper bound on epsilon at sigma |
+| `accuracy` | float | on the test set, after training, in [0, 1]; of the averaged parameters if the optimizer averages |
+| `macro_accuracy` | float | the same, as the mean over classes with test examples |
+| `selection_accuracy` | float | decides every choice: `macro_accuracy`, or the same on held-out training examples (`select_on: holdout`) |
+| `last_accuracy` | float | `accuracy` of the parameters after the last step; equal to `accuracy` without averaging |
 | `last_macro_accuracy` | float | `macro_accuracy` of the same parameters |
 | `loss` | float | mean cross entropy on the test set |
-| `per_class_accuracy` | list of float | on the test set; NaN for a class that has no example |
+| `per_class_accuracy` | list of float | on the test set; NaN for a class without examples |
 | `diverged` | bool | parameters or loss not finite at the end |
 | `mean_gradient_norm` | float | mean over steps of the mean per-example norm before clipping |
 | `clipped_fraction` | float | share of sampled examples with norm > C |
-| `nonfinite_examples` | int | per-example gradients that were zeroed |
-| `trainable_parameters` | int | numbers that train |
-| `head_parameters` | int | those of them in the classification head |
+| `nonfinite_examples` | int | number of per-example gradients that were not finite, and set to zero |
+| `trainable_parameters` | int | number of parameters that train |
+| `head_parameters` | int | number of them in the classification head |
 | `wall_seconds` | float | of training, without evaluation |
 | `examples_per_second` | float | sampled examples over `wall_seconds` |
 | `device` | str | kind and name, for example `cpu: x86_64` |
 | `precision` | str | of forward and backward passes: `float32` or `bfloat16` |
-| `physical_batch` | int | most examples on the device at once: halved where memory ran out; at most B + 2√B on a GPU |
+| `physical_batch` | int | largest number of examples on the device at once; halved if memory ran out; at most B + 2√B on a GPU |
 | `versions` | str | of Python and libraries, as JSON |
-| `data_checksum` | str | of the dataset, or of the features, that it trained on |
+| `data_checksum` | str | of the training dataset, or of its features |
 | `classes_checksum` | str | of the list of its classes |
-| `backbone_checksum` | str | of the network that it began with |
-| `trainer_version` | int | of the code that trained it |
-| `trainer_sources` | str | checksum of the sources of this code; empty if unknown |
+| `backbone_checksum` | str | of the network before training |
+| `trainer_version` | int | of the training code |
+| `trainer_sources` | str | checksum of the sources of the training code; empty if unknown |
 | `trial_key` | str | the trial's name in the store |
 """  # noqa: E501 (a row of Markdown is one line)
 """The columns as a table in Markdown; the schema is parsed from it."""
