@@ -82,7 +82,7 @@ def check(
             wanted,
             rtol=0,
             atol=tolerance * scale,
-            msg=lambda said: f"{name}: {said}",
+            msg=lambda message: f"{name}: {message}",
         )
 
     for clipping, factor in factors(norms, bound).items():

@@ -28,8 +28,8 @@ def batch(**changes: Any) -> dict[str, Any]:
 # Invalid parts of a micro-batch, and the messages.
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "labels": [
-        (torch.tensor([0, 1, -100, 2, 3]), "found one that is no class.*allowed: 0 to 4"),
-        (torch.tensor([0, 1, CLASSES, 2, 3]), "found one that is no class.*allowed: 0 to 4"),
+        (torch.tensor([0, 1, -100, 2, 3]), "found one that is not a class.*allowed: 0 to 4"),
+        (torch.tensor([0, 1, CLASSES, 2, 3]), "found one that is not a class.*allowed: 0 to 4"),
         (torch.eye(EXAMPLES), r"found float32 of shape \(5, 5\).*argmax"),
         (torch.zeros(EXAMPLES, 1).long(), r"found int64 of shape \(5, 1\).*\(5,\).*long"),
         (torch.ones(EXAMPLES, dtype=torch.int32), "found int32"),
@@ -56,16 +56,18 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
 
 @pytest.mark.parametrize("engine", ["auto", "loop"])
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [(name, *each) for name, several in WRONG.items() for each in several],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_invalid_micro_batches_are_refused(name: str, value: Any, said: str, engine: str) -> None:
+def test_invalid_micro_batches_are_refused(
+    name: str, value: Any, message: str, engine: str
+) -> None:
     made = make_engine(engine, net())
     # At a later call, inputs that the network cannot read are an error of the network.
-    again = "weights" not in said and "multiplied" not in said
+    again = "weights" not in message and "multiplied" not in message
     for _ in range(1 + again):
-        with pytest.raises(UnsupportedModelError, match=f"^{name}: {said}"):
+        with pytest.raises(UnsupportedModelError, match=f"^{name}: {message}"):
             made.clipped_sum(**batch(**{name: value}), clipping=NoClipping())
         made.clipped_sum(**batch(), clipping=NoClipping())
 

@@ -44,8 +44,8 @@ def test_linear_layers_use_the_linear_engine_for_every_first_label(
         ("Conv1d", "'layer.weight' of a Conv1d is used by conv1d()"),
         ("attention", "'layer.self_attn.in_proj_weight' of a MultiheadAttention"),
         ("LSTM", "'layer.weight_ih_l0' of a Recurrent is used by lstm()"),
-        ("looks at values", "'layer.weight' of a Asking is used by conv1d()"),
-        ("function of autograd", "'layer.scale' are used where this engine does not look"),
+        ("reads values", "'layer.weight' of a ReadsValues is used by conv1d()"),
+        ("function of autograd", "'layer.scale' are used where this engine does not see it"),
         ("two names, factors", "'layer.one.weight'"),
     ],
 )
@@ -61,10 +61,12 @@ def test_slow_engines_warn_once_with_layer_and_cost(
         made.norms(*case.batch)
         made.norms(*case.batch)
     (record,) = caplog.records
-    said, engine = record.getMessage(), for_many or for_few
-    assert re.match(rf"engine '{engine}': a step takes [\d.]+ times as long as one without", said)
-    assert found in said and "auto" not in said
-    assert len(said) < 300 and "\n" not in said
+    message, engine = record.getMessage(), for_many or for_few
+    assert re.match(
+        rf"engine '{engine}': a step takes [\d.]+ times as long as one without", message
+    )
+    assert found in message and "auto" not in message
+    assert len(message) < 300 and "\n" not in message
 
 
 def test_fast_engines_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:

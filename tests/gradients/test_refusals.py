@@ -26,7 +26,7 @@ class Refused(NamedTuple):
     """A network, the message of its refusal, and the engines that refuse it."""
 
     build: Callable[[], nn.Module]
-    said: str
+    message: str
     engines: tuple[str, ...] = ("auto",)
 
 
@@ -169,8 +169,8 @@ UNKNOWN = {
         lambda: nn.Linear(WIDTH, CLASSES, bias=False), "found Linear with weight that", ("linear",)
     ),
     **{
-        f"{layer.func.__name__} by Opacus": Refused(on(layer, train=False), said, ("opacus",))
-        for layer, said in (
+        f"{layer.func.__name__} by Opacus": Refused(on(layer, train=False), message, ("opacus",))
+        for layer, message in (
             (partial(nn.LSTM, WIDTH, WIDTH), r"'layer'.*refused by Opacus"),
             # The hooks would switch them to train mode.
             (partial(nn.BatchNorm1d, TOKENS), r"'layer'.*hooks of Opacus"),
@@ -238,18 +238,18 @@ def initialise(self: Any, x: Tensor) -> None:
         self.done = True
 
 
-def kept_in(keep: Keep, said: str, *engines: str, **state: Callable[[], Any]) -> Refused:
+def kept_in(keep: Keep, message: str, *engines: str, **state: Callable[[], Any]) -> Refused:
     """Return the case of a layer that stores data in its state, whose parts are made by functions."""
 
     def build() -> nn.Module:
         return Net(Keeping(keep, **{name: make() for name, make in state.items()}), WIDTH)
 
-    return Refused(build, said, engines or ("auto",))
+    return Refused(build, message, engines or ("auto",))
 
 
-def changing(first: Callable[[], Any], new: Callable[[Any, Tensor], Any], said: str) -> Refused:
+def changing(first: Callable[[], Any], new: Callable[[Any, Tensor], Any], message: str) -> Refused:
     """Return the case of a layer that changes an attribute with every batch."""
-    return kept_in(lambda self, x: setattr(self, "kept", new(self.kept, x)), said, kept=first)
+    return kept_in(lambda self, x: setattr(self, "kept", new(self.kept, x)), message, kept=first)
 
 
 def statistics(keep: Keep = write, **options: Any) -> nn.Module:
@@ -340,7 +340,9 @@ KEEPING = {
         blocks=lambda: [statistics().layer],
     ),
     "backward hook": Refused(on(partial(hooked, "backward")), r"layer\.seen"),
-    "hook that knows the layer": Refused(on(partial(hooked, "forward")), r"layer\.seen"),
+    "hook that writes to the original layer": Refused(
+        on(partial(hooked, "forward")), r"layer\.seen"
+    ),
     "spectral norm": Refused(
         on(lambda: parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))),
         r"parametrizations\.weight\.0\._[uv]",
@@ -351,7 +353,7 @@ KEEPING = {
     ),
     "bag": Refused(partial(texts, nn.EmbeddingBag, 1.0), r"table\.weight"),
     "inputs": kept_in(lambda _, x: x.mul_(2), r"changes its inputs in place.*clone"),
-    "nothing that can be seen": Refused(
+    "state outside the network": Refused(
         linear_of(elsewhere), "other outputs when it sees the same inputs", ("loop",)
     ),
 }
@@ -365,8 +367,8 @@ def outputs(change: Callable[[Tensor], Any], classes: int = CLASSES) -> nn.Modul
 
 
 OUTPUTS = {
-    said: Refused(partial(outputs, change, classes), said, ("auto", "loop"))
-    for change, classes, said in (
+    message: Refused(partial(outputs, change, classes), message, ("auto", "loop"))
+    for change, classes, message in (
         (lambda y: y, 1, "found 1 for each example.*two or more"),
         (lambda y: y[:, 0], CLASSES, r"outputs: found float32 of shape \(3,\)"),
         (lambda y: y[..., None], CLASSES, r"\(3, 5, 1\) for 3 examples"),
@@ -417,14 +419,14 @@ def test_models_are_refused_by_name(case: str, engine: str) -> None:
         model = REFUSED[case].build()
     before, given = state(model), batch(model)
     inputs = given[0].clone()
-    with pytest.raises(UnsupportedModelError, match=REFUSED[case].said):
+    with pytest.raises(UnsupportedModelError, match=REFUSED[case].message):
         make_engine(engine, model).clipped_sum(*given, NoClipping())
     torch.testing.assert_close(state(model), before, rtol=0, atol=0)
     assert torch.equal(given[0], inputs)
 
 
 @pytest.mark.parametrize(
-    ("engine", "head", "options", "said"),
+    ("engine", "head", "options", "message"),
     [
         ("ghost", HEAD, {}, "engine 'ghost': choose one of auto, linear, expanded"),
         ("opacus", HEAD, {"autocast": torch.bfloat16}, "use no autocast"),
@@ -432,9 +434,9 @@ def test_models_are_refused_by_name(case: str, engine: str) -> None:
     ],
 )
 def test_invalid_engine_options_are_refused(
-    engine: str, head: frozenset[str], options: dict[str, Any], said: str
+    engine: str, head: frozenset[str], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         make_engine(engine, Net(nn.Identity(), WIDTH), head, **options)
 
 
@@ -482,6 +484,6 @@ def test_few_tokens_show_mixing_and_state(tokens: list[Any], mixes: bool) -> Non
     """A permutation may equal the text itself, and then shows neither mixing nor stored examples."""
     inputs = torch.tensor(tokens)
     labels = torch.zeros(len(inputs), dtype=torch.int64)
-    said = "Layer mixes the examples" if mixes else "'last'"
-    with pytest.raises(UnsupportedModelError, match=said):
+    message = "Layer mixes the examples" if mixes else "'last'"
+    with pytest.raises(UnsupportedModelError, match=message):
         make_engine("auto", few_tokens(mixes=mixes)).norms(inputs, labels, labels == 0)

@@ -145,9 +145,9 @@ def test_changed_models_are_refused(change: str) -> None:
     made = make_engine("auto", model)
     made.norms(*batch(model))
     means = layers[2].running_mean.clone(), written.mean.clone()
-    make_change, said = CHANGES[change]
+    make_change, message = CHANGES[change]
     make_change(model)
-    with pytest.raises(UnsupportedModelError, match=said):
+    with pytest.raises(UnsupportedModelError, match=message):
         made.clipped_sum(*batch(Net(nn.Identity(), WIDTH)), NoClipping())
     if not written.mean.is_meta:
         assert torch.equal(layers[2].running_mean.float(), means[0])

@@ -318,7 +318,7 @@ class Recurrent(nn.LSTM):
         return super().forward(input)[0]
 
 
-class Asking(nn.Linear):
+class ReadsValues(nn.Linear):
     """A layer that reads values, which vectorised functions cannot do."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
         *("vmap", ""),
     ),
     "LSTM": (partial(Recurrent, WIDTH, WIDTH, batch_first=True), "loop", ""),
-    "looks at values": (partial(Asking, WIDTH, WIDTH), "loop", ""),
+    "reads values": (partial(ReadsValues, WIDTH, WIDTH), "loop", ""),
     # It has its own backward pass, which only autograd uses.
     "function of autograd": (
         lambda: Layer(lambda self, x: Scaled.apply(x, self.scale), scale=random(WIDTH)),

@@ -1,7 +1,7 @@
 """Small networks, prepared backbones of them, and their parameter counts."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -58,16 +58,7 @@ def make_backbone(
     return folder
 
 
-class ParameterCounts(NamedTuple):
-    total: int
-    trainable: int  # including the head
-    head: int
-
-
-def parameter_counts(model: nn.Module) -> ParameterCounts:
-    sizes = {name: value.numel() for name, value in model.named_parameters()}
-    return ParameterCounts(
-        total=sum(sizes.values()),
-        trainable=sum(value.numel() for value in trainable_parameters(model).values()),
-        head=sum(sizes[name] for name in head_parameter_names(model)),
-    )
+def parameter_counts(model: nn.Module) -> tuple[int, int]:
+    """Return the number of parameters of the head, and of all trainable ones including the head."""
+    sizes = {name: value.numel() for name, value in trainable_parameters(model).items()}
+    return sum(sizes[name] for name in head_parameter_names(model)), sum(sizes.values())

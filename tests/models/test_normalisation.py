@@ -116,11 +116,11 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "timm's": (RmsNorm2d(WIDTH), ""),
     "torch's own, of instances": (nn.InstanceNorm2d(WIDTH, affine=True), ""),
     "torch's own": (nn.LayerNorm(WIDTH), ""),
-    "a scale": (Layer(torch.mul), "returns what changes with the scale"),
-    "a bounded function": (Layer(lambda x, w: w * x.tanh()), "returns what changes with the scale"),
-    "a gate": (Layer(lambda x, w: x * (w * x).sigmoid()), "returns what changes with the scale"),
-    "of responses": (GlobalResponseNorm(WIDTH), "returns what changes with the scale"),
-    "a table": (Layer(lambda x, w: w.expand(x.shape)), "returns the same for all inputs"),
+    "a scale": (Layer(torch.mul), "depend on the scale"),
+    "a bounded function": (Layer(lambda x, w: w * x.tanh()), "depend on the scale"),
+    "a gate": (Layer(lambda x, w: x * (w * x).sigmoid()), "depend on the scale"),
+    "of responses": (GlobalResponseNorm(WIDTH), "depend on the scale"),
+    "a table": (Layer(lambda x, w: w.expand(x.shape)), "has the same outputs for all inputs"),
     "pairs": (Layer(lambda x, w: (rms(x, w), x)), "does not return one tensor"),
     "a mean": (Layer(lambda x, w: rms(x, w).mean(-1)), "does not return one tensor"),
     "a gated one": (Layer(lambda x, y, w: rms(x, w)), "does not take one tensor"),
@@ -149,7 +149,7 @@ def test_normalisation_layers_are_recognised(name: str) -> None:
          "but OlmoForSequenceClassification has none: OlmoLayerNorm has no parameters; allowed"),
         ("transformers", "mobilebert",
          BERT | {"embedding_size": 8, "true_hidden_size": 8, "intra_bottleneck_size": 8},
-         "has none: NoNorm returns what changes with the scale of its inputs; allowed"),
+         "has none: NoNorm has outputs that depend on the scale of its inputs; allowed"),
     ],
 )  # fmt: skip
 def test_networks_without_normalisation_are_refused(
@@ -160,7 +160,7 @@ def test_networks_without_normalisation_are_refused(
         select(create(architecture, 3), FILM)
 
 
-TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+TORCH_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 
 @pytest.mark.parametrize("listed", NETWORKS, ids=lambda each: each.name)
@@ -174,7 +174,7 @@ def test_film_trains_only_torchs_layers_in_networks_of_torchs_layers(listed: Net
         expected = {
             f"{layer}.{name}"
             for layer, module in model.named_modules()
-            if isinstance(module, TORCHS)
+            if isinstance(module, TORCH_LAYERS)
             for name, _ in module.named_parameters(recurse=False)
         }
         if expected:

@@ -100,8 +100,8 @@ def test_group_norm_agrees_with_torch() -> None:
     found = transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=3))
     torch.testing.assert_close(found, torch.nn.GroupNorm(3, 6)(maps).flatten(1))
     for groups in (5, 24):
-        said = f"groups: found {groups}; allowed: a divisor of the 24"
-        with pytest.raises(BackboneError, match=said):
+        message = f"groups: found {groups}; allowed: a divisor of the 24"
+        with pytest.raises(BackboneError, match=message):
             transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=groups))
 
 

@@ -104,7 +104,9 @@ def make_engine(
 
         given = name, OpacusEngine(model, head_parameters)
     elif name == "auto":
-        few = _copied(check_model(model, head_parameters), head_parameters) <= _FEW_PARAMETERS
+        few = (
+            _copied_numbers(check_model(model, head_parameters), head_parameters) <= _FEW_PARAMETERS
+        )
         unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
         engines = {key: kind for key, kind in _ENGINES.items() if not unfit.get(key)}
     elif name in _ENGINES:
@@ -114,6 +116,6 @@ def make_engine(
     return CheckedEngine(model, head_parameters, engines, given, autocast=autocast, compile=compile)
 
 
-def _copied(parameters: Mapping[str, nn.Parameter], head_parameters: frozenset[str]) -> int:
+def _copied_numbers(parameters: Mapping[str, nn.Parameter], head_parameters: frozenset[str]) -> int:
     """Return how many numbers ``expanded`` copies for each example."""
     return sum(each.numel() for name, each in parameters.items() if name not in head_parameters)

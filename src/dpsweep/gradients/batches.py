@@ -59,8 +59,8 @@ def check_labels(labels: Tensor, mask: Tensor, classes: int) -> None:
     """
     if bool((mask & ((labels < 0) | (labels >= classes))).any()):
         raise BatchError(
-            f"labels: found one that is no class of the network; allowed: 0 to {classes - 1}, as the "
-            f"network has {classes} outputs. An example without a label is left out, or masked"
+            f"labels: found one that is not a class of the network; allowed: 0 to {classes - 1}, because the "
+            f"network has {classes} outputs. Leave out or mask examples without a label"
         )
 
 
@@ -99,10 +99,10 @@ def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, Tensor) and value.is_nested:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    if value.is_nested:
         return "a nested tensor"
-    if isinstance(value, Tensor) and value.layout != torch.strided:
+    if value.layout != torch.strided:
         return f"a tensor of layout {str(value.layout).removeprefix('torch.')}"
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"

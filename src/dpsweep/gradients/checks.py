@@ -91,14 +91,14 @@ class CheckedEngine(GradientEngine):
             if engine is not None:
                 return engine.clipped_sum(inputs.detach(), labels.where(mask, 0), mask, clipping)
         zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
-        return GradientSum(zeros, _nothing(inputs), _nothing(inputs), mask)
+        return GradientSum(zeros, _zeros(inputs), _zeros(inputs), mask)
 
     def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
                 return engine.norms(inputs.detach(), labels.where(mask, 0), mask)
-        return _nothing(inputs), _nothing(inputs)
+        return _zeros(inputs), _zeros(inputs)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
@@ -119,7 +119,7 @@ class CheckedEngine(GradientEngine):
         if layers != self._layers or self._chosen is None:
             refuse_batch_statistics(self.model)
             examples, others = self._check_passes(inputs)
-            changed = _with_other_values(self.model)
+            changed = _with_random_values(self.model)
             _refuse_mixing(changed, examples, others)
             self._chosen = self._given or self._compare(changed, examples, inputs, labels)
             self._layers = layers
@@ -219,7 +219,9 @@ class CheckedEngine(GradientEngine):
             # A copy, because an engine that fails halfway may leave the model changed.
             model = copy_of(fresh)
             try:
-                difference = _difference(_among_others(kind(model, self._head), *batch), wanted)
+                difference = _difference(
+                    _gradients_in_a_batch(kind(model, self._head), *batch), wanted
+                )
                 if self._autocast is not None and difference is None:
                     mask = torch.ones_like(batch[1], dtype=torch.bool)
                     kind(model, self._head, autocast=self._autocast).norms(*batch, mask)
@@ -240,16 +242,16 @@ class CheckedEngine(GradientEngine):
                     log.info("engine %r", name)
                 return name, engine
             failure = UnsupportedModelError(
-                f"engine {name!r} does not give the gradient of parameter {difference!r} that an "
-                "example by itself has; engine auto takes one that does",
-                because=f"parameter {difference!r} has another gradient in a batch",
+                f"engine {name!r} does not give the gradient of parameter {difference!r} that the loop "
+                "over examples gives; engine auto chooses one that does",
+                because=f"the gradient of parameter {difference!r} differs from that of the loop",
             )
             because[name] = failure.because
         if isinstance(failure, UnsupportedModelError):
             raise failure
         raise UnsupportedModelError(
             f"engine {name!r} cannot compute {type(self.model).__name__} ({_one_line(failure)}); engine auto "
-            "takes one that can, if there is one"
+            "chooses one that can, if there is one"
         ) from failure
 
     def _tell_cost(
@@ -283,7 +285,7 @@ class CheckedEngine(GradientEngine):
         )
 
 
-def _with_other_values(model: nn.Module) -> nn.Module:
+def _with_random_values(model: nn.Module) -> nn.Module:
     """Return a copy of a model with random trainable parameters.
 
     Heads and adapters start at zero, which makes the gradients of the layers before them zero; and a
@@ -307,7 +309,7 @@ def _made_up_labels(inputs: Tensor) -> Tensor:
     return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
 
 
-def _nothing(inputs: Tensor) -> Tensor:
+def _zeros(inputs: Tensor) -> Tensor:
     return torch.zeros(len(inputs), device=inputs.device)
 
 
@@ -319,7 +321,9 @@ def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
     return parameter.shape, parameter.dtype, parameter.device
 
 
-def _among_others(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
+def _gradients_in_a_batch(
+    engine: GradientEngine, inputs: Tensor, labels: Tensor
+) -> list[GradientSum]:
     """Return the gradient of each example, computed in a batch with the others."""
     masks = torch.eye(COUNT, dtype=torch.bool, device=labels.device)
     return [engine.clipped_sum(inputs, labels, mask, NoClipping()) for mask in masks]
@@ -375,8 +379,8 @@ def _refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
 
     if mixes(run, inputs, others):
         raise UnsupportedModelError(
-            f"{type(model).__name__} mixes the examples of a batch: what it gives for one changes with "
-            "the others, so no example has a gradient of its own"
+            f"{type(model).__name__} mixes the examples of a batch: its output for one depends on the "
+            "others, so examples have no gradients of their own"
         )
 
 

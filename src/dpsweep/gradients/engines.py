@@ -170,16 +170,18 @@ class StatelessEngine(FactoredEngine):
         if unused := sorted(self.parameters.keys() - uses.keys()):
             found = (
                 f"trainable parameters {shorten(map(repr, unused))} are used where this engine does not "
-                "look (in a Function of one's own, or in TorchScript)"
+                "see it (in a custom backward pass, or in TorchScript)"
             )
-            raise UnsupportedModelError(f"{found}; engine auto takes one that does", because=found)
+            raise UnsupportedModelError(
+                f"{found}; engine auto chooses one that does", because=found
+            )
         if several := sorted(name for name, count in uses.items() if count > 1):
             found = (
                 f"trainable parameters {shorten(map(repr, several))} are used more than once, so that their "
                 "norms are not known from factors"
             )
             raise UnsupportedModelError(
-                f"{found}; engine auto takes one that instantiates them", because=found
+                f"{found}; engine auto chooses one that instantiates them", because=found
             )
 
 

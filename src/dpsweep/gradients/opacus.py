@@ -52,7 +52,7 @@ class OpacusEngine(GradientEngine):
             UnsupportedModelError: our checks or Opacus refuse the model.
         """
         super().__init__(model, head_parameters)
-        _refuse_what_opacus_refuses(model)
+        _refuse_unsupported(model)
         for handle in getattr(model, "autograd_grad_sample_hooks", ()):
             handle.remove()
         vars(model).pop("autograd_grad_sample_hooks", None)
@@ -148,7 +148,7 @@ class OpacusEngine(GradientEngine):
                 vars(layer).pop(attribute, None)
 
 
-def _refuse_what_opacus_refuses(model: nn.Module) -> None:
+def _refuse_unsupported(model: nn.Module) -> None:
     """Refuse models with tied weights or statistics, and layers that Opacus' validation refuses."""
     first: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

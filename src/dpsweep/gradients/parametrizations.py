@@ -52,7 +52,8 @@ class Derived(PerExampleGradients):
         """See ``PerExampleGradients``."""
         parts = []
         for some in slices(self.examples, self.weight.numel(), self.weight.device):
-            gradients = self._through(self.gradients.rows(some), is_grads_batched=True)
+            rows = self.gradients.rows(some)
+            gradients = through(self.weight, self.sources, rows, is_grads_batched=True)
             squares = [each.flatten(1).square().sum(1) for each in gradients.values()]
             parts.append(torch.stack(squares).sum(0))
         return torch.cat(parts)
@@ -60,23 +61,20 @@ class Derived(PerExampleGradients):
     def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
         (total,) = self.gradients.weighted_sums(factors, usable).values()
-        gradients = self._through(total, is_grads_batched=False)
+        gradients = through(self.weight, self.sources, total, is_grads_batched=False)
         # If no example is usable, the computation itself may not be finite.
         return {name: torch.where(usable.any(), each, 0) for name, each in gradients.items()}
 
     def instantiated(self) -> dict[str, Tensor]:
         """See ``PerExampleGradients``."""
-        return self._through(self.gradients.rows(), is_grads_batched=True)
-
-    def _through(self, gradient: Tensor, *, is_grads_batched: bool) -> dict[str, Tensor]:
-        found = through(self.weight, self.sources, gradient, is_grads_batched=is_grads_batched)
-        return {name: widened(each) for name, each in found.items()}
+        rows = self.gradients.rows()
+        return through(self.weight, self.sources, rows, is_grads_batched=True)
 
 
 def through(
     weight: Tensor, sources: Mapping[str, Tensor], gradient: Tensor, *, is_grads_batched: bool
 ) -> dict[str, Tensor]:
-    """Return the gradients of the parameters from which a weight was computed.
+    """Return the gradients of the parameters from which a weight was computed, in the dtype of sums.
 
     Args:
         weight: the computed weight, with its graph.
@@ -91,7 +89,7 @@ def through(
         retain_graph=True,
         is_grads_batched=is_grads_batched,
     )
-    return dict(zip(sources, found, strict=True))
+    return {name: widened(each) for name, each in zip(sources, found, strict=True)}
 
 
 class Standardization(NamedTuple):

@@ -305,8 +305,8 @@ def conv2d(
     y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
     # On a GPU, checking whether they can be used would cost more than computing them again.
     exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
-    of_use = Convolutions("", plain(weight).shape, x, y, *settings).reads_responses
-    responses = y.detach() if standardized and exact and of_use else None
+    useful = Convolutions("", plain(weight).shape, x, y, *settings).reads_responses
+    responses = y.detach() if standardized and exact and useful else None
     version = y._version
     if standardized and bias is not None:
         y = y + plain(bias)[:, None, None]

@@ -108,8 +108,8 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
     if not torch.allclose(first, again, rtol=precision, atol=precision, equal_nan=True):
         raise UnsupportedModelError(
             f"{type(model).__name__} gives other outputs when it sees the same inputs again, with the "
-            "same random numbers: it keeps something of the examples outside its parameters, buffers "
-            "and attributes, without noise. Remove that state"
+            "same random numbers: it stores data of the examples outside its parameters, buffers and "
+            "attributes, without noise. Remove that state"
         )
     return first
 
@@ -181,8 +181,8 @@ def copy_of(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, computed)
     except Exception as error:  # of any kind: attributes may be anything
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be copied ({brief(error)}), so what its passes write is not "
-            "known: keep files, locks and the like out of it"
+            f"{type(model).__name__} cannot be copied ({brief(error)}), so its passes cannot be checked: "
+            "remove files, locks and similar objects from it"
         ) from error
 
 
@@ -231,8 +231,7 @@ class _RefuseLargestNorms(TorchFunctionMode):
             ]
             raise UnsupportedModelError(
                 f"embedding {''.join(names)}is looked up with max_norm: that rewrites the rows of the "
-                "tokens in a batch, without noise, so that they can be told from the others. Use "
-                "max_norm=None"
+                "tokens in a batch, without noise, which reveals these tokens. Use max_norm=None"
             )
         return func(*args, **kwargs)
 
@@ -249,12 +248,12 @@ def _after(model: nn.Module, run: Run, *batches: Tensor) -> nn.Module:
 def _refusal(model: nn.Module, written: list[str]) -> UnsupportedModelError:
     names = shorten(repr(each) for each in dict.fromkeys(written))
     mode = (
-        "Call model.eval(), or use layers that keep nothing"
+        "Call model.eval(), or use layers without state"
         if any(each.training for each in model.modules())
-        else "Use layers that keep nothing; what a first batch initialises, initialise with public inputs"
+        else "Use layers without state; initialise layers with public inputs if the first batch does so"
     )
     return UnsupportedModelError(
-        f"a pass through {type(model).__name__} writes {names}, which would hold something of the private "
+        f"a pass through {type(model).__name__} writes {names}, which would store data of the private "
         f"examples without noise. {mode}"
     )
 

@@ -72,7 +72,7 @@ def named_architecture(backbone: Backbone) -> Architecture:
         return Architecture(library=backbone.library, name=name, arguments=arguments)
     except ValueError as error:
         raise BackboneError(
-            f"{backbone.architecture}: found arguments that are no plain values ({error})"
+            f"{backbone.architecture}: found arguments that are not plain values ({error})"
         ) from None
 
 
@@ -103,7 +103,7 @@ def import_library(name: str) -> None:
             )
 
 
-def _refuse_what_timm_reads(name: str, arguments: Mapping[str, Any]) -> None:
+def _refuse_names_and_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse names and arguments with which timm reads files or the hub, or builds another model.
 
     Raises:
@@ -133,7 +133,7 @@ def create(architecture: Architecture, classes: int) -> nn.Module:
         if architecture.library == "timm":
             import timm  # noqa: PLC0415
 
-            _refuse_what_timm_reads(architecture.name, architecture.arguments)
+            _refuse_names_and_arguments(architecture.name, architecture.arguments)
             model = timm.create_model(
                 architecture.name, pretrained=False, num_classes=classes, **architecture.arguments
             )

@@ -164,7 +164,7 @@ def select(model: nn.Module, method: Method) -> set[str]:
         if found & head:
             raise BackboneError(
                 f"freeze: found {pattern}, which holds the head ({shorten(sorted(found & head))}); allowed: "
-                "what trains beside the head"
+                "parameters outside the head"
             )
         if not found:
             raise BackboneError(f"freeze: {unknown(pattern, sorted(names - head) or ['nothing'])}")

@@ -18,7 +18,7 @@ from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
 
-_TORCHS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+_TORCH_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 # A single number would be normalised to its sign, which loses its value.
 _NARROWEST = 2
@@ -52,7 +52,7 @@ def why_not(module: nn.Module) -> str:
     """Return why a layer's parameters are not the scale and bias of a normalisation; '' if they are."""
     if not _has_parameters(module):
         return "has no parameters"
-    if isinstance(module, _TORCHS):
+    if isinstance(module, _TORCH_LAYERS):
         return ""
     own = dict(module.named_parameters(recurse=False))
     shapes = {each.shape for each in module.parameters()}
@@ -61,7 +61,7 @@ def why_not(module: nn.Module) -> str:
     if shape[0] < _NARROWEST:
         return "has a width of 1"
     if any(True for _ in module.buffers()):
-        return "keeps buffers beside its parameters"
+        return "has buffers besides its parameters"
     return _probe(module, list(own), shape[0])
 
 
@@ -84,9 +84,9 @@ def _probe(module: nn.Module, names: list[str], width: int) -> str:
             if any(not isinstance(each, Tensor) or each.shape != shape for each in outputs):
                 reason = "does not return one tensor of the same shape"
             elif not torch.allclose(small, large, rtol=1e-3, atol=1e-3):
-                reason = "returns what changes with the scale of its inputs"
+                reason = "has outputs that depend on the scale of its inputs"
             elif torch.allclose(small, other, rtol=1e-3, atol=1e-3):
-                reason = "returns the same for all inputs"
+                reason = "has the same outputs for all inputs"
             else:
                 return ""
     return reason
@@ -110,7 +110,11 @@ def notes_on_film(model: nn.Module) -> list[str]:
     reasons: dict[str, str] = {}
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if not _has_parameters(module) or isinstance(module, _TORCHS) or head.holds(f"{name}."):
+        if (
+            not _has_parameters(module)
+            or isinstance(module, _TORCH_LAYERS)
+            or head.holds(f"{name}.")
+        ):
             continue
         if not (why := why_not(module)):
             trained[kind] += 1

@@ -79,8 +79,7 @@ class SequenceClassifier(nn.Module):
             return len(self.network.get_input_embeddings().weight)  # type: ignore[operator]
         except (NotImplementedError, AttributeError):
             raise BackboneError(
-                f"{self.name} has no table of tokens, whose numbers a tokenizer gives; allowed: another "
-                "kind of model"
+                f"{self.name} has no embedding table for tokens; allowed: another kind of model"
             ) from None
 
     def made_up(self, examples: int, length: int) -> Tensor:

@@ -153,7 +153,7 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
         what = getattr(error, "strerror", None) or error
         raise BackboneError(f"{path}: not a config.json of transformers ({what})") from error
     if kind != architecture.name:
-        raise BackboneError(f"{path}: of a {kind!r}; the study says {architecture.name!r}")
+        raise BackboneError(f"{path}: describes a {kind!r}; the study has {architecture.name!r}")
     default = AutoConfig.for_model(kind).to_dict()
     described = {key: value for key, value in found.items() if key not in _NOT_ARCHITECTURE}
     arguments = {
