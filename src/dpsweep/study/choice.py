@@ -149,22 +149,18 @@ def choose(trials: pd.DataFrame, by: Sequence[str], centre: Centre = "mean") -> 
     Returns:
         The chosen rows of `summarise`, sorted by ``by``, with the column ``cross_fitted``.
     """
-    cells = summarise(trials, centre).sort_values(AXES, kind="stable")
-    tables = [
-        repeats(trials).pivot(index=CELL, columns="seed", values=column)
+    cells = summarise(trials, centre).sort_values(AXES, kind="stable", ignore_index=True)
+    keys, tuned = pd.MultiIndex.from_frame(cells[CELL]), repeats(trials)
+    selection, accuracy = (
+        tuned.pivot(index=CELL, columns="seed", values=column).reindex(keys).to_numpy()
         for column in ("selection_accuracy", "macro_accuracy")
-    ]
-    winners = []
+    )
+    winners, measured = [], []
     # The NaN as C of AUTO-S is a group too.
     for _, group in cells.groupby(list(by), dropna=False):
-        keys = pd.MultiIndex.from_frame(group[CELL])
         # While seeds are added to a study, some cells have more of them.
-        selection, accuracy = (
-            table.loc[keys].to_numpy()[:, : int(group["repeats"].min())] for table in tables
-        )
-        position = best_by_mean(group[["selection_accuracy"]].to_numpy())
-        measured = cross_fitted(selection, accuracy)
-        winners.append(group.iloc[[position]].assign(cross_fitted=measured))
-    if not winners:
-        return cells.assign(cross_fitted=np.nan)
-    return pd.concat(winners).sort_values(list(by), kind="stable").reset_index(drop=True)
+        shared = group.index, slice(int(group["repeats"].min()))
+        winners.append(group.index[best_by_mean(group[["selection_accuracy"]].to_numpy())])
+        measured.append(cross_fitted(selection[shared], accuracy[shared]))
+    chosen = cells.loc[winners].assign(cross_fitted=np.array(measured, dtype=float))
+    return chosen.sort_values(list(by), kind="stable", ignore_index=True)
