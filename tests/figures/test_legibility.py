@@ -101,9 +101,9 @@ def wordiest(study: Study) -> dict[str, Any]:
 
 
 def with_few_trials(study: Study) -> Study:
-    """Keep two learning rates of each sweep: labels show at most a range of them."""
+    """Keep two learning rates and two seeds of each sweep: labels show at most a range of rates."""
     few = {
-        name: sweep.model_copy(update={"learning_rate": sweep.learning_rates[:2]})
+        name: sweep.model_copy(update={"learning_rate": sweep.learning_rates[:2], "seeds": 2})
         for name, sweep in study.sweeps.items()
     }
     return study.model_copy(update={"sweeps": few})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.figures.test_numbers import figure
 from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
 
 from dpsweep.base.parquet import UnreadableResultsError
@@ -16,10 +17,6 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 nan = math.nan
-
-
-def figure(family: str, **settings: Any) -> dict[str, Any]:
-    return {"drawn": {"family": family, "caption": "c", "section": "s"} | settings}
 
 
 def drawn(study: Study, paths: Paths) -> pd.DataFrame:

@@ -55,6 +55,7 @@ SIZES = [2.0**k for k in range(8, 17)]
     [
         ([0.1, 1, 10, 12, 14, 18, 26, 42, 42], {}, ["0.1", "1", "10", "26", "42"], {12.0, 14, 18}),
         ([1.0], {}, ["1"], set()),
+        ([0.1, 1.0, 100.0, 110.0], {"labels": 4}, ["0.1", "1", "110"], {100.0}),
         # Two of three powers have no room, and Full has a label because it is the last value.
         ([*SIZES, 87002], {"labels": 4, "texts": [*map(str, range(8, 17)), "Full"]},
          ["8", "11", "14", "Full"], {*SIZES} - {2**8, 2**11, 2**14}),
