@@ -246,7 +246,7 @@ def _title(study: Study, target: Target) -> str:
     selections = target.leaves()
     said = shared([facts(study, each) for each in selections]) if selections else {}
     about = [text for part in ("dataset", "backbone", "epsilon") if (text := said.get(part))]
-    return ": ".join([target.title, *filter(None, [", ".join(about)])])
+    return ": ".join(filter(None, [target.title, ", ".join(about)]))
 
 
 def _alternative(figure: Figure) -> str:
