@@ -27,7 +27,7 @@ _IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
 _UNKNOWN = ["mean_gradient_norm", "clipped_fraction"]
 
 
-def explored(name: str, study: Study) -> str:
+def explore_page(name: str, study: Study) -> str:
     """Return the page to explore the committed trials of a study."""
     files, about = EXPLORED[name]
     trials = pd.concat(map(pd.read_parquet, sorted(RESULTS.glob(files))), ignore_index=True)
@@ -69,7 +69,7 @@ def write(pages: Path) -> None:
     studies = {name: load_study(REPOSITORY / "studies" / f"{name}.yaml") for name in EXPLORED}
     (pages / "gallery.md").write_text(gallery(pages, studies))
     for name, study in studies.items():
-        (pages / f"explore-{name}.html").write_text(explored(name, study))
+        (pages / f"explore-{name}.html").write_text(explore_page(name, study))
 
 
 def main() -> None:

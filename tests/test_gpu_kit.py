@@ -100,7 +100,7 @@ def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
             return found
 
     kit, spoilt = Kit(tmp_path, rehearse=True), set[str]()
-    problem = right.network(REHEARSAL[0])
+    problem = right.network_problem(REHEARSAL[0])
 
     def make(name: str, model: Any, *arguments: Any, **settings: Any) -> Any:
         if name == "vmap" or (name in spoilt and settings.get("compile")):
@@ -111,7 +111,7 @@ def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
         return Wrong(engine) if name in spoilt and on_device else engine
 
     monkeypatch.setattr(right, "make_engine", make)
-    found = right.engines(kit, lambda: problem)
+    found = right.check_engines(kit, lambda: problem)
     assert found["failures"] == {"vmap, float32": "UnsupportedModelError: no rule for attention"}
     computed = {f"{name}, {each}" for name in ("auto", "loop") for each in ("float32", "bfloat16")}
     computed |= {"auto, float64", "expanded, float32", "bookkeeping, float32"}
@@ -119,7 +119,7 @@ def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
     assert found["engines"]["auto, float32"] == "expanded"
     spoilt |= {"loop", "auto"}
     with pytest.raises(right.WrongNumberError) as wrong:
-        right.engines(kit, lambda: problem)
+        right.check_engines(kit, lambda: problem)
     for name in spoilt:
         printed = re.search(rf"{name}, float32: {{'sum': ([^,]+),", str(wrong.value))
         assert printed is not None
@@ -127,7 +127,7 @@ def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
         assert float(printed[1]) == pytest.approx(0.001, rel=0.01)
     # The kit fails without an engine that every network needs.
     with pytest.raises(right.WrongNumberError, match="auto, bfloat16, compiled: not computed"):
-        right.engines(kit, lambda: problem, compiled=True)
+        right.check_engines(kit, lambda: problem, compiled=True)
 
 
 @pytest.mark.slow

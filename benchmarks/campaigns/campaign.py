@@ -101,7 +101,7 @@ def undisturbed(scratch: Path) -> TinyChain:
     return base
 
 
-def wrong(chain: Any, expected: Path, status: int | None) -> list[str]:
+def wrong_outputs(chain: Any, expected: Path, status: int | None) -> list[str]:
     """Return the outputs of a successful run that differ from those of a fresh run."""
     return list(differences(chain.parsed, chain.results, expected)) if status == 0 else []
 
@@ -115,7 +115,7 @@ def outcome(run: Run, chain: TinyChain, expected: Path) -> dict[str, Any]:
         "seconds": round(time.monotonic() - started, 1),
         "hangs": status is None,
         "left": left_in(chain.folder),
-        "wrong": wrong(chain, expected, status),
+        "wrong": wrong_outputs(chain, expected, status),
     }
 
 

@@ -96,8 +96,8 @@ class History:
             (folder / "done").touch()
         return folder / "results"
 
-    def happen(self) -> None:
-        """Let one event happen."""
+    def add_event(self) -> None:
+        """Let one random event happen."""
         event = self._draw.choice(
             [
                 *(self._edit, self._edit, self._delete, self._delete_folder, self._call_twice),
@@ -128,7 +128,7 @@ class History:
             said = said.replace(str(place), name)
         return said
 
-    def follow_messages(self) -> None:
+    def remake_refused(self) -> None:
         """Make outputs that readers refuse again, by the commands in the messages."""
         refused = set(re.findall(r"To make it again:\n +snakemake .* -- (\S+)", self.chain.logs()))
         for file in sorted(refused):
@@ -242,17 +242,17 @@ class History:
         return "a copy is kept for later"
 
 
-def live(scratch: Path, seed: int) -> dict[str, Any]:
+def run_history(scratch: Path, seed: int) -> dict[str, Any]:
     """Run one history."""
     draw = random.Random(-seed)
     history = History(scratch, seed)
     for _ in range(draw.randint(3, 6)):
-        history.happen()
+        history.add_event()
         if draw.random() < 0.5:
             history.run()
     history.clear()
     if history.run() != 0:
-        history.follow_messages()
+        history.remake_refused()
         history.run(must_succeed=True)
     return {
         **{"events": history.events, "wrong": history.wrong},
@@ -264,7 +264,7 @@ if __name__ == "__main__":
     campaign.grow(
         RESULTS / "histories.json",
         "histories",
-        live,
+        run_history,
         size=lambda _: 1,
         is_good=lambda result: not result["wrong"],
     )

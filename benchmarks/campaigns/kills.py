@@ -46,7 +46,7 @@ FILES = 30
 """largest number of files written before a kill; a whole run writes about 75"""
 
 
-def lose(chain: TinyChain, draw: random.Random) -> str:
+def damage_outputs(chain: TinyChain, draw: random.Random) -> str:
     """Delete all outputs, or delete and damage some; return a description."""
     if draw.random() < 0.5:
         shutil.rmtree(chain.results)
@@ -147,7 +147,7 @@ def history(scratch: Path, seed: int) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base.folder, folder)
     chain, draw = TinyChain(folder), random.Random(seed)
-    missing = lose(chain, draw)
+    missing = damage_outputs(chain, draw)
     kills: list[dict[str, Any]] = []
     while len(kills) < KILLS:
         result = run_and_kill(chain, base.results, draw)

@@ -36,13 +36,13 @@ def keep(study: Study, file: Path) -> None:
             shutil.copyfile(drawn, KEPT / "theory" / f"{name}.csv")
 
 
-def _of(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
+def _trials_of_sweeps(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
     """Return the trials of some sweeps."""
     cells = [(cell.problem, cell.name) for name in sweeps for cell in study.sweep_cells(name)]
     return trials[pd.MultiIndex.from_frame(trials[["problem", "cell"]]).isin(cells)]
 
 
-def _whole(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
+def _complete_settings(study: Study, trials: pd.DataFrame, *sweeps: str) -> pd.DataFrame:
     """Return the trials of those epsilons and epochs for which all cells of the sweeps are trained."""
     setting = ["epsilon", "epochs"]
     asked = pd.Series([(c.epsilon, c.epochs) for name in sweeps for c in study.sweep_cells(name)])
@@ -67,15 +67,15 @@ def published(trials: pd.DataFrame) -> list[dict[str, Any]]:
 
 def collect_sweeps(study: Study, trials: pd.DataFrame) -> dict[str, Any]:
     """Return the published settings, and accuracies along C and B."""
-    along = _of(study, trials, "shorter", "longer")
-    swept = _whole(study, along, "shorter", "longer")
+    along = _trials_of_sweeps(study, trials, "shorter", "longer")
+    swept = _complete_settings(study, along, "shorter", "longer")
     found = collect(study, swept) if len(swept) else {}
     grids = (
         [f"{level}-{place}" for place in ("quarter", "advised", "fourfold")]
         for level in ("low", "middle", "high")
     )
     return found | {
-        "published": published(_of(study, trials, "published", "momentum")),
+        "published": published(_trials_of_sweeps(study, trials, "published", "momentum")),
         "advice": [row for grid in grids if (row := advice(study, trials, swept, grid))],
     }
 
@@ -97,7 +97,7 @@ def advice(
     Returns:
         None if some of the cells are not trained.
     """
-    grid = _of(study, trials, *sweeps)
+    grid = _trials_of_sweeps(study, trials, *sweeps)
     cells = [cell for sweep in sweeps for cell in study.sweep_cells(sweep)]
     epsilon, epochs = cells[0].epsilon, cells[0].epochs
     searched = swept[(swept["epsilon"] == epsilon) & (swept["epochs"] == epochs)]

@@ -39,33 +39,36 @@ def all_pieces(kit: Kit) -> list[Piece]:
         Piece(name, partial(trials.train, cells=cells), needs)
         for name, cells, needs in trials.groups(kit)
     )
-    networks = {row.name: partial(right.network, row) for row in rows}
+    networks = {row.name: partial(right.network_problem, row) for row in rows}
     # Compilation takes minutes.
     first_compiled, *compiled = (
         [
             Piece(f"{name}_{row.name}_compiled", run, least_seconds=_LONG)
             for name, run in (
-                ("right", partial(right.engines, make=networks[row.name], compiled=True)),
-                ("step", partial(speed.step, row=row, compiled=True)),
+                ("right", partial(right.check_engines, make=networks[row.name], compiled=True)),
+                ("step", partial(speed.measure_step, row=row, compiled=True)),
             )
             if name == "step" or row.compiles
         ]
         for row in rows
     )
     return [
-        *(Piece(f"right_{name}", partial(right.engines, make=networks[name])) for name in networks),
-        Piece("right_linear", partial(right.engines, make=right.linear_layer)),
-        Piece("right_noise", right.noise),
-        Piece("right_resume", right.resume),
+        *(
+            Piece(f"right_{name}", partial(right.check_engines, make=networks[name]))
+            for name in networks
+        ),
+        Piece("right_linear", partial(right.check_engines, make=right.linear_problem)),
+        Piece("right_noise", right.check_noise),
+        Piece("right_resume", right.check_resume),
         first,
-        *(Piece(f"step_{row.name}", partial(speed.step, row=row)) for row in rows),
-        Piece("noise_cost", speed.noise_cost),
-        Piece("cell", speed.cell, least_seconds=_LONG),
+        *(Piece(f"step_{row.name}", partial(speed.measure_step, row=row)) for row in rows),
+        Piece("noise_cost", speed.measure_noise),
+        Piece("cell", speed.measure_cell, least_seconds=_LONG),
         *first_compiled,
         second,
         *(piece for both in compiled for piece in both),
         *rest,
-        Piece("cell_compiled", partial(speed.cell, compiled=True), least_seconds=_LONG),
+        Piece("cell_compiled", partial(speed.measure_cell, compiled=True), least_seconds=_LONG),
     ]
 
 

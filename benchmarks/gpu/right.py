@@ -48,12 +48,12 @@ class Problem:
     inputs: Tensor
 
 
-def network(row: Row) -> Problem:
+def network_problem(row: Row) -> Problem:
     """Return the problem of a row of the timed steps."""
     return Problem(row.title, row.model(), row.inputs(EXAMPLES))
 
 
-def linear_layer() -> Problem:
+def linear_problem() -> Problem:
     """Return the problem of a head on cached features."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(EXAMPLES, 192, generator=generator)
@@ -102,7 +102,7 @@ def _batch() -> tuple[Tensor, Tensor, Tensor]:
     return labels, labels >= 0, labels % 2 == 0
 
 
-def engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> dict[str, Any]:
+def check_engines(kit: Kit, make: Callable[[], Problem], compiled: bool = False) -> dict[str, Any]:
     """Compare every engine with the loop in float64, on this device.
 
     A failure of an engine of `_NEEDED` is an error; failures of other engines are recorded.
@@ -211,7 +211,7 @@ def _relative(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted.to(found.device)).norm() / wanted.norm())
 
 
-def noise(kit: Kit) -> dict[str, Any]:
+def check_noise(kit: Kit) -> dict[str, Any]:
     """Check that noise is float64, standard normal with tails, new in every step, and repeatable."""
     size, steps = (2**20, 4) if kit.rehearse else (2**28, 8)
     stream = GaussianNoise("gpu kit", secret=b"")
@@ -240,7 +240,7 @@ def noise(kit: Kit) -> dict[str, Any]:
     return counted | {"largest": largest}
 
 
-def resume(kit: Kit) -> dict[str, Any]:
+def check_resume(kit: Kit) -> dict[str, Any]:
     """Compare a trial with a repetition, a resumed one, and ones that move between CPU and GPU."""
     here, there = (trials.small_trial(kit, device) for device in (kit.device, torch.device("cpu")))
     whole = here.train("whole")

@@ -36,7 +36,7 @@ NOISE_CASES = {"ViT-Tiny, FiLM": 512, "ViT-Base, all parameters": 256}
 """Titles of rows, and the batch sizes of their steps (at least the physical batch)."""
 
 
-def step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
+def measure_step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
     """Measure a network's step in every precision, with and without privacy.
 
     Rows are not compared if their step without privacy fails.
@@ -47,14 +47,16 @@ def step(kit: Kit, row: Row, compiled: bool = False) -> dict[str, Any]:
     return {"rows": rows, "not_compared": [each for each in measured if each not in rows]}
 
 
-def noise_cost(kit: Kit) -> dict[str, Any]:
+def measure_noise(kit: Kit) -> dict[str, Any]:
     """Measure the cost of noise with tails in a step: float64 from Philox against float32 `torch.randn`."""
     cases = {steps.REHEARSAL[0].title: 32} if kit.rehearse else NOISE_CASES
     known = {row.title: row for row in (*steps.ROWS, *steps.REHEARSAL)}
-    return {"rows": [_noise_of(known[title], size, kit.device) for title, size in cases.items()]}
+    return {
+        "rows": [_measure_noise_of(known[title], size, kit.device) for title, size in cases.items()]
+    }
 
 
-def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, float | str]:
+def _measure_noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, float | str]:
     """Measure the seconds of a step, scaled to its batch size, and of both kinds of noise."""
     size = sum(each.numel() for each in trainable_parameters(row.model()).values())
     wide = torch.zeros(size, dtype=torch.float64, device=device)
@@ -84,7 +86,7 @@ def _noise_of(row: Row, batch_size: int, device: torch.device) -> dict[str, floa
     }
 
 
-def cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
+def measure_cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
     """Measure the parts of the time of a process that trains two trials on data of SUN397's size.
 
     It does the work of a job of the workflow, except for writing the two tables of a cell.

@@ -97,7 +97,7 @@ def timed(step: Step, device: torch.device) -> float:
     return (time.perf_counter() - started) / repeats
 
 
-def memory(job: tuple[Row, str]) -> float:
+def measure_memory(job: tuple[Row, str]) -> float:
     """Return the megabytes that two steps of a contender need on the CPU beyond its model.
 
     Call it in a new process.
@@ -159,7 +159,7 @@ def main() -> None:
         for name, contender in measured["contenders"].items():
             if "failure" not in contender:
                 with spawn.Pool(1, maxtasksperchild=1) as pool:
-                    found = pool.map(memory, [(row, name)] * MEMORY_RUNS, chunksize=1)
+                    found = pool.map(measure_memory, [(row, name)] * MEMORY_RUNS, chunksize=1)
                 contender["megabytes"] = round(statistics.median(found), 1)
         others = [each for each in result["rows"] if each["title"] != row.title]
         rows = sorted([*others, measured], key=lambda each: titles.index(each["title"]))

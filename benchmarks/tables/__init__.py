@@ -58,8 +58,8 @@ def tables() -> dict[str, list[str]]:
         **{name: render(read(file)) for name, (file, render) in TABLES.items()},
         "plan": costs.plan(),
         "rules": findings.rules({"head": of_heads, "FiLM": of_film}),
-        "FiLM beside a head": findings.film_beside_a_head(of_film, of_heads),
-        "GPU": _on_a_gpu(),
+        "FiLM beside a head": findings.compare_methods(of_film, of_heads),
+        "GPU": _gpu_results(),
         "audit": privacy.audit(),
         "backbones": reliability.backbones(),
         "theory, effects of privacy": theory_effects(),
@@ -67,16 +67,16 @@ def tables() -> dict[str, list[str]]:
     }
 
 
-def _on_a_gpu() -> list[str]:
+def _gpu_results() -> list[str]:
     """Return the results of the GPU, each under its heading."""
     lines = []
     for heading, (files, render) in GPU.items():
         if found := sorted((RESULTS / "gpu").glob(f"{files}.json")):
-            lines += [f"### {heading}", "", *render(_joined(list(map(read_json, found)))), ""]
+            lines += [f"### {heading}", "", *render(_join(list(map(read_json, found)))), ""]
     return lines or ["*Open: nothing has been measured yet. `make gpu` fills this in.*"]
 
 
-def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+def _join(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the pieces of a result as one result, with the rows of all.
 
     Raises:

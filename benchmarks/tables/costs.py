@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.common import REPOSITORY
-from benchmarks.tables.markdown import columns, grid, where
+from benchmarks.tables.markdown import columns, describe_environment, grid
 from dpsweep.planning.plan import Plan
 from dpsweep.planning.status import Status
 from dpsweep.study import load_study
@@ -35,7 +35,7 @@ def step_cost(result: Result) -> list[str]:
         **{name: lambda row, name=name: ratios(row, name) for name in names},
     }
     said = "Time and peak memory of a step, as multiples of the same step without privacy. "
-    return [*columns(shown, result["rows"]), "", said + where(result["environment"])]
+    return [*columns(shown, result["rows"]), "", said + describe_environment(result["environment"])]
 
 
 def noise_cost(result: Result) -> list[str]:
@@ -99,7 +99,7 @@ def right_on_gpu(result: Result) -> list[str]:
         if found := piece.get("largest_relative_differences"):
             listed = ", ".join(f"{name} {value:.1e}" for name, value in found.items())
             said.append(f"Largest relative differences of parameters: {listed}.")
-    return [*grid(head, rows), "", *said, where(result["environment"])]
+    return [*grid(head, rows), "", *said, describe_environment(result["environment"])]
 
 
 def cifar100_on_gpu(result: Result) -> list[str]:
@@ -115,7 +115,7 @@ def cifar100_on_gpu(result: Result) -> list[str]:
         "examples per second": "{examples_per_second:,.0f}",
     }
     rows.sort(key=lambda row: (row["clipping"], row["epsilon"]))
-    return [*columns(shown, rows), "", where(result["environment"])]
+    return [*columns(shown, rows), "", describe_environment(result["environment"])]
 
 
 def cell_on_gpu(result: Result) -> list[str]:
@@ -129,5 +129,7 @@ def cell_on_gpu(result: Result) -> list[str]:
         "memory": lambda each: f"{each.get('gigabytes', 0):.1f} GB",
     }
     size = "N = {train:,}, {pixels} x {pixels} pixels, B = {batch}, {epochs} epochs. "
-    said = size.format_map(result["pieces"][0]["size"]) + where(result["environment"])
+    said = size.format_map(result["pieces"][0]["size"]) + describe_environment(
+        result["environment"]
+    )
     return [*columns(shown, result["pieces"]), "", said]

@@ -265,7 +265,7 @@ def film_costs(numbers: Row) -> list[str]:
     ]
 
 
-def film_beside_a_head(numbers: Row, head: Row) -> list[str]:
+def compare_methods(numbers: Row, head: Row) -> list[str]:
     """Compare the costs of C with FiLM and with a head, for the same networks, epsilons and epochs."""
     film, same = Film(numbers), ("dataset", "backbone", "epsilon", "epochs")
     heads = {tuple(row[name] for name in same): row for row in head["by_bound"]}

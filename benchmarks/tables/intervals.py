@@ -15,55 +15,43 @@ _ENOUGH = 0.93
 
 def errors(result: Row) -> list[str]:
     """Return, for each world, the wrong verdicts and the coverage of intervals."""
-    rows = []
-    for world in dict.fromkeys(row["world"] for row in result["rows"]):
-        mine = [row for row in result["rows"] if row["world"] == world]
-        of_design = {row["design"]: float(row["wrong_studies"]) for row in mine}
-        simulated = result["studies"] * len(of_design)
-        wrong = round(sum(of_design.values()) * result["studies"])
-        count = result["studies"]
-        if not wrong:
-            continue
-        rows.append(
-            [
-                world,
-                f"{wrong} of {simulated} (up to {100 * _at_most(wrong, simulated):.1f} %)",
-                f"{100 * max(of_design.values()):.0f} %",
-                _range([row for row in mine if row["rule"] != _JOINT], "covers_here", count),
-                _range([row for row in mine if row["rule"] == _JOINT], "covers_here", count),
-                _range(mine, "covers_elsewhere", count),
-            ]
-        )
-    designs = len({row["design"] for row in result["rows"]})
-    worlds = len({row["world"] for row in result["rows"]})
-    simulated = result["studies"] * designs
-    others = [row for row in result["rows"] if row["world"] not in {row[0] for row in rows}]
-    rows.append(
-        [
-            f"each of the other {worlds - len(rows)}",
-            f"0 of {simulated} (up to {100 * _at_most(0, simulated):.1f} %)",
-            "0 %",
-            _range(
-                [row for row in others if row["rule"] != _JOINT], "covers_here", result["studies"]
-            ),
-            _range(
-                [row for row in others if row["rule"] == _JOINT], "covers_here", result["studies"]
-            ),
-            _range(others, "covers_elsewhere", result["studies"]),
+    studies = result["studies"]
+
+    def line(title: str, rows: list[Row], shares: list[float]) -> list[str]:
+        wrong, simulated = round(sum(shares) * studies), studies * len(shares)
+        return [
+            title,
+            f"{wrong} of {simulated} (up to {100 * _at_most(wrong, simulated):.1f} %)",
+            f"{100 * max(shares):.0f} %",
+            _range([row for row in rows if row["rule"] != _JOINT], "covers_here", studies),
+            _range([row for row in rows if row["rule"] == _JOINT], "covers_here", studies),
+            _range(rows, "covers_elsewhere", studies),
         ]
-    )
+
+    worlds: dict[str, list[Row]] = {}
+    for row in result["rows"]:
+        worlds.setdefault(row["world"], []).append(row)
+    lines, others = [], []
+    for world, rows in worlds.items():
+        of_design = {row["design"]: float(row["wrong_studies"]) for row in rows}
+        if any(of_design.values()):
+            lines.append(line(world, rows, list(of_design.values())))
+        else:
+            others += rows
+    designs = len({row["design"] for row in result["rows"]})
+    lines.append(line(f"each of the other {len(worlds) - len(lines)}", others, [0.0] * designs))
     head = [
         "world", "studies with a wrong verdict", "of one study, at most", "coverage, this study",
         "coverage, joint tuning", "coverage, other datasets",
     ]  # fmt: skip
     return [
-        *grid(head, rows),
+        *grid(head, lines),
         "",
-        f"{designs} studies, each simulated {result['studies']} times in every world and for both "
+        f"{designs} studies, each simulated {studies} times in every world and for both "
         f'intervals; {result["cpu_seconds"] / 60:.0f} minutes of processor time. "Up to" is the upper end of '
         "the 95 % interval (Clopper-Pearson) of the probability, all studies together; of one study alone, "
-        f"{result['studies']} simulations without a wrong verdict exclude only probabilities above "
-        f"{100 * _at_most(0, result['studies']):.0f} %. The ranges of coverage are over all studies and "
+        f"{studies} simulations without a wrong verdict exclude only probabilities above "
+        f"{100 * _at_most(0, studies):.0f} %. The ranges of coverage are over all studies and "
         f"rules; in brackets, of how many the coverage is surely below {100 * _ENOUGH:.0f} %, and of how "
         "many it was measured.",
     ]

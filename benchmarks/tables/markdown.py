@@ -49,7 +49,7 @@ def short(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.3g}"
 
 
-def where(environment: dict[str, Any]) -> str:
+def describe_environment(environment: dict[str, Any]) -> str:
     """Describe device, versions and load of a measurement on one line."""
     versions = ", ".join(f"{name} {number}" for name, number in environment["versions"].items())
     device = f"{environment['device']}, " if "device" in environment else ""

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.common import RESULTS
-from benchmarks.tables.markdown import grid, where
+from benchmarks.tables.markdown import describe_environment, grid
 
 Result = dict[str, Any]
 
@@ -27,27 +27,30 @@ def kills(result: dict[str, Any]) -> list[str]:
     return [
         *grid(["", "runs", "hangs", "a process is left", "an output differs"], rows),
         "",
-        f"{failed} of {len(ends)} histories ended with a failure. {where(result['environment'])}",
+        f"{failed} of {len(ends)} histories ended with a failure. "
+        f"{describe_environment(result['environment'])}",
     ]
 
 
 def histories(result: Result) -> list[str]:
     """Return the numbers of histories, wrong ones, jobs and needless jobs of each version, and the events."""
-    lived = result["histories"]
-    events = Counter(event.split(":")[0] for each in lived for event in each["events"])
+    everything = result["histories"]
+    events = Counter(event.split(":")[0] for each in everything for event in each["events"])
     versions: dict[str, list[Result]] = {}
-    for each in lived:
+    for each in everything:
         versions.setdefault(each["version"], []).append(each)
-    rows = [[version, *_lived(found)] for version, found in (versions | {"all": lived}).items()]
+    rows = [
+        [version, *_counts(found)] for version, found in (versions | {"all": everything}).items()
+    ]
     counted = ", ".join(f"{name.replace('_', ' ')} {events[name]}" for name in sorted(events))
     return [
         *grid(["version", "histories", "not as a fresh run", "jobs", "needless ones"], rows),
         "",
-        f"Events: {counted}. {where(result['environment'])}",
+        f"Events: {counted}. {describe_environment(result['environment'])}",
     ]
 
 
-def _lived(histories: list[Result]) -> list[str]:
+def _counts(histories: list[Result]) -> list[str]:
     """Return the numbers of histories, wrong ones, jobs and needless jobs (if counted)."""
     wrong = sum(bool(each["wrong"]) for each in histories)
     counted = [each for each in histories if "jobs" in each]

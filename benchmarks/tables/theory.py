@@ -55,12 +55,12 @@ def theory_effects(
         rows += [row for _, row in ends.iterrows()]
         for title, members in traced.groupby("title"):
             of = effects[effects["title"] == title].set_index(["effect", "epsilon"]).sort_index()
-            found = _effects_said(members.iloc[0], members.iloc[-1], of, over)
+            found = _describe_effects(members.iloc[0], members.iloc[-1], of, over)
             said.append(f"- {title}{method}, {found}")
     return [*columns(shown, rows), "", *said]
 
 
-def _effects_said(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str) -> str:
+def _describe_effects(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str) -> str:
     """Describe the effects of noise and of gradients on C*, between the largest and smallest epsilon."""
     said, sizes = [], []
     gradients = effects.loc["gradients alone"].drop(loose["epsilon"])
@@ -95,11 +95,11 @@ def _direction(grown: int, fallen: int, smaller: int, over: str) -> str:
 
 
 def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
-    """Loss of each rule for C, with intervals, and which rules can be told apart.
+    """Return the loss of each rule for C with intervals, and describe which rules differ.
 
     Args:
-        folder: with the numbers of the heads on frozen features, and of the demo.
-        film: folder of those with FiLM.
+        folder: with the numbers of heads on frozen features, and of the demo.
+        film: folder with the numbers of FiLM.
     """
     files = {
         "heads": folder / "predictions.csv",
@@ -124,7 +124,7 @@ def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
         ]
         for rule in firsts["heads"].index
     ]
-    said = [_rules_said(name, studies[name], firsts[name]) for name in studies]
+    said = [_describe_rules(name, studies[name], firsts[name]) for name in studies]
     return [*grid(["rule", *map(", ".join, asked)], rows), "", *said]
 
 
@@ -139,7 +139,7 @@ def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
     return jackknife(pairs, lambda rows: (rows["lost"] - rows["lost_other"]).mean())
 
 
-def _rules_said(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> str:
+def _describe_rules(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> str:
     """Describe the results of a study for the three predictions."""
     predictions = list(firsts.index[:3])
     plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)

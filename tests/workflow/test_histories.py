@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks.campaigns import kills
-from benchmarks.campaigns.histories import live
+from benchmarks.campaigns.histories import run_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 
 def test_a_history_ends_as_a_fresh_run(tmp_path: Path) -> None:
-    assert live(tmp_path, seed=1)["wrong"] == []
+    assert run_history(tmp_path, seed=1)["wrong"] == []
 
 
 def test_the_same_command_mends_killed_runs(tmp_path: Path) -> None:

@@ -132,11 +132,11 @@ def _plain(dtype: np.dtype[Any]) -> str:
 def _npy(path: Path) -> dict[str, Array]:
     with path.open("rb") as stream:
         shape, _, dtype = _header(stream)
-    return {"": Array(path, "", _plain(dtype), shape, partial(_mapped, path))}
 
+    def read(rows: int) -> Iterator[Block]:
+        return _slices(np.load(path, mmap_mode="r"), rows)
 
-def _mapped(path: Path, rows: int) -> Iterator[Block]:
-    return _slices(np.load(path, mmap_mode="r"), rows)
+    return {"": Array(path, "", _plain(dtype), shape, read)}
 
 
 def _npz(path: Path) -> dict[str, Array]:

@@ -190,9 +190,8 @@ def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Arr
 
 
 def _named(array: Array) -> str:
-    return f"{'column' if array.path.suffix == '.parquet' else 'array'} {array.name!r}" * bool(
-        array.name
-    )
+    kind = "column" if array.path.suffix == ".parquet" else "array"
+    return f"{kind} {array.name!r}" if array.name else ""
 
 
 def _place(array: Array) -> str:
@@ -252,12 +251,10 @@ def _check_embeddings(array: Array) -> None:
             f"{_REMEDIES.get(array.dtype, '')}"
         )
     if len(shape) != _MATRIX:
-        remedy = ". Pool the vectors of an example into one: x.mean(axis=1)" * (
-            len(shape) > _MATRIX
-        )
+        remedy = ". Pool the vectors of an example into one: x.mean(axis=1)"
         raise DatasetError(
             f"{where}: found {array.dtype} of shape {shape}; allowed: (N, d), a vector for each "
-            f"example{remedy}"
+            f"example{remedy if len(shape) > _MATRIX else ''}"
         )
     if 0 in shape:
         raise DatasetError(
