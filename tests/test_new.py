@@ -273,6 +273,15 @@ def test_one_file_of_embeddings_is_split() -> None:
     assert pets.train_size + pets.test_size == 300 and 35 < pets.test_size < 85
 
 
+def test_rows_that_are_left_out_are_counted_on_the_screen_and_in_the_study() -> None:
+    embeddings = make_embeddings("some.npz", 100)
+    embeddings[[3, 50], 0] = np.nan
+    np.savez("some.npz", x=embeddings, y=np.arange(100) % 2)
+    done = CliRunner().invoke(app, ["new", str(FILE), "--embeddings", "some.npz"])
+    assert "; 2 that are not finite are left out" in done.output
+    assert "corrupt: skip # 2 that are not finite are left out" in FILE.read_text()
+
+
 def test_embeddings_of_dimension_one_are_not_normalised() -> None:
     """Normalising a single number gives 0."""
     numbers = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)

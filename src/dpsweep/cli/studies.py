@@ -158,7 +158,8 @@ def new(
         )
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
-    typer.echo(f"Read as: {found.reading}\nTraining + test examples: {each}")
+    read_as = "; ".join(filter(None, [found.reading, found.left_out]))
+    typer.echo(f"Read as: {read_as}\nTraining + test examples: {each}")
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; {steps}"

@@ -50,6 +50,12 @@ class FoundDataset:
     """of embeddings"""
 
     @property
+    def left_out(self) -> str:
+        """The number of unusable examples with the reason; empty if there are none."""
+        reason = "empty texts" if self.kind == "text" else "that are not finite"
+        return f"{self.skipped} {reason} are left out" if self.skipped else ""
+
+    @property
     def train_size(self) -> int:
         """The number of training examples."""
         return sum(self.train_counts)
