@@ -70,7 +70,7 @@ def test_visible_gpus_follow_cuda_visible_devices(
 @pytest.mark.parametrize(
     ("text", "status", "found", "said"),
     [
-        # Unknown properties are no error.
+        # Unknown properties are not an error.
         (
             "0, GPU-00, NVIDIA GB10, [N/A]\n", 0,
             [Gpu("0", "GPU-00", "NVIDIA GB10", 0.0)], "1 GPU on this machine (1 x NVIDIA GB10).",

@@ -179,7 +179,7 @@ REFUSED: list[tuple[Any, str]] = [
     (saved(y=ONE_HOT), "found labels of shape (30, 3); allowed: (N,), one for each example. If each"),
     (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
     (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
-    (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "found a label that is no UTF-8"),
+    (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "found a label that is not UTF-8"),
     (saved(y=NUMBER.astype("datetime64[s]")), "found the label datetime.datetime(1970, 1, 1"),
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "which array holds the embeddings, of u float32 (30, 5), v"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "holds the labels, of u text (30,), v int64 (30,); say"),

@@ -196,7 +196,7 @@ REFUSED = {
     "a link to a folder of others": (link("train/cat/x", "~/cat"), "x'?: a symbolic link to"),
     "a link in the place of a class": (link("train/eel", "~/cat"), "eel'?: a symbolic link to"),
     "a named pipe": (lambda pets: os.mkfifo(pets / "train" / "cat" / "p.png"), "p.png: neither a file nor"),
-    "a name that is no UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "the name is no valid UTF-8; rename it"),
+    "a name that is not UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "the name is not valid UTF-8; rename"),
     "an image in the cloud": (junk(b"train/cat/.tom.png.icloud"), "tom.png.icloud: an image that iCloud"),
     "images without classes": (make_flat, "train: found no folder in it; allowed: one of images for each"),
     "classes without images": (

@@ -137,8 +137,8 @@ def write_package(folder: Path, name: str, topic: str) -> None:
     for place in range(0, 60, 10):
         file = folder / name / f"{'inner/' if place >= 30 else ''}part{place}.py"
         file.write_text("\n".join(functions[place : place + 10]))
-    said = "Of the tests, which are no part of a package. " * 3
-    (folder / name / "tests" / "test_it.py").write_text(f'"""{said}"""\n')
+    docstring = "Of the tests, which are not part of a package. " * 3
+    (folder / name / "tests" / "test_it.py").write_text(f'"""{docstring}"""\n')
 
 
 @pytest.fixture

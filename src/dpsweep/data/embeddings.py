@@ -92,7 +92,7 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
     if source.test is not None:
         splits.append(_open(source, source.test, source.test_labels))
     arrays = [array for array, _ in splits]
-    _refuse_other(arrays[0], arrays[-1])
+    _require_same_columns(arrays[0], arrays[-1])
     train = arrays[0]
     if dimension not in (None, train.shape[1]):
         raise DatasetError(
@@ -294,11 +294,11 @@ def _label_values(labels: Array, embeddings: Array) -> list[str | int]:
         return [value.decode() if isinstance(value, bytes) else value for value in values]
     except UnicodeDecodeError as error:
         raise DatasetError(
-            f"{where}: found a label that is no UTF-8 ({error.object!r}); allowed: whole numbers or texts"
+            f"{where}: found a label that is not UTF-8 ({error.object!r}); allowed: whole numbers or texts"
         ) from None
 
 
-def _refuse_other(train: Array, test: Array) -> None:
+def _require_same_columns(train: Array, test: Array) -> None:
     found, expected = ((each.dtype, each.shape[1]) for each in (test, train))
     if found != expected:
         raise DatasetError(

@@ -73,7 +73,7 @@ def load_folder(source: FolderSource) -> LabelledData:
         )
     if ignored := sorted(folder.ignored):
         log.warning(
-            "%s: ignored %d files that are no images, or in no class: %s",
+            "%s: ignored %d files that are not images, or not in a class: %s",
             root, len(ignored), shorten(ignored),
         )  # fmt: skip
     return LabelledData(
@@ -185,7 +185,7 @@ class _Folder:
             entry.name.encode()
         except UnicodeEncodeError:
             raise DatasetError(
-                f"{str(entry)!r}: the name is no valid UTF-8; rename it (convmv can, for many files)"
+                f"{str(entry)!r}: the name is not valid UTF-8; rename it (convmv can, for many files)"
             ) from None
         if not entry.is_symlink():
             return

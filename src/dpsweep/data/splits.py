@@ -54,7 +54,7 @@ def split_uses(names: Iterable[str]) -> dict[str, Use]:
     alike: dict[tuple[str, ...], dict[str, Use]] = defaultdict(dict)
     for name in names:
         words = _words(name)
-        use = _USES.get("".join(words)) or _USES.get("".join(_telling(words)))
+        use = _USES.get("".join(words)) or _USES.get("".join(_without_neutral(words)))
         if use is not None:
             found[name] = use
         for place, word in enumerate(words):
@@ -145,7 +145,7 @@ def _words(name: str) -> list[str]:
     return [each.casefold() for each in _WORD.findall(_INNER_CAPITAL.sub(" ", name))]
 
 
-def _telling(words: Iterable[str]) -> list[str]:
+def _without_neutral(words: Iterable[str]) -> list[str]:
     """Remove neutral words, and "set", "data" and "images" at the end of words."""
     kept = [each for each in words if each not in _NEUTRAL]
     return [re.sub(r"(?<=.)(set|data|images)$", "", each) for each in kept]

@@ -95,7 +95,7 @@ class UnfinishedArray:
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
             found = read_json(self._record)
             if found["identity"] == identity and path.exists():
-                log.info("%s: going on after %d examples", path.stem, found["done"])
+                log.info("%s: resuming after %d examples", path.stem, found["done"])
                 self.done = found["done"]
                 self.corrupt = [(place, what) for place, what in found.get("corrupt", [])]
 
