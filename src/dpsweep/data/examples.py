@@ -119,7 +119,7 @@ class LabelColumn:
 
     @property
     def named(self) -> str:
-        """Return the name of the labels as a suffix for messages."""
+        """The name of the labels as a suffix for messages."""
         return f", {self.name}" if self.name else ""
 
 

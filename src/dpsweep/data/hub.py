@@ -93,7 +93,7 @@ class HubFiles:
 
     @property
     def commit(self) -> str | None:
-        """Return the commit of the files; None for a local copy, because its files may change."""
+        """The commit of the files; None for a local copy, because its files may change."""
         return self.revision if self.source.path is None else None
 
     def feature(self, split: str) -> Any:
@@ -107,7 +107,7 @@ def open_hub(source: HubSource) -> HubFiles:
     Raises:
         DatasetError: the source cannot be fetched or read.
     """
-    # The library takes a second to import and only the preparation of such a dataset needs it.
+    # Importing the library takes a second, and only such datasets need it.
     import datasets  # noqa: PLC0415
 
     if source.path is not None:

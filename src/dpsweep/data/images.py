@@ -55,7 +55,7 @@ class Transform:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return (height, width, 3) of the pixels."""
+        """The shape of the pixels: (height, width, 3)."""
         return (*(self.stored or (self.resize.size, self.resize.size)), 3)
 
     def __call__(self, content: Content) -> Pixels:

@@ -161,7 +161,7 @@ def _state(file: Path) -> tuple[int, int] | None:
 
 
 def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
-    """Refuse corrupt examples, or warn of them, as the dataset's key ``corrupt`` says."""
+    """Refuse corrupt examples, or warn of them, depending on the dataset's key ``corrupt``."""
     if corrupt and dataset.corrupt == "refuse":
         raise DatasetError(
             f"datasets.{name}: {_listed(corrupt)}\nReplace or remove them, or set corrupt: skip to do "

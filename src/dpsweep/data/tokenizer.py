@@ -69,7 +69,7 @@ class Tokenizer:
 
     @property
     def end(self) -> int | None:
-        """Return the token that the tokenizer adds at the end of a text, or None."""
+        """The token that the tokenizer adds at the end of a text, or None."""
         one, two = (self._library.encode(text).ids for text in ("a", "a a"))
         without = self._library.encode("a", add_special_tokens=False).ids
         return one[-1] if one[-1:] == two[-1:] and one[-1:] != without[-1:] else None
