@@ -1,4 +1,4 @@
-"""Figures of frozen-features.yaml: what the paper shows of the weak backbone, it has of the strong one."""
+"""Figures of frozen-features.yaml: figures of the paper's weak backbone, also for the strong one."""
 
 from dpsweep.figures import figure, paper
 from dpsweep.figures.families import (

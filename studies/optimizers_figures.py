@@ -6,7 +6,7 @@ from dpsweep.figures.families import OptimizerTable
 
 @table("Optimizers")
 def tab_optimizers() -> OptimizerTable:
-    """What other optimizers gain, each at its own learning rate."""
+    """Gain of other optimizers over DP-Adam, each at its own learning rate."""
     return OptimizerTable(
         caption="What other optimizers gain over DP-Adam at the same ε: {method} on {backbone} features of "
         "{dataset}, 2 and 8 epochs, expected batch size {batch_size}, {clipping_bound}; each optimizer has "

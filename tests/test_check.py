@@ -1,4 +1,4 @@
-"""What can be known of a study without training is said before anything runs."""
+"""`dpsweep check` finds errors of a study without training."""
 
 import re
 import shutil
@@ -29,21 +29,21 @@ TINY, ARCHITECTURE = CASES["shared"]["tiny"], "backbones.vit.architecture"
 
 
 def cases(kind: str) -> Any:
-    """The edits of some kind, and what is said of them."""
+    """Parametrise a test with the edits of a kind and their messages."""
     listed = [(case["edits"], case["said"]) for case in CASES[kind]]
     return pytest.mark.parametrize(("edits", "message"), listed, ids=lambda each: str(each)[:60])
 
 
 @pytest.fixture(autouse=True)
 def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub answers nobody."""
+    """Make the hub unreachable."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Sixty images, a small transformer, and FiLM."""
+    """Return a study with sixty images, a small transformer, and FiLM."""
     monkeypatch.chdir(tmp_path)
     Image.new("L", (2, 2)).save(tmp_path / "one.png")
     for split, count in (("train", 30), ("test", 5)):
@@ -74,7 +74,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def said(
     study: dict[str, Any], edits: dict[str, Any], seconds: float = PATIENCE
 ) -> tuple[str, str]:
-    """Return what is said of an edited study, and the errors."""
+    """Return the lines about an edited study, and its errors."""
     for path, value in edits.items():
         *parents, last = path.split(".")
         content = study
@@ -94,17 +94,19 @@ def said(
 
 
 @cases("errors")
-def test_what_would_fail_is_an_error(
+def test_settings_that_would_fail_are_errors(
     study: dict[str, Any], edits: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "_fonts_for", lambda characters: ())  # whatever is installed here
+    monkeypatch.setattr(
+        fonts, "_fonts_for", lambda characters: ()
+    )  # independent of installed fonts
     if "pth" in str(edits):
         Path("pets/vit.pth").write_bytes(b"")
     lines, errors = said(study, edits, seconds=PATIENCE if "sweeps" in message else 0)
     assert re.search(message, errors), (lines, errors)
 
 
-def test_a_kind_of_image_that_is_refused_is_known_before_anything_runs(
+def test_unsupported_images_are_errors_before_a_run(
     study: dict[str, Any],
 ) -> None:
     for file in Path("pets").glob("*/dog/*.png"):
@@ -116,7 +118,7 @@ def test_a_kind_of_image_that_is_refused_is_known_before_anything_runs(
 
 
 @cases("notes")
-def test_what_may_not_be_meant_is_a_note(
+def test_settings_that_may_be_unintended_are_notes(
     study: dict[str, Any], edits: dict[str, Any], message: str
 ) -> None:
     tried = "sweeps" in message or "networks" in message
@@ -125,7 +127,7 @@ def test_what_may_not_be_meant_is_a_note(
     assert edits or "note: " not in lines
 
 
-def test_what_holds_for_several_is_said_once(study: dict[str, Any]) -> None:
+def test_a_note_about_several_sections_is_printed_once(study: dict[str, Any]) -> None:
     names = ("one", "two", "three")
     pets, vit, sweep = study["datasets"]["pets"], study["backbones"]["vit"], study["sweeps"]["one"]
     for each in names:
@@ -160,7 +162,7 @@ def test_an_engine_that_refuses_is_an_error(
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """The hub has a repository with these files, or this error."""
+    """Make the hub answer with a repository of these files, or with this error."""
     info = Mock(side_effect=answer)
     if isinstance(answer, list):
         info = Mock(return_value=Mock(siblings=[Mock(rfilename=name) for name in answer]))
@@ -171,7 +173,7 @@ def refused(status: int) -> HfHubHTTPError:
     return HfHubHTTPError(f"{status}: no such repository", response=Mock(status_code=status))
 
 
-def test_what_is_of_the_hub_is_looked_at_where_the_hub_answers(
+def test_a_network_of_the_hub_is_checked_if_the_hub_answers(
     study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, errors = said(study, {ARCHITECTURE: "hf-hub:timm/vit"})
@@ -191,13 +193,13 @@ def test_what_is_of_the_hub_is_looked_at_where_the_hub_answers(
             "backbones.vit.weights: found a/vit, which has no model.safetensors; it has pytorch_model.bin",
         ),
         (refused(404), "", "backbones.vit.weights: found a/vit, which the hub refuses (404"),
-        # These say nothing of the repository.
+        # These do not depend on the repository.
         (refused(429), "does not answer (HfHubHTTPError)", ""),
         (refused(503), "does not answer (HfHubHTTPError)", ""),
     ],
-    ids=["nobody", "there", "pickled", "404", "429", "503"],
+    ids=["no answer", "found", "pickled", "404", "429", "503"],
 )  # fmt: skip
-def test_weights_of_the_hub_are_looked_at_where_the_hub_answers(
+def test_weights_of_the_hub_are_checked_if_the_hub_answers(
     study: dict[str, Any], answer: Any, note: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer is not None:
@@ -212,20 +214,20 @@ def test_weights_of_the_hub_are_looked_at_where_the_hub_answers(
     )
 
 
-def test_a_mistake_of_several_sweeps_is_said_once(study: dict[str, Any]) -> None:
+def test_an_error_of_several_sweeps_is_printed_once(study: dict[str, Any]) -> None:
     other = {"dataset": "pets", "backbone": "vit", "method": "head", **CELLS}
     edits = {ARCHITECTURE: "vit_tyni", "methods.head": {"kind": "head"}, "sweeps.two": other}
     (line,) = said(study, edits)[1].splitlines()
     assert line.startswith("sweeps.one and 1 more: timm cannot build 'vit_tyni'")
 
 
-def test_without_time_no_step_is_tried_and_that_is_said(study: dict[str, Any]) -> None:
+def test_a_note_lists_networks_that_were_not_tried_in_time(study: dict[str, Any]) -> None:
     lines, errors = said(study, {}, seconds=1e-9)
     assert errors == "" and "no time was left for a first step of one" in lines
     assert "network" not in said(study, {}, seconds=0)[0]
 
 
-def test_prepared_data_is_not_asked_for_again(study: dict[str, Any]) -> None:
+def test_the_source_of_prepared_data_may_be_missing(study: dict[str, Any]) -> None:
     Path("study.yaml").write_text(yaml.safe_dump(study))
     prepare("pets", load_study(Path("study.yaml")).datasets["pets"], Path("results/data/pets"))
     Path("pets").rename("elsewhere")

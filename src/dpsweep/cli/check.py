@@ -266,7 +266,7 @@ def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
             yield (
                 f"{name} ({held_out:.1f})",
                 f"training.holdout_share: holds fewer than {_FEW_HELD_OUT} examples of a class out of {{}}; "
-                "what is chosen by so few is chosen by luck",
+                "a choice by so few is mostly luck",
             )
         if dataset.test_size < dataset.classes:
             yield (

@@ -29,7 +29,7 @@ def recommend(
         typer.Option(
             min=1,
             max=10_000,
-            help="of one training run; without it, what several numbers would give",
+            help="of one training run; without it, several numbers are compared",
         ),
     ] = None,
     study_file: StudyFile = DEFAULT_STUDY,
@@ -62,10 +62,10 @@ def explain(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="T")] = None,
 ) -> None:
-    """Say in words and rates what a guarantee means for one person.
+    """Explain in words and rates what a guarantee means for one person.
 
-    With --train-size and --steps, the rates are those of this training. (EPSILON, DELTA) alone leave the
-    mechanism open: then the rates are given for the worst one and for a Gaussian one.
+    With --train-size and --steps, the rates are those of this training. (EPSILON, DELTA) alone do not
+    determine the mechanism: then the rates are for the worst mechanism and for a Gaussian one.
     """
     from dpsweep.privacy.explain import explanation
 
@@ -109,14 +109,15 @@ def verify(
         ),
     ] = None,
     no_ledger: Annotated[
-        bool, typer.Option("--no-ledger", help="compare with no ledger: it was made elsewhere")
+        bool,
+        typer.Option("--no-ledger", help="for a release made elsewhere: compare with no ledger"),
     ] = False,
     seconds: Annotated[
         float,
         typer.Option(min=1, help="processor time for accountants; many earlier releases need more"),
     ] = 12,
 ) -> None:
-    """Prove a release's certificate again, and list what cannot be known."""
+    """Prove a release's certificate again, and list what the folder alone cannot prove."""
     from dpsweep.release.certificate import CHANGED_TOGETHER
     from dpsweep.release.untrusted import printable
     from dpsweep.release.verify import LedgerWord, ledger_of, not_known

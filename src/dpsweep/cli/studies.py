@@ -106,7 +106,9 @@ def new(
     from dpsweep.recommend.draft import new_study
 
     if second is not None:  # an option takes one value, so the second file is an argument
-        study_file, second = sorted((study_file, second), key=_is_no_study)
+        study_file, second = sorted(
+            (study_file, second), key=lambda file: file.suffix not in (".yaml", ".yml")
+        )
         if texts is None and embeddings is None:
             raise StudyError(
                 f"found {second}; allowed: one file to write, and a file after --texts or --embeddings"
@@ -188,10 +190,6 @@ def private_steps(study_file: Path, study: Study) -> str:
     )
 
 
-def _is_no_study(file: Path) -> bool:
-    return file.suffix not in (".yaml", ".yml")
-
-
 @app.command()
 def compare(
     first: Annotated[str, typer.Argument(metavar="STUDY", help="the study's file, or its name")],
@@ -220,7 +218,8 @@ def check(
         typer.Option(help="seconds for trying the first step of every network; 0 skips networks"),
     ] = 20.0,
     every_target: Annotated[
-        bool, typer.Option("--all", help="say of each target that is not drawn what it lacks")
+        bool,
+        typer.Option("--all", help="list what the study lacks for each target that is not drawn"),
     ] = False,
 ) -> None:
     """Check a study, its local data and its networks, and print its size."""

@@ -115,7 +115,7 @@ class Cell:
         match = re.fullmatch(r"eps([^_]+)_epochs([0-9]+)_B([^_]+)_C([^_]+)", name)
         if match is None:
             raise ValueError(
-                f"{name!r} is no cell name; one looks like eps8_epochs8_B256_C0.1 or "
+                f"{name!r} is not a cell name; one looks like eps8_epochs8_B256_C0.1 or "
                 "eps8_epochs8_Bfull_Cautomatic"
             )
         epsilon, epochs, batch, clipping = match.groups()

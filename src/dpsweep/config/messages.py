@@ -36,7 +36,7 @@ _PATTERNS = {
     MODULE_PATTERN: "the dotted name of a Python module",
 }
 
-# Errors about the type of a value. In a union they rule an alternative out.
+# Errors about the type of a value.
 _KINDS = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
@@ -48,6 +48,8 @@ _KINDS = {
     "string_type": "text",
     "tuple_type": "a tuple",
 }
+
+_OTHER_KINDS = _KINDS.keys() | {"literal_error"}
 
 _LIMITS = {
     "finite_number": "a finite number",
@@ -277,7 +279,7 @@ def _union(
 ) -> Iterator[str]:
     """Explain the alternative that matches the kind of the value; if none does, list all kinds."""
     for located in alternatives.values():
-        if any(rest or not _is_kind(error) for rest, error in located):
+        if any(rest or error["type"] not in _OTHER_KINDS for rest, error in located):
             yield from _mistakes(located, content, schemas, where, root)
             return
     kinds = [_allowed(error) for located in alternatives.values() for _, error in located]
@@ -301,10 +303,6 @@ def _at(where: str, error: ErrorDetails, schemas: list[Any]) -> str:
             return f"{_join(where, key)}: missing; allowed: {', '.join(allowed)}"
         return f"{_join(where, key)}: {unknown(str(found[key]), allowed)}"
     return f"{prefix}found {value(found)}; allowed: {_allowed(error)}"
-
-
-def _is_kind(error: ErrorDetails) -> bool:
-    return error["type"] in _KINDS or error["type"] == "literal_error"
 
 
 def _allowed(error: ErrorDetails) -> str:

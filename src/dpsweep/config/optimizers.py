@@ -21,7 +21,7 @@ Decay = Annotated[float, Field(gt=0, lt=1)]
 Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
 Argument = bool | int | float | str | list[float]
 
-_WITHOUT = {"LBFGS": "computes losses again", "SparseAdam": "wants sparse gradients"}
+_WITHOUT = {"LBFGS": "computes losses again", "SparseAdam": "needs sparse gradients"}
 
 
 class ExponentialAverage(Section):
