@@ -1,4 +1,4 @@
-"""`dpsweep run` hands every option of Snakemake over, and none replaces the study that is named."""
+"""`dpsweep run` passes every option to Snakemake, and no option replaces the named study."""
 
 import argparse
 import logging
@@ -28,7 +28,7 @@ results: results/mine
 privacy: {check_with_opacus: false}
 figures: none
 """
-# One option of each kind, and every way to name what could be a study.
+# One option of each kind, and every spelling of options whose value looks like a study.
 SPELLED = """
 --cores 2
 --cores=2
@@ -63,7 +63,7 @@ PARSER = get_argument_parser()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Somebody's own folder with two studies."""
+    """Return a user's folder with two studies."""
     for name in ("mine", "other"):
         (tmp_path / f"{name}.yaml").write_text(STUDY)
     monkeypatch.chdir(tmp_path)
@@ -78,11 +78,11 @@ load_once = cache(lambda text: load_study(Path("mine.yaml")))
 
 @pytest.fixture
 def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call ``dpsweep run``; return what Snakemake reads."""
+    """Return a function that calls ``dpsweep run`` and returns the options that Snakemake parses."""
     handed: list[list[str]] = []
 
     def parser(profiles: list[str] | None = None) -> argparse.ArgumentParser:
-        """Snakemake's own, made once: it has hundreds of options."""
+        """Return Snakemake's own parser, made once because it has hundreds of options."""
         return get_argument_parser(profiles) if profiles else PARSER
 
     monkeypatch.setattr("snakemake.cli.get_argument_parser", parser)
@@ -103,7 +103,7 @@ def study_of(read: argparse.Namespace) -> str:
 
 
 @pytest.mark.parametrize("words", SPELLED.strip().split("\n"))
-def test_options_leave_the_named_study_and_its_targets_alone(call: Call, words: str) -> None:
+def test_options_of_snakemake_do_not_change_study_and_targets(call: Call, words: str) -> None:
     alone, read = (
         vars(PARSER.parse_args(words.split())),
         vars(call(*words.split(), "--", "mine.yaml", "report")),
@@ -119,13 +119,17 @@ def test_options_leave_the_named_study_and_its_targets_alone(call: Call, words: 
 @pytest.mark.parametrize(
     "words", [["--profile", "own"], ["--profile=own"], ["--prof=own"]], ids=" ".join
 )
-def test_a_profile_names_no_other_study(folder: Path, call: Call, words: list[str]) -> None:
+def test_a_profile_does_not_replace_the_named_study(
+    folder: Path, call: Call, words: list[str]
+) -> None:
     (folder / "own").mkdir()
     (folder / "own" / "config.yaml").write_text("config: [study=other.yaml, targets=x]\njobs: 3\n")
     read = call("mine.yaml", "--cores", "2", *words)
     assert study_of(read) == "study=mine.yaml"
     assert read.config[:-1] == ["study=other.yaml", "targets=x"] and read.jobs == 3
-    assert study_of(call(*words)) == "study=other.yaml"  # where none is named, it is a name
+    assert (
+        study_of(call(*words)) == "study=other.yaml"
+    )  # without a named study, the profile's is used
 
 
 @pytest.mark.parametrize("words", ["--profile slurm", "--profile=slurm", "--prof=slurm"])
@@ -144,8 +148,8 @@ def test_a_profile_of_the_package_is_copied_and_one_of_the_user_found(
 
 
 @pytest.mark.usefixtures("call")
-def test_what_snakemake_prints_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that ``dpsweep run --dag | dot`` draws it."""
+def test_standard_output_is_only_that_of_snakemake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise ``dpsweep run --dag | dot`` would fail."""
     monkeypatch.setattr(run, "_note_on_sources", lambda *_: "others")
     words = ["run", "mine.yaml", "--dag", "--profile", "slurm", "--set", "title=x"]
     done = CliRunner().invoke(app, words)
@@ -169,7 +173,7 @@ def test_what_snakemake_prints_comes_alone(monkeypatch: pytest.MonkeyPatch) -> N
         ),
     ],
 )
-def test_targets_stand_anywhere(call: Call, words: list[str], targets: list[str]) -> None:
+def test_targets_may_be_between_options(call: Call, words: list[str], targets: list[str]) -> None:
     read = call(*words)
     assert list(read.targets) == targets
     assert study_of(read) == "study=mine.yaml"
@@ -180,14 +184,14 @@ def test_targets_stand_anywhere(call: Call, words: list[str], targets: list[str]
     [["-C", "study=other.yaml"], ["--config=study=other.yaml"], ["--configfile", "other.yaml"]],
     ids=" ".join,
 )
-def test_two_studies_are_refused_and_one_is_taken(call: Call, words: list[str]) -> None:
+def test_two_studies_are_refused_and_one_is_used(call: Call, words: list[str]) -> None:
     said = CliRunner().invoke(app, ["run", "mine.yaml", "-n", *words])
     assert "found mine.yaml, and other.yaml in the options" in str(said.exception)
     assert study_of(call("-n", *words)) == "study=other.yaml"
 
 
 @pytest.mark.parametrize("words", ["--set privacy.delta=1e-6", "--set=privacy.delta=1e-6"])
-def test_a_change_is_taken_off_in_each_spelling(folder: Path, call: Call, words: str) -> None:
+def test_every_spelling_of_set_changes_the_study(folder: Path, call: Call, words: str) -> None:
     read = call("mine.yaml", "-n", *words.split(), "report")
     assert study_of(read) == "study=mine.set.yaml"
     assert "1.0e-06" in (folder / "mine.set.yaml").read_text() and list(read.targets) == ["report"]
@@ -214,10 +218,10 @@ def test_an_unknown_option_is_refused_in_two_lines(
         "--consider-ancient a",
     ],
 )
-def test_values_that_snakemake_cannot_read_are_no_mistake_of_ours(
+def test_values_that_snakemake_refuses_end_in_one_sentence(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its parser ends with errors of many kinds there."""
+    """Snakemake's parser raises errors of many kinds for them."""
     with pytest.raises(SystemExit) as end:
         read_call(["mine.yaml", *words.split()])
     assert end.value.code == 2
@@ -226,7 +230,7 @@ def test_values_that_snakemake_cannot_read_are_no_mistake_of_ours(
     assert "Targets stand before the options, or behind --" in said
 
 
-def test_a_study_elsewhere_is_run_where_its_paths_start(
+def test_a_study_elsewhere_runs_in_its_own_folder(
     folder: Path,
     call: Call,
     tmp_path_factory: pytest.TempPathFactory,
@@ -237,7 +241,7 @@ def test_a_study_elsewhere_is_run_where_its_paths_start(
     (elsewhere / "own.yaml").write_text("a: 1\n")
     read = call(str(folder / "mine.yaml"), "--configfile", "own.yaml")
     assert read.directory == folder and study_of(read) == "study=mine.yaml"
-    assert read.configfile == [Path("own.yaml")]  # Snakemake looks for it here
+    assert read.configfile == [Path("own.yaml")]  # relative to the current folder
     read = call(str(folder / "mine.yaml"), "-d", str(elsewhere))
     assert study_of(read) == f"study={folder / 'mine.yaml'}"
 
@@ -259,7 +263,7 @@ def test_a_folder_that_cannot_be_written_is_refused(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_a_run_says_what_it_has_made(
+def test_a_run_prints_what_it_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], made: bool, said: str
 ) -> None:
     report = folder / "results" / "mine" / "report.html"
@@ -290,7 +294,7 @@ def test_a_run_without_a_terminal_writes_ten_lines(
 @pytest.mark.parametrize(
     ("words", "terminal", "shown"), [([], False, 1), ([], True, 0), (["--touch"], False, 0)]
 )
-def test_progress_is_written_where_jobs_run_and_no_terminal_shows_bars(
+def test_progress_is_written_if_jobs_run_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, shown: int
 ) -> None:
     root = logging.Logger("root")
@@ -311,16 +315,17 @@ def test_progress_is_written_where_jobs_run_and_no_terminal_shows_bars(
 )
 def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
     (folder / "other.yaml").write_text("title: no study\n")
-    made = "results/mine/data/digits/metadata.json"  # of no other study
+    made = "results/mine/data/digits/metadata.json"  # only in the named study
     done = called(
         [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", "-n", *words.split(), "--", made]
     )
     assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1
+    assert not (folder / "results").exists() and not (folder / "work" / "results").exists()
 
 
-def test_a_new_value_that_no_panel_draws_is_named() -> None:
-    """Panels with the ends of a grid do not draw what is put between them."""
+def test_new_values_that_no_panel_draws_are_listed() -> None:
+    """Panels with the ends of a grid do not draw new values between them."""
     panels = [{"epsilon": "loose"}, {"epsilon": "tight"}]
     figure = {"family": "heatmap", "section": "s", "caption": "c", "panels": panels}
     grid = {"epsilon": [1.0, 8.0], "batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}
@@ -332,6 +337,6 @@ def test_a_new_value_that_no_panel_draws_is_named() -> None:
     assert line == "map does not draw epsilon 2 of sweeps.s: none of its panels has it"
     files = [f"results/figures/map.{suffix}" for suffix in ("pdf", "csv")]
     assert list(run.undrawn_values(before, between, files)) == [line]
-    # 0.5 is the tight end now, and what was it is between; only what is new is named.
+    # Now 0.5 is the tight end, and 1 is between the ends; but only new values are listed.
     assert list(run.undrawn_values(before, wider, ["map"])) == []
     assert list(run.undrawn_values(before, between, ["all"])) == []

@@ -1,4 +1,4 @@
-"""The site of `make docs`: its gallery, and its pages to explore the findings."""
+"""The site of `make docs`: its gallery, and its interactive pages of the findings."""
 
 import gzip
 import json
@@ -12,6 +12,8 @@ import pytest
 from benchmarks import site
 from benchmarks.common import REPOSITORY, RESULTS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,7 +22,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_gallery_has_every_picture_once(pages: Path) -> None:
     shown = Counter(re.findall(r"\]\((images/[^)]+)\)", (pages / "gallery.md").read_text()))
     folder = REPOSITORY / "docs"
@@ -28,9 +29,8 @@ def test_the_gallery_has_every_picture_once(pages: Path) -> None:
     assert shown == Counter(kept)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", site.EXPLORED)
-def test_a_page_to_explore_holds_every_committed_trial(pages: Path, name: str) -> None:
+def test_a_page_to_explore_has_every_committed_trial(pages: Path, name: str) -> None:
     text = (pages / f"explore-{name}.html").read_text()
     found = re.findall(r'<script type="application/gzip"[^>]*>([^<]+)</script>', text)
     unpacked = [json.loads(gzip.decompress(b64decode(each))) for each in found]

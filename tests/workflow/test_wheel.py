@@ -1,4 +1,4 @@
-"""An installed package runs the workflow in an empty folder, without a clone."""
+"""The workflow of an installed package runs in an empty folder, without a clone."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.workflow.test_your_own_data import VIT, make_weights, picture
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the package comes from a wheel."""
+    """Return an environment in which the package is installed from a wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     for words in (
         ["hatchling", "build", "-t", "wheel", "-d", str(folder)],
@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def dpsweep(environment: dict[str, str], folder: Path, *words: str) -> str:
-    """Call the installed command in a folder; return what it says."""
+    """Call the installed command in a folder; return its output."""
     done = called([sys.executable, "-m", "dpsweep.cli", *words], folder, environment)
     return done.stdout + done.stderr
 
@@ -56,7 +56,7 @@ figures: none
 FIGURE = "fig1_accuracy_heatmaps"
 SUBMIT = """\
 #!/bin/sh
-# As the command of a scheduler does: start the job elsewhere, and print its number.
+# Like the command of a scheduler: start the job elsewhere, and print its number.
 nohup sh "$1" > /dev/null 2>&1 &
 echo $! | tee -a submitted
 """
@@ -67,19 +67,17 @@ def test_a_study_runs_in_an_empty_folder_by_the_commands_of_another_scheduler(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
-    # A profile is copied to be edited.
-    dpsweep(installed, tmp_path, "run", "--profile", "slurm", "-n")
-    assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()
-    assert not (tmp_path / "results").exists()
     submit = tmp_path / "submit.sh"
     submit.write_text(SUBMIT)
     submit.chmod(0o755)
     cluster = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(submit))
     dpsweep(installed, tmp_path, "run", *cluster, "--jobs", "2")
     assert (tmp_path / "results" / "tiny" / "report.html").exists()
-    # The cell; all that needs no GPU is made here.
+    # Only the cell is submitted; jobs without a GPU run here.
     assert len((tmp_path / "submitted").read_text().splitlines()) == 1
-    assert "Nothing to be done" in dpsweep(installed, tmp_path, "run", "--cores", "1")
+    # A profile of the package is copied, to be edited.
+    assert "Nothing to be done" in dpsweep(installed, tmp_path, "run", "--profile", "slurm", "-n")
+    assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()
 
 
 @pytest.mark.slow
@@ -91,7 +89,7 @@ def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path)
     }
     for label, name in enumerate(("cat", "dog", "eel")):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(30):
+        for number in range(12):
             file = tmp_path / "photos" / name / f"{number}.jpg"
             file.write_bytes(picture(label, random))
     make_weights(cache, *VIT)
@@ -100,8 +98,7 @@ def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path)
     photos = ("--images", "../photos", "--backbone", "vit-tiny")
     dpsweep(environment, pets, "new", "pets.yaml", *photos)
     edit(pets / "pets.yaml", r"epsilon: \[1, 8\]", "epsilon: [8]")
-    edit(pets / "pets.yaml", r"batch_size: \[\d+, ", "batch_size: [")
-    edit(pets / "pets.yaml", "count: 5", "count: 2")
+    edit(pets / "pets.yaml", r"count: \d+", "count: 2")
     edit(pets / "pets.yaml", "seeds: 3", "seeds: 1")
     interrupt(environment, pets)
     dpsweep(environment, pets, "run", FIGURE, "--cores", "2")
@@ -109,7 +106,7 @@ def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path)
 
 
 def edit(study: Path, written: str, other: str) -> None:
-    """As the first lines of a study say: edit what you like."""
+    """Edit a study, as its first lines suggest."""
     text, found = re.subn(written, other, study.read_text())
     assert found == 1, written
     study.write_text(text)
