@@ -1,4 +1,4 @@
-"""A headless Chromium that clicks, for pages that are more than text."""
+"""A headless Chromium for tests of interactive pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from tests.waiting import PATIENCE
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-"""The browser of this machine; None where there is none."""
+"""The browser of this machine, or None."""
 
 
 @contextmanager
 def chromium(width: int, height: int) -> Iterator[Page]:
-    """A page of a window of this size, without network; errors of its scripts are errors of the test."""
+    """Yield a page in a window of this size, without network; errors of its scripts fail the test."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,

@@ -1,4 +1,4 @@
-"""What tests leave alone, their order, and what examples of Hypothesis may take."""
+"""Isolation of tests from the checkout and the user's folders, their order, and settings of Hypothesis."""
 
 import gc
 import os
@@ -13,21 +13,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
-# What the studies of whoever works here have left, and what Snakemake says of them.
+# Results, data and Snakemake's records of studies in this checkout.
 STUDIES = tuple(f"{ROOT / name}{os.sep}" for name in ("results", "data", ".snakemake"))
-# A file of the repository, and a folder that Snakemake adds to the places where Python looks for modules.
+# Exceptions: a file of the repository, and a folder that Snakemake adds to Python's module path.
 OURS = (str(ROOT / "results" / "README.md"), str(ROOT / ".snakemake" / "pip-deployments"))
-# Where programs keep caches and settings, unless a variable names a folder of their own.
+# Variables with folders of caches and settings; a program's own variable would override them.
 HOMES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 OWN_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "MPLCONFIGDIR", "TORCH_HOME", "SNAKEMAKE_PROFILE")
 
-# A slow machine is no failure.
+# No time limits, because machines may be slow.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 
-# A worker that begins these last leaves the others with nothing to do.
+# Started first, because a worker that starts one of these last would keep the others waiting.
 LONGEST = (
     *("test_wheel.py", "test_your_own_data.py", "test_chain.py", "test_transfer.py"),
     *("test_legibility.py", "test_suggested_commands.py", "test_interruption.py"),
@@ -36,19 +36,19 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first; all others stay in their order."""
+    """Put the slowest files first, and keep the order of the others."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of garbage collections: each would look at all of it for a second."""
+    """Exclude imported objects from garbage collections, each of which would take a second longer."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the tests caches and settings of their own; workers have those of the process that starts them."""
+    """Give the tests their own caches and settings; workers inherit those of the main process."""
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="dpsweep-tests-")
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_environment() -> Iterator[None]:
-    """Take back what commands tell the processes that they start."""
+    """Restore the environment variables that commands set for their child processes."""
     before = {name: value for name, value in os.environ.items() if name.startswith("DPSWEEP_")}
     yield
     for name in [name for name in os.environ if name.startswith("DPSWEEP_")]:
@@ -69,7 +69,7 @@ def _own_environment() -> Iterator[None]:
 
 
 _looked_at: list[str] = []
-# Python cannot remove an audit hook; one of a test (a training job refuses the network) must end with it.
+# Python cannot remove audit hooks, but those of a test (training jobs refuse the network) must end with it.
 _hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
 
 
@@ -90,7 +90,7 @@ sys.addaudithook = _hooks.append
 
 @pytest.fixture(autouse=True)
 def _own_audit_hooks() -> Iterator[None]:
-    """Take back the audit hooks that a test adds."""
+    """Remove the audit hooks that a test adds."""
     before = len(_hooks)
     yield
     del _hooks[before:]
@@ -98,12 +98,11 @@ def _own_audit_hooks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def looked_at() -> Iterator[list[str]]:
-    """Fail a test that looks at results of the checkout: it would depend on them, there or not.
+    """Fail a test that reads results of the checkout, because it would depend on them.
 
-    Files that a test opens and folders that it lists in this process are seen, not those of programs
-    that it starts.
+    Only files opened and folders listed in this process are recorded, not those of child processes.
     """
     _looked_at.clear()
     yield _looked_at
     first = list(dict.fromkeys(_looked_at))[:5]
-    assert not first, f"the test looks at {', '.join(first)} and {len(_looked_at)} places in all"
+    assert not first, f"the test reads {', '.join(first)}, {len(_looked_at)} places in all"

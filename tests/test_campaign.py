@@ -1,4 +1,4 @@
-"""Campaigns add up over calls."""
+"""Results of campaigns accumulate over calls."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from dpsweep.base.files import read_json
 def grow(
     folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, *options: str
 ) -> list[dict[str, Any]]:
-    """Call a campaign for so many pieces; return what its file holds."""
+    """Call a campaign for a number of pieces; return the pieces in its file."""
     monkeypatch.setattr(campaign, "commit", lambda: "abc")
     call = ["campaign", str(count), "--scratch", str(folder / "scratch"), *options]
     monkeypatch.setattr(sys, "argv", call)
@@ -28,9 +28,7 @@ def grow(
     return found
 
 
-def test_a_campaign_goes_on_where_it_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_campaign_continues_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = grow(tmp_path, 2, monkeypatch)
     assert [piece["square"] for piece in first] == [1, 4]
     assert {piece["commit"] for piece in first} == {"abc"}
@@ -38,6 +36,6 @@ def test_a_campaign_goes_on_where_it_was_stopped(
     assert len(grow(tmp_path, 4, monkeypatch)) == 4
 
 
-def test_a_campaign_begins_anew_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_starts_again_with_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(tmp_path, 3, monkeypatch)
     assert [piece["square"] for piece in grow(tmp_path, 2, monkeypatch, "--anew")] == [1, 4]

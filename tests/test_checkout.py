@@ -1,4 +1,4 @@
-"""Tests do not depend on what lies in the checkout that they run in, or in the folders of the user."""
+"""Tests do not depend on results in the checkout, or on the folders of the user."""
 
 import os
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", ["results/demo/report.html", "data/pets", ".snakemake/metadata"])
-def test_a_look_at_results_of_the_checkout_is_noticed(
+def test_reads_of_results_of_the_checkout_are_recorded(
     name: str, looked_at: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -33,7 +33,7 @@ def test_the_rest_of_the_checkout_may_be_read(looked_at: list[str]) -> None:
     assert looked_at == []
 
 
-def test_caches_and_settings_are_not_those_of_the_user() -> None:
+def test_caches_and_settings_are_separate_from_the_users() -> None:
     homes = [Path(os.environ["XDG_CACHE_HOME"]), Path(os.environ["XDG_CONFIG_HOME"])]
     assert Path.home() / ".cache" not in homes
     assert Path.home() / ".config" not in homes
@@ -44,7 +44,7 @@ def test_caches_and_settings_are_not_those_of_the_user() -> None:
 # -- files that git does not track ------------------------------------------------------------
 
 
-def test_only_tracked_files_are_tested(tmp_path: Path) -> None:
+def test_only_tracked_files_are_listed(tmp_path: Path) -> None:
     (tmp_path / "studies").mkdir()
     for name in ("paper.yaml", "studies/demo.yaml", "studies/mine.yaml"):
         (tmp_path / name).touch()
@@ -56,8 +56,8 @@ def test_only_tracked_files_are_tested(tmp_path: Path) -> None:
     assert [file.name for file in found] == ["paper.yaml", "demo.yaml"]
 
 
-def test_every_package_has_tests_that_matter_for_it() -> None:
-    """The map of CONTRIBUTING.md, which `make test-for` reads."""
+def test_every_package_has_its_tests_in_the_map() -> None:
+    """Check the map of CONTRIBUTING.md, which `make test-for` reads."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ((?:`tests/[^`]*` ?)+)\|$", page, re.MULTILINE))
     packages = {file.parent.name for file in (ROOT / "src" / "dpsweep").glob("*/__init__.py")}

@@ -1,4 +1,4 @@
-"""Whoever calls a function with many parameters reads in its docstring what they are."""
+"""Docstrings of functions with many parameters explain the parameters."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ class Documented(NamedTuple):
 
 
 def functions(file: Path) -> Iterator[Documented]:
-    """Functions and methods for callers; ``__call__`` counts, commands of typer have their --help."""
+    """Yield public functions and methods, with ``__call__`` and without commands, which have --help."""
     where = file.relative_to(SOURCE).as_posix()
     tree = ast.parse(file.read_text(encoding="utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -56,10 +56,10 @@ def functions(file: Path) -> Iterator[Documented]:
 
 
 def lacking(found: list[Documented]) -> dict[str, str]:
-    """Functions that do not say what their parameters are, and what is wrong.
+    """Return the functions that do not explain their parameters, with the missing ones.
 
-    It is enough to name a function or class in the docstring where the same parameters are explained, or the
-    function of torch that is computed.
+    A docstring may instead name a function or class that explains the same parameters, or the function of
+    torch that it computes.
     """
     explained = {(each.owner, each.parameters) for each in found if each.explained}
     wrong = {}
@@ -73,6 +73,6 @@ def lacking(found: list[Documented]) -> dict[str, str]:
     return wrong
 
 
-def test_functions_with_many_parameters_say_what_they_are() -> None:
+def test_functions_with_many_parameters_explain_them() -> None:
     found = [each for file in sorted(SOURCE.rglob("*.py")) for each in functions(file)]
     assert lacking(found) == {}

@@ -1,4 +1,4 @@
-"""The tables and figures of docs/*.md belong to the committed results, and commands make those."""
+"""The tables of docs/*.md match the committed results, and commands make these results."""
 
 import re
 from pathlib import Path
@@ -26,8 +26,8 @@ def test_tables_are_current() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_every_table_begins_with_its_head(page: Path) -> None:
-    """A blank line within a table makes the rest of it plain text."""
+def test_every_table_has_a_header(page: Path) -> None:
+    """A blank line within a table turns the rest of it into plain text."""
     lines = page.read_text(encoding="utf-8").splitlines()
     for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
         if line.startswith("|") and not above.startswith("|"):
@@ -45,7 +45,7 @@ def test_every_table_begins_with_its_head(page: Path) -> None:
         ("demo_predictions", "rank_correlation"),
     ],
 )
-def test_other_numbers_are_another_page(tmp_path: Path, file: str, column: str) -> None:
+def test_tables_change_with_the_numbers(tmp_path: Path, file: str, column: str) -> None:
     for path in theory.NUMBERS.glob("*.csv"):
         numbers = read_numbers(path)
         if path.stem == file:
@@ -55,12 +55,12 @@ def test_other_numbers_are_another_page(tmp_path: Path, file: str, column: str) 
     assert render(tmp_path) != render()
 
 
-def test_every_committed_file_comes_from_the_command() -> None:
+def test_every_committed_file_is_made_by_the_command() -> None:
     made = {name for figures in theory.FIGURES.values() for name in figures}
     assert {path.stem for path in theory.NUMBERS.glob("*.csv")} == made
 
 
-def test_the_command_takes_the_numbers_from_the_cells_and_gradients_of_a_folder(
+def test_the_command_computes_numbers_from_a_results_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = {"epsilon": [1.0, 8.0], "epochs": [1], "batch_size": [8], "clipping_bound": [0.1, 1.0]}

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the package are true."""
+"""The examples in the package's docstrings are correct."""
 
 import doctest
 import importlib

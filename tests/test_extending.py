@@ -1,4 +1,4 @@
-"""What docs/extending.md adds works and passes the checks: its patches are applied to a copy, and used."""
+"""The additions of docs/extending.md work and pass the checks; their patches are applied to copies."""
 
 import os
 import re
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 
-# Its file is an example: a study names it, and nothing is patched.
+# An example file that a study names, without a patch.
 FIGURES = "A figure, and a family of figures"
-# What is done with each addition; `study` is a small study with the page's YAML in it.
+# The code that uses each addition; `study` is a small study with the page's YAML.
 USES = {
     "A clipping rule": """
 import torch
@@ -175,19 +175,19 @@ study = Study.model_validate(content)
 
 
 def block(section: str, language: str) -> str:
-    """The block of a language in a section, which has at most one of each."""
+    """Return the block of a language in a section, which has at most one of each."""
     found = re.findall(rf"^```{language}\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE)
     return str(*found)
 
 
 def patch(section: str) -> str:
-    """The patch of a section: a file that it names, or a block."""
+    """Return the patch of a section: a file that it names, or a block."""
     named = re.findall(r"^git apply (\S+)$", SECTIONS[section], re.MULTILINE)
     return (ROOT / str(*named)).read_text(encoding="utf-8") if named else block(section, "diff")
 
 
 def files(section: str) -> list[str]:
-    """The files that an addition touches."""
+    """Return the files that an addition changes."""
     return re.findall(r"^\+\+\+ b/(\S+)", patch(section), re.MULTILINE)
 
 
@@ -204,7 +204,7 @@ def copy_with(sections: Iterable[str], folder: Path) -> None:
         )  # fmt: skip
 
 
-def test_every_addition_is_tried_and_takes_at_most_three_files() -> None:
+def test_every_addition_is_used_and_has_at_most_three_files() -> None:
     assert SECTIONS.keys() - {FIGURES} == USES.keys()
     for section in USES:
         assert 1 <= len(set(files(section))) <= 3, section
@@ -218,11 +218,11 @@ def test_the_page_shows_lines_of_the_patch(section: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_additions_together_pass_the_checks(tmp_path: Path) -> None:
+def test_all_additions_together_pass_the_checks(tmp_path: Path) -> None:
     copy_with(USES, tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     if (known := ROOT / ".mypy_cache").exists():
-        # From `make check`: with it mypy takes seconds, as it looks at what has changed alone.
+        # The cache of `make check`, with which mypy checks only the changed files.
         shutil.copytree(known, tmp_path / ".mypy_cache")
     touched = [file for section in USES for file in files(section)]
     python, rules = ([file for file in touched if file.endswith(end)] for end in (".py", ".smk"))
@@ -237,7 +237,7 @@ def test_the_additions_together_pass_the_checks(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
 
 
-# Each addition has a copy, and a process, of its own. Libraries take longer to import than all else.
+# Each addition has its own copy and process, forked after the imports, which take most of the time.
 FORKS = """
 import os, sys
 import peft, pandas, scipy.stats, seaborn, sklearn, timm, torch
@@ -260,7 +260,7 @@ for _ in sections:
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each addition: what it said, and a file ``done`` where it works."""
+    """Return the parent of a folder for each addition, with its output, and a file ``done`` if it works."""
     folder = tmp_path_factory.mktemp("additions")
     for section, use in USES.items():
         (folder / section).mkdir()

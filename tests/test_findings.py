@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/findings.md belong to the committed trials; the README says the same."""
+"""The numbers and pictures of docs/findings.md, and the README's claims, match the committed trials."""
 
 import copy
 from pathlib import Path
@@ -21,7 +21,7 @@ NUMBERS: dict[str, Any] = read_json(FILE)
 
 
 @pytest.mark.slow
-def test_the_numbers_are_those_of_the_trials() -> None:
+def test_the_numbers_match_the_trials() -> None:
     study = load_study(ROOT / "studies" / "frozen-features.yaml")
     found = collect(study, pd.read_parquet(TRIALS))
     assert found == {name: NUMBERS[name] for name in found}, (
@@ -29,12 +29,12 @@ def test_the_numbers_are_those_of_the_trials() -> None:
     )
 
 
-def test_the_pictures_are_those_of_the_numbers() -> None:
+def test_the_pictures_match_the_numbers() -> None:
     found = {file.stem: digest(file) for file in tracked("docs/images/findings/*.png")}
     assert found == NUMBERS["pictures"]
 
 
-def test_the_readme_says_what_the_numbers_say() -> None:
+def test_the_readme_agrees_with_the_numbers() -> None:
     losses = [
         [max(row["accuracy"]) - each for each in row["accuracy"]] for row in NUMBERS["by_bound"]
     ]
@@ -55,13 +55,13 @@ def test_the_readme_says_what_the_numbers_say() -> None:
 @pytest.mark.parametrize(
     ("section", "render"), [("by_bound", head_bounds), ("by_batch_size", head_batch_sizes)]
 )
-def test_another_accuracy_is_another_table(section: str, render: Any) -> None:
+def test_tables_change_with_the_accuracies(section: str, render: Any) -> None:
     changed = copy.deepcopy(NUMBERS)
     changed[section][0]["accuracy"][-1] -= 0.01
     assert render(changed) != render(NUMBERS)
 
 
-def test_the_numbers_of_film_are_those_of_its_trials() -> None:
+def test_the_numbers_of_film_match_its_trials() -> None:
     study = load_study(film.STUDY)
     found = film.collect_film(study, film.kept_trials(study))
     pictures = {file.stem: digest(file) for file in tracked("docs/images/film/*.png")}
@@ -70,13 +70,13 @@ def test_the_numbers_of_film_are_those_of_its_trials() -> None:
     )
 
 
-def test_the_readme_says_what_film_says() -> None:
+def test_the_readme_agrees_with_the_numbers_of_film() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     claimed = film_claim(read_json(film.FILM_NUMBERS))
     assert claimed in said, f"the README should say: {claimed}"
 
 
-def test_a_setting_that_lacks_a_bound_counts_for_no_film_claim() -> None:
+def test_settings_without_all_bounds_do_not_change_the_claim_about_film() -> None:
     numbers = read_json(film.FILM_NUMBERS)
     row = max(numbers["by_bound"], key=lambda row: len(row["values"]))
     before = film_claim(numbers)
@@ -92,7 +92,7 @@ def test_trials_from_elsewhere_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(film, "FILM_IMAGES", tmp_path / "images")
     film.KEPT.mkdir()
     before.to_parquet(film.KEPT / f"{name}.parquet")
-    # One cell is trained again here: its trials take the place of those from elsewhere.
+    # One cell is trained again here: its trials replace those from elsewhere.
     cell = next(cell for cell in study.problem_cells(name) if cell.name == before["cell"].iloc[0])
     again = before[before["cell"] == cell.name].assign(macro_accuracy=0.5)
     paths = Paths(tmp_path / "results")

@@ -1,4 +1,4 @@
-"""The table of layers in docs/design.md is that of the code."""
+"""The table of layers in docs/design.md matches the imports of the code."""
 
 import ast
 import re
@@ -13,11 +13,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "dpsweep"
 
 DESIGN = SOURCE.parents[1] / "docs" / "design.md"
 BASE = {"base", ""}
-"""What every package may import; "" is the package itself: its version numbers."""
+"""Modules that every package may import; "" is the package itself, with its version numbers."""
 
 
 def allowed() -> dict[str, set[str]]:
-    """What each module may import, by the table of layers."""
+    """Return the modules that each module may import, by the table of layers."""
     table = DESIGN.read_text().split("## Layers")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE)
     found = {module: set(re.findall(r"`(\w+)`", imports)) for module, imports in rows}
@@ -34,7 +34,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imported_modules(path: Path) -> frozenset[str]:
-    """Absolute names of everything that a module imports, wherever the import stands."""
+    """Return absolute names of everything that a module imports, at any place in its code."""
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -53,7 +53,7 @@ def layer(module: str) -> str:
     return "" if name.isupper() or name == "__version__" else name
 
 
-def test_imports_are_those_of_the_table() -> None:
+def test_imports_match_the_table() -> None:
     wrong = []
     imported: dict[str, set[str]] = {module: set() for module in ALLOWED}
     for path in SOURCE.rglob("*.py"):
@@ -71,7 +71,7 @@ def test_imports_are_those_of_the_table() -> None:
     assert not any(idle[module] for module in idle if module != "cli"), idle
 
 
-def test_every_layer_has_its_arrows() -> None:
+def test_every_package_is_in_the_table() -> None:
     found = {
         path.stem
         for path in SOURCE.iterdir()
@@ -119,13 +119,13 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
         ),
     ],
 )
-def test_heavy_packages_stay_out(modules: str, banned: set[str]) -> None:
+def test_heavy_packages_are_not_imported(modules: str, banned: set[str]) -> None:
     code = f"import sys, {modules}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not banned & set(run.stdout.split())
 
 
-def test_the_ways_of_numbers_name_what_is_there() -> None:
+def test_paths_of_numbers_name_existing_functions() -> None:
     text = DESIGN.read_text().split("## How a number passes through the code")[1].split("\n## ")[0]
     steps = re.findall(r"^\d\. `([\w.]+)`", text, re.MULTILINE)
     assert len(steps) == 14
@@ -139,7 +139,7 @@ def test_the_ways_of_numbers_name_what_is_there() -> None:
             place = defined[each]
 
 
-def test_a_public_class_name_means_one_thing() -> None:
+def test_public_class_names_are_unique() -> None:
     modules: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         for node in tree(path).body:

@@ -1,4 +1,4 @@
-"""Every block of docs/library.md runs, in order, and `import dpsweep` offers what they use."""
+"""All blocks of docs/library.md run in order, and `import dpsweep` has the names that they use."""
 
 import re
 import runpy
@@ -42,7 +42,7 @@ def test_every_block_runs(
     assert "results/mine/release: no such folder" in printed
 
 
-def test_the_block_of_the_readme_runs_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_block_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
     assert len(block.splitlines()) <= 28

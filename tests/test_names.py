@@ -1,4 +1,4 @@
-"""A name that a study does not have is refused with the names that it has, by every command."""
+"""Every command refuses a name that the study does not have, and lists the names that it has."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ FILM = "digits_vit-strong_film"
         ("plan digit", "digits_"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_right_ones(
+def test_errors_about_wrong_names_list_the_right_ones(
     command: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = tmp_path / "mine.yaml"

@@ -1,4 +1,4 @@
-"""The ways of installing agree: pyproject.toml, requirements.lock, environment.yml."""
+"""The files for installation agree: pyproject.toml, requirements.lock, environment.yml."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ LOCK = {
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-def test_lock_pins_everything_that_is_asked_for() -> None:
+def test_the_lock_pins_every_requirement() -> None:
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     for requirement in map(Requirement, [*wanted, *build]):
@@ -28,7 +28,7 @@ def test_lock_pins_everything_that_is_asked_for() -> None:
         assert requirement.specifier.contains(pins[0]), f"{requirement}: locked at {pins}"
 
 
-def test_lock_is_exact_and_names_no_registry() -> None:
+def test_the_lock_is_exact_and_has_no_registry() -> None:
     for requirement in LOCK.values():
         assert [each.operator for each in requirement.specifier] == ["=="], requirement
         assert requirement.url is None
@@ -42,14 +42,14 @@ def test_conda_environment_uses_the_same_python_and_the_same_pins() -> None:
     assert pip == ["-r requirements.lock", "-e ."]
 
 
-def test_packages_fixed_by_the_users_are_dependencies() -> None:
+def test_packages_that_the_paper_uses_are_dependencies() -> None:
     names = {Requirement(each).name for each in PROJECT["dependencies"]}
     fixed = {"snakemake", "torch", "timm", "peft", "opacus", "prv-accountant", "pandas", "seaborn"}
     assert fixed <= names
 
 
-def test_what_rules_import_is_declared() -> None:
-    """Deptry reads no Snakefile."""
+def test_imports_of_rules_are_declared() -> None:
+    """Deptry does not read Snakefiles."""
     files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
     found = re.findall(r"^\s*(?:import|from) (\w+)", "\n".join(map(Path.read_text, files)), re.M)
     imported = set(found) - sys.stdlib_module_names - {"dpsweep", "workflow"}

@@ -1,4 +1,4 @@
-"""Commands in a preloaded process: the same as in one of their own, and gone when killed."""
+"""Commands in a preloaded process give the same results as in their own process, and end when killed."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ STARTER = (
 
 
 class Started(NamedTuple):
-    """A process that has started a server, the environment of its commands, and the server."""
+    """A process that started a server, the environment of its commands, and the server."""
 
     process: "subprocess.Popen[str]"
     environment: dict[str, str]
@@ -56,25 +56,25 @@ def starting() -> Iterator[Started]:
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    """To be killed."""
+    """Yield a server that the test may kill."""
     with starting() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Started]:
-    """For all tests that leave the server as it is."""
+    """Yield a server for all tests that do not change it."""
     with starting() as started:
         yield started
 
 
 def begin(started: Started, folder: Path) -> "subprocess.Popen[bytes]":
-    """A command that takes a while."""
+    """Start a command that takes some seconds."""
     return subprocess.Popen(PREPARE, env=started.environment, cwd=folder)
 
 
 def begin_in_child(started: Started, folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
-    """The command once a child of the server runs it, and the child."""
+    """Start a command, wait until a child of the server runs it, and return both."""
     command = begin(started, folder)
     wait_for(lambda: children(started.server), "child of the server")
     (child,) = children(started.server)
@@ -92,7 +92,7 @@ def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tu
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_a_long_folder_for_temporary_files_is_no_obstacle(
+def test_a_long_temporary_folder_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     deep = tmp_path / ("a" * 90)
@@ -111,7 +111,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(
         ["no-command"],
     ],
 )
-def test_a_command_ends_as_in_a_process_of_its_own(
+def test_a_forked_command_has_the_output_and_status_of_a_separate_process(
     serving: Started, tmp_path: Path, arguments: list[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text(f"extends: {DEMO}\n")
@@ -121,14 +121,14 @@ def test_a_command_ends_as_in_a_process_of_its_own(
 
 
 @pytest.mark.slow
-def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
+def test_the_server_keeps_libraries_loaded_without_threads(
     started: Started, tmp_path: Path
 ) -> None:
     _, environment, server = started
     maps = Path(f"/proc/{server}/maps")
     assert "libtorch" not in maps.read_text()
     measurement = ["gradient-norms", "digits_vit-strong_film", "8", "4", "1"]
-    # It needs torch to find out that nothing has been trained here.
+    # The command imports torch before it finds no trained cell.
     status, _, errors = outcome(
         [*COMMAND, *measurement, "--study", str(DEMO)], environment, tmp_path
     )
@@ -140,7 +140,7 @@ def test_libraries_stay_loaded_without_a_thread_that_a_fork_would_lose(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_command_takes_its_child_along(
+def test_the_child_of_a_killed_command_ends(
     serving: Started, tmp_path: Path, number: signal.Signals
 ) -> None:
     command, child = begin_in_child(serving, tmp_path)
@@ -172,14 +172,14 @@ finally:
 """
 
 
-def test_ctrl_c_behind_a_command_does_not_undo_its_end() -> None:
-    """A terminal interrupts the preloaded process as well, which would go on as its server."""
+def test_ctrl_c_after_a_command_does_not_prevent_its_end() -> None:
+    """A terminal also interrupts the preloaded process, which would continue as a server."""
     done = called([sys.executable, "-c", CTRL_C_AT_THE_END], status=3)
     assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_workflow_on_another_machine_may_still_run() -> None:
-    """A job of a scheduler has the environment of the call; numbers of processes mean nothing there."""
+    """A job of a scheduler inherits the environment, but process ids are meaningless on its machine."""
     assert preload._is_running("1@another")
     here = os.uname().nodename
     assert preload._is_running(f"{os.getpid()}@{here}")
@@ -196,16 +196,16 @@ def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, kill
     wait_for(lambda: not running(child), "end of the child")
     assert command.wait(PATIENCE) != 0
     assert not list(tmp_path.rglob("metadata.json"))
-    if killed == "server":  # other commands do without it
+    if killed == "server":  # other commands run without it
         status, output, errors = outcome(PLAN, started.environment, tmp_path)
         assert (status, errors) == (0, "") and "cells are done" in output
 
 
-def test_the_server_ends_with_whoever_started_it_and_no_command_starts(
+def test_the_server_ends_with_its_starter_and_no_command_starts(
     started: Started, tmp_path: Path
 ) -> None:
     process, environment, server = started
-    os.kill(server, signal.SIGSTOP)  # as if it were still importing
+    os.kill(server, signal.SIGSTOP)  # like a server that is still importing
     early = begin(started, tmp_path)
     wait_for(lambda: has_socket(early.pid), "socket")
     process.kill()

@@ -1,4 +1,4 @@
-"""The commands that README and docs print are taken by the programs that they call."""
+"""The programs accept the commands printed in README and docs."""
 
 import re
 import runpy
@@ -25,21 +25,21 @@ ROOT = Path(__file__).parents[1]
 PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md")
 OURS = ("make", "snakemake", "dpsweep", "python")
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
-# Programs of others: what they take is not ours to test.
+# Programs of others, which are not tested.
 FOREIGN = {
     *("apt-get", "cd", "conda", "dpkg-deb", "git", "pip", "pre-commit", "python3.11", "tmux", "."),
 }
-# The study files that a page tells the reader to write.
+# Study files that a page tells the reader to write.
 WRITTEN = set(
     re.findall(r"^# (studies/\S+\.yaml)$", "\n".join(page.read_text() for page in PAGES), re.M)
 ) | {"studies/mine.yaml"}
 
 
 def printed() -> list[tuple[str, str]]:
-    """(page, command) of every line of a shell block, and of every call in a sentence.
+    """Return (page, command) of every line of a shell block, and of every call in a sentence.
 
-    In a sentence, dpsweep with one word is the name of a command. The calls of figures.md are made from the
-    study's targets.
+    In a sentence, dpsweep with one word is only the name of a command. The calls in figures.md are generated
+    from the study's targets, and left out.
     """
     found = []
     for page in PAGES:
@@ -58,7 +58,7 @@ def without_blocks(text: str) -> str:
 
 
 def commands(program: str) -> list[list[str]]:
-    """The arguments of every printed call of a program; lines joined by && are several calls."""
+    """Return the arguments of every printed call of a program; && separates calls."""
     calls = []
     for _, line in printed():
         for part in re.split(r" && | \|\| ", line):
@@ -77,14 +77,14 @@ def test_every_program_is_known() -> None:
             assert not words or words[0].removeprefix(".venv/bin/") in known, f"{page}: {line}"
 
 
-def test_targets_of_make_are_there() -> None:
+def test_targets_of_make_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for words in commands("make"):
         named = {word for word in words if "=" not in word and not word.startswith("-")}
         assert named <= targets, words
 
 
-def test_commands_that_sentences_name_are_there() -> None:
+def test_commands_in_sentences_exist() -> None:
     names = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined]
     sentences = "\n".join(without_blocks(page.read_text()) for page in PAGES)
     assert "plan" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
@@ -92,10 +92,10 @@ def test_commands_that_sentences_name_are_there() -> None:
 
 
 @pytest.mark.parametrize("words", commands("dpsweep"), ids=shlex.join)
-def test_dpsweep_takes_its_arguments(
+def test_dpsweep_accepts_printed_arguments(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # whatever lies in this checkout
+    monkeypatch.chdir(tmp_path)  # independent of files in this checkout
     group = typer.main.get_command(app)
     context = group.make_context("dpsweep", list(words[:1]), resilient_parsing=True)
     command = group.get_command(context, words[0])
@@ -117,7 +117,7 @@ def rules() -> set[str]:
 
 
 @pytest.mark.parametrize("words", commands("snakemake"), ids=shlex.join)
-def test_snakemake_takes_its_arguments(
+def test_snakemake_accepts_printed_arguments(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -130,20 +130,20 @@ def test_snakemake_takes_its_arguments(
         return
     chosen = study(file)
     paths = set(arguments.targets or []) - rules()
-    # Figures, tables and cells of a plan, and files under results/: both name what is there.
+    # Figures, tables and cells of a plan, and files under results/, must exist in the study.
     targets = [*paths, *settings.get("targets", "").split()]
     if targets:
-        # Where nothing is done yet, everything that has a name is left to do.
+        # Without results, a plan lists every target that exists.
         monkeypatch.chdir(tmp_path)
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
 
 
 class HasBegunError(Exception):
-    """A script has read its arguments, and would begin."""
+    """A script has parsed its arguments and would start."""
 
 
 def call(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
-    """Call `python <words>` in this process: the libraries that most scripts need are loaded once."""
+    """Call `python <words>` in this process, so that most scripts' libraries are imported only once."""
     for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
         patch.delitem(sys.modules, name)
     option, module, *arguments = words
@@ -158,7 +158,7 @@ def call(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
     runpy.run_path(str(file), run_name="__main__")
 
 
-def test_modules_are_there() -> None:
+def test_modules_exist() -> None:
     for words in commands("python"):
         assert words[0] == "-m" and find_spec(words[1]), words
         assert not words[1].startswith("dpsweep.") or not words[2:], (
@@ -172,7 +172,7 @@ def test_modules_are_there() -> None:
     sorted({tuple(words) for words in commands("python") if "benchmarks." in "".join(words[1:2])}),
     ids=shlex.join,
 )
-def test_scripts_take_their_arguments(
+def test_scripts_accept_printed_arguments(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = ArgumentParser.parse_args

@@ -1,4 +1,4 @@
-"""What commands hand on to their stages, and what they refuse; the stages themselves are fakes."""
+"""Arguments that commands pass to their stages, and errors of commands; the stages are replaced by fakes."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ HOLDOUT = {"select_on": "holdout", "holdout_share": 0.25}
 
 @pytest.fixture
 def study_file(tmp_path: Path) -> Path:
-    """A study none of whose settings is a default."""
+    """Return a study without default settings."""
     file = tmp_path / "study.yaml"
     sections = tiny_sections(HOLDOUT, {"kind": "film"})
     sections["privacy"] = {"delta": 3e-6, "step_rounding": "ceil"}
@@ -34,7 +34,7 @@ def call(*words: str | Path) -> None:
 
 
 @pytest.mark.parametrize("batch", ["full", "100"])
-def test_noise_is_that_of_what_is_trained(
+def test_noise_is_calibrated_for_the_training_setting(
     batch: str, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -57,7 +57,7 @@ def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_noise_without_tails_is_refused_where_it_is_used(
+def test_noise_without_tails_is_refused_if_it_is_used(
     used: bool, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = SimpleNamespace(name="a generator", used=used)
@@ -72,7 +72,7 @@ def test_noise_without_tails_is_refused_where_it_is_used(
         call("check", "--noise", "--study", study_file)
 
 
-def test_an_audit_whose_claim_is_refuted_fails_and_says_so() -> None:
+def test_an_audit_with_a_refuted_claim_fails() -> None:
     import pandas as pd
 
     from dpsweep.figures import audit

@@ -1,4 +1,4 @@
-"""Whatever a caller's surroundings are, a command mends them at its start or says what is wrong."""
+"""A command fixes its environment at its start, or reports what is wrong with it."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tests.described import described
 from tests.waiting import called
 from tests.workflow.chain import STUDY
 
-# What figures, caches, files, terminals and shells need late.
+# Code that uses fonts, caches, files, terminals and shells, as commands do late.
 PROBE = """\
 import os, subprocess, sys, tempfile
 from pathlib import Path
@@ -29,8 +29,8 @@ Console().print("wide enough", style="bold")
 assert "setlocale" not in subprocess.run(["bash", "-c", ":"], capture_output=True, text=True).stderr
 print(matplotlib.get_backend())
 """
-NOWHERE = "/proc/nowhere"  # nobody can make it
-# Changes that do not touch the same share a process.
+NOWHERE = "/proc/nowhere"  # cannot be created
+# Independent changes share a process.
 CASES: list[tuple[dict[str, str | None], list[str]]] = [
     (
         {"HOME": NOWHERE, "MPLCONFIGDIR": NOWHERE, "MPLBACKEND": "none_such"},
@@ -71,7 +71,7 @@ CASES: list[tuple[dict[str, str | None], list[str]]] = [
 
 
 def changed(here: Path, change: dict[str, str | None]) -> dict[str, str]:
-    """The environment of a caller whose home is a folder of its own, with some variables changed."""
+    """Return the environment of a caller with a temporary home folder and some variables changed."""
     named = ("HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TMPDIR")
     environment = {name: value for name, value in os.environ.items() if name not in named}
     environment["HOME"] = str(here)
@@ -84,7 +84,7 @@ def changed(here: Path, change: dict[str, str | None]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("change", "said"), CASES, ids=str)
-def test_a_command_mends_its_surroundings(
+def test_a_command_fixes_its_environment(
     tmp_path: Path, change: dict[str, str | None], said: list[str]
 ) -> None:
     (tmp_path / "probe.py").write_text(PROBE, encoding="utf-8")
@@ -95,7 +95,7 @@ def test_a_command_mends_its_surroundings(
     assert "agg" in done.stdout.lower() and "wide enough" in done.stdout
 
 
-def test_what_was_downloaded_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_downloads_are_still_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
     for name in ("HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -110,7 +110,7 @@ def test_what_was_downloaded_is_still_read(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.delenv(name)
 
 
-def test_no_place_for_temporary_files_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
@@ -119,7 +119,7 @@ def test_no_place_for_temporary_files_is_an_error(monkeypatch: pytest.MonkeyPatc
         surroundings.prepare()
 
 
-def test_a_folder_of_somebody_else_is_not_used(
+def test_a_folder_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surroundings.tempfile, "tempdir", str(tmp_path))
@@ -132,7 +132,7 @@ def test_a_folder_of_somebody_else_is_not_used(
 
 
 @pytest.mark.slow
-def test_a_study_runs_in_the_worst_surroundings(tmp_path: Path) -> None:
+def test_a_study_runs_in_a_broken_environment(tmp_path: Path) -> None:
     here = tmp_path / "ä ö"
     environment = changed(
         tmp_path,

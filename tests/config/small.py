@@ -1,4 +1,4 @@
-"""A small valid study that tests edit, and what holds for every complaint about one."""
+"""A small valid study for tests to edit, and checks of every message about it."""
 
 import copy
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.described import described
 from dpsweep.study import Study, StudyError, load_study
 
 HERE = Path(__file__).parent
-DELETE = "DELETE"  # as the new value of an edit: take the key away
+DELETE = "DELETE"  # the value of an edit that removes its key
 SMALL: dict[str, Any] = yaml.safe_load((HERE / "small.yaml").read_text(encoding="utf-8"))
 
 Edits = dict[str, Any]
 
 
 def edited(edits: Edits) -> dict[str, Any]:
-    """The small study with values replaced at slash-separated key paths."""
+    """Return the small study with values replaced at slash-separated key paths."""
     study = copy.deepcopy(SMALL)
     for path, value in edits.items():
         *above, last = (int(key) if key.isdecimal() else key for key in path.split("/"))
@@ -33,7 +33,7 @@ def edited(edits: Edits) -> dict[str, Any]:
 
 
 def dumped(study: Any) -> str:
-    """YAML, by libyaml where PyYAML has it."""
+    """Return YAML, written by libyaml if PyYAML has it."""
     return str(
         yaml.dump(study, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
     )
@@ -47,21 +47,21 @@ def load_small(folder: Path, edits: Edits) -> Study:
 
 
 def complaints(folder: Path, edits: Edits) -> list[str]:
-    """The mistakes that an edit of the small study is refused with."""
+    """Return the mistakes in the error about an edit of the small study."""
     with pytest.raises(StudyError) as refused:
         load_small(folder, edits)
     return mistakes(refused.value)
 
 
 def mistakes(error: StudyError) -> list[str]:
-    """Check what holds for every message, and return its mistakes without line breaks."""
+    """Check the form of a message, and return its mistakes without line breaks."""
     title, *lines = str(error).splitlines()
     assert title.endswith("is not a valid study:")
     assert len(lines) < 24
     assert all(len(line) <= 80 for line in lines)
     for noise in ("Traceback", "pydantic", "http", "function-after", "literal["):
         assert noise not in str(error)
-    # Whoever prints the exception with its causes shows no internals of the validation either.
+    # The chain of exceptions shows no internals of the validation either.
     assert error.__cause__ is None
     assert error.__suppress_context__ or error.__context__ is None
     found: list[str] = []

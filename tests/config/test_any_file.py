@@ -1,4 +1,4 @@
-"""Whatever a study file holds, it is a study, or one error says what is wrong with it."""
+"""Every file is either a valid study, or refused with one error."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SWEEP = "sweeps: {digits_vit_film: {%s}}"
 DIGITS, VIT = (
     json.dumps(STUDY[kind][name]) for kind, name in (("datasets", "digits"), ("backbones", "vit"))
 )
-LONG = "d" * 100  # as long as a name may be
+LONG = "d" * 100  # the longest allowed name
 ONE = json.dumps(STUDY["sweeps"]["digits_vit_film"] | {"dataset": LONG, "backbone": LONG})
 BASE = json.dumps(described(STUDY) | {"results": "results"})
 MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
@@ -61,7 +61,7 @@ def loaded(text: str | bytes, folder: Path) -> None:
          "sweeps.one: the names of its dataset, backbone and method have 206 characters together"),
     ],
 )  # fmt: skip
-def test_what_no_study_can_hold_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
+def test_invalid_values_are_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
     head = b"extends: base.yaml\n"
     with pytest.raises(StudyError) as refusal:
         loaded(head + (text if isinstance(text, bytes) else text.encode()), tmp_path)
@@ -71,7 +71,7 @@ def test_what_no_study_can_hold_is_refused(text: str | bytes, said: str, tmp_pat
 
 @settings(max_examples=75)
 @given(st.binary(max_size=60) | st.text(alphabet="abc:{}[]&*!-|>?'\"\n 0159e.~,%@", max_size=40))
-def test_any_bytes_are_a_study_or_refused(
+def test_random_bytes_are_refused(
     tmp_path_factory: pytest.TempPathFactory, text: bytes | str
 ) -> None:
     with pytest.raises(StudyError):
@@ -82,14 +82,14 @@ def test_any_bytes_are_a_study_or_refused(
     ("base", "allowed"),
     [("a\0b", "a path without control characters"), ("b" * 300, "names of at most 255 bytes")],
 )
-def test_what_no_study_can_extend(base: str, allowed: str, tmp_path: Path) -> None:
+def test_invalid_paths_of_extends_are_refused(base: str, allowed: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps({"extends": base}))
     with pytest.raises(StudyError, match=rf"extends: found .*; allowed: {allowed}"):
         load_study(file)
 
 
-def test_a_mistake_of_ours_is_one_message_and_a_file(
+def test_an_unexpected_error_is_one_message_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cells: names that read back, and numbers of steps."""
+"""Names of cells, and numbers of optimizer steps."""
 
 import math
 from fractions import Fraction
@@ -24,9 +24,9 @@ CELLS = st.builds(
 
 
 @given(CELLS)
-def test_a_cell_reads_back_from_its_name(cell: Cell) -> None:
+def test_a_cell_is_parsed_from_its_name(cell: Cell) -> None:
     assert Cell.parse(cell.problem, cell.name) == cell
-    # It is one folder, in any shell.
+    # The name is one folder, and needs no quotes in a shell.
     assert Path(cell.name).name == cell.name and len(cell.name) < 100
     assert not set(cell.name) & set(" /\\*?'\"$;&|<>{}")
 
@@ -41,7 +41,7 @@ def test_different_cells_have_different_folders(one: Cell, other: Cell) -> None:
     ("cell", "name"),
     [
         ((8.0, 8, 256, 1.0), "eps8_epochs8_B256_C1"),
-        ((8, 8, 256, 1), "eps8_epochs8_B256_C1"),  # whole numbers have one name
+        ((8, 8, 256, 1), "eps8_epochs8_B256_C1"),  # integers and floats have the same name
         ((0.25, 8, 256, 0.1), "eps0.25_epochs8_B256_C0.1"),
         ((math.inf, 8, "full", 1e-5), "epsinf_epochs8_Bfull_C1e-05"),
         ((8.0, 8, "full", "automatic"), "eps8_epochs8_Bfull_Cautomatic"),
@@ -63,14 +63,14 @@ def test_another_optimizer_than_adam_is_another_problem() -> None:
         *("eps8_epochs8_B256_Cflat", "xeps8_epochs8_B256_C1", "eps8_epochs8_B256_C1_seed1"),
     ],
 )
-def test_what_is_no_cell_name_is_refused(name: str) -> None:
+def test_invalid_cell_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         Cell.parse("digits_vit_film", name)
 
 
 # -- optimizer steps -----------------------------------------------------------------------
 
-# N, and B up to it; the full batch among them: then a step is an epoch.
+# N, and B up to N, often the full batch, with one step an epoch.
 SIZES = st.integers(1, 200_000).flatmap(
     lambda n: st.tuples(st.just(n), st.integers(1, n) | st.just(n))
 )
@@ -78,7 +78,7 @@ EPOCHS = st.integers(1, 64)
 
 
 @given(SIZES, EPOCHS)
-def test_rounded_steps_spend_the_budget_to_half_a_batch(
+def test_rounded_steps_match_the_epochs_to_half_a_batch(
     sizes: tuple[int, int], epochs: int
 ) -> None:
     train_size, batch_size = sizes

@@ -23,9 +23,7 @@ bounds = st.floats(1e-12, 1e12)
 
 
 @given(norm=norms, bound=bounds)
-@example(
-    norm=1.1e-5, bound=1e-5
-)  # the smallest of the paper, where Opacus' 1 / (norm + 1e-6) is off by 8 %
+@example(norm=1.1e-5, bound=1e-5)  # the paper's smallest C, with an error of 8 % in Opacus
 def test_flat_factor_is_the_minimum(norm: float, bound: float) -> None:
     factor = FlatClipping(bound).factors(torch.tensor([norm], dtype=torch.float64))
     wanted = 1 / bound if norm == 0 else min(1 / bound, 1 / norm)
@@ -40,7 +38,7 @@ def test_automatic_factor(norm: float, gamma: float) -> None:
 
 @given(norm=st.floats(0, 2.0**50, width=32, allow_subnormal=False), bound=bounds)
 def test_scaled_norm_is_at_most_one(norm: float, bound: float) -> None:
-    """Up to the rounding of float32, which the module states."""
+    """Except for the rounding of float32; see the module's docstring."""
     length = torch.tensor([norm], dtype=torch.float32)
     for rule in (FlatClipping(bound), AutomaticClipping()):
         assert float((length * rule.factors(length)).double()) <= 1 + 1e-6
@@ -55,7 +53,7 @@ def test_dtype_is_kept(dtype: torch.dtype) -> None:
         assert rule.clipped(length).dtype == torch.bool
 
 
-def test_clipped_are_those_longer_than_the_bound() -> None:
+def test_gradients_longer_than_the_bound_count_as_clipped() -> None:
     length = torch.tensor([0.0, 0.9, 1.0, 1.1])
     assert FlatClipping(1.0).clipped(length).tolist() == [False, False, False, True]
     assert not AutomaticClipping().clipped(length).any()
@@ -65,7 +63,7 @@ def test_clipped_are_those_longer_than_the_bound() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e-13, math.inf, math.nan])
-def test_impossible_bounds(value: float) -> None:
+def test_impossible_bounds_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="clipping bound"):
         FlatClipping(value)
     with pytest.raises(ValueError, match="gamma"):
@@ -88,7 +86,7 @@ def test_the_rule_of_a_value_of_the_grid(value: ClippingBound, rule: Clipping) -
     assert AutomaticClipping().gamma == 0.01, "as in its paper"
 
 
-def test_every_named_rule_is_known_by_its_name() -> None:
+def test_every_rule_name_makes_its_rule() -> None:
     names = {name for part in get_args(RuleName) for name in (get_args(part) or (part,))}
     assert set(RULES) == names
     for name in names:

@@ -1,4 +1,4 @@
-"""Every mistake in a study is refused with the key, the value found and what is allowed."""
+"""Messages about mistakes in a study: the key, the value found, and the allowed values."""
 
 import copy
 import re
@@ -36,7 +36,7 @@ def test_message_names_key_value_and_what_is_allowed(tmp_path: Path, mistake: st
 @pytest.mark.parametrize(
     "name", ["../x", "a b;rm", "/etc", "", ".hidden", "-rf", "a/b", "a\n", "$(x)", "ä", "{x}", "a*"]
 )
-def test_names_that_a_path_or_a_shell_could_misread(
+def test_names_unsafe_for_paths_or_shells_are_refused(
     tmp_path: Path, section: str, name: str
 ) -> None:
     copied = copy.deepcopy(next(iter(SMALL[section].values())))
@@ -48,7 +48,7 @@ def test_names_that_a_path_or_a_shell_could_misread(
 @pytest.mark.parametrize(
     "name", ["a", "0", "cifar100-10pct_vit-tiny_film", "full_C40.03", "A_b.c-d"]
 )
-def test_names_that_are_fine(tmp_path: Path, name: str) -> None:
+def test_safe_names_are_accepted(tmp_path: Path, name: str) -> None:
     sweeps = SMALL["sweeps"] | {name: SMALL["sweeps"]["flat"]}
     assert name in load_small(tmp_path, {"sweeps": sweeps}).sweeps
 
@@ -60,7 +60,7 @@ def test_names_that_are_fine(tmp_path: Path, name: str) -> None:
         ("x" * 101, "allowed: at most 100 characters"),
     ],
 )
-def test_names_of_other_kinds_are_refused(tmp_path: Path, name: Any, said: str) -> None:
+def test_numbers_and_long_names_are_refused(tmp_path: Path, name: Any, said: str) -> None:
     (found,) = complaints(tmp_path, {"sweeps": SMALL["sweeps"] | {name: SMALL["sweeps"]["flat"]}})
     assert found.endswith(said)
 
@@ -72,7 +72,7 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
     assert rest == f"... and {60 - len(shown)} more"
 
 
-def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
+def test_only_the_nearest_of_many_names_are_listed(tmp_path: Path) -> None:
     methods = {f"film{i}": SMALL["methods"]["film"] for i in range(200)} | SMALL["methods"]
     (found,) = complaints(tmp_path, {"methods": methods, "figures/map/panels/0/method": "film_17"})
     assert 'found "film_17"; did you mean film17? allowed: film17, ' in found
@@ -124,7 +124,7 @@ VALUES = JUNK | st.recursive(
         max_size=4,
     )
 )
-def test_whatever_is_wrong_the_message_fits_one_screen(
+def test_messages_about_random_mistakes_fit_one_screen(
     changes: list[tuple[tuple[Any, ...], Any, str]],
 ) -> None:
     study = copy.deepcopy(PLAIN)
@@ -140,7 +140,7 @@ def test_whatever_is_wrong_the_message_fits_one_screen(
             else:
                 place[last] = copy.deepcopy(junk)
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took that place away
+            continue  # an earlier change removed this key
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.yaml"
         path.write_text(dumped(study))
@@ -157,7 +157,7 @@ def test_lists_of_names_are_cut_after_five() -> None:
     assert len(shorten(["x" * 30_000_000] * 9)) < 1100
 
 
-def test_what_a_library_says_is_cut() -> None:
+def test_messages_of_libraries_are_shortened() -> None:
     assert brief(ValueError("one\ntwo")) == "one\ntwo"
     long = brief(RuntimeError("\n".join(["k" * 999] * 8)))
     assert long.endswith("k...\n... and 3 more lines") and len(long) < 1100

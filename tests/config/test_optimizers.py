@@ -28,7 +28,7 @@ def test_an_optimizer_is_read_from_its_identity() -> None:
     }
 
 
-def test_captions_say_what_differs_from_the_defaults(tmp_path: Path) -> None:
+def test_captions_list_settings_that_differ_from_the_defaults(tmp_path: Path) -> None:
     study = load_small(
         tmp_path,
         {"optimizers": DEFINED | {"own": {"kind": "sgd", "momentum": 0.5, "title": "Heavy ball"}}},
@@ -45,7 +45,7 @@ def test_captions_say_what_differs_from_the_defaults(tmp_path: Path) -> None:
     assert study.optimizer_title("sgd", [math.inf]) == "SGD"
 
 
-def test_a_sweep_of_several_optimizers_is_one_for_each(tmp_path: Path) -> None:
+def test_a_sweep_of_several_optimizers_becomes_one_sweep_each(tmp_path: Path) -> None:
     own = {"momentum": [0.5, 5], "late": None, "sgd": {"first": 1, "last": 4, "count": 3}}
     study = load_small(tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": own})
     assert list(study.sweeps) == ["flat_momentum", "flat_late", "flat_sgd", "automatic"]
@@ -58,13 +58,13 @@ def test_a_sweep_of_several_optimizers_is_one_for_each(tmp_path: Path) -> None:
         tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": ["momentum", "late"]}
     )
     assert list(listed.sweeps)[:2] == ["flat_momentum", "flat_late"]
-    # What is written out is a study, and its files are those of a sweep that names one optimizer.
+    # The expanded study is valid, and has the same files as sweeps that name one optimizer each.
     again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
     assert again.sweeps == study.sweeps
     assert trainer_fingerprint(study, problems[0]) == trainer_fingerprint(listed, problems[0])
 
 
-def test_what_an_optimizer_does_is_in_the_names_of_files(tmp_path: Path) -> None:
+def test_file_names_depend_on_the_optimizers_settings(tmp_path: Path) -> None:
     def digits(**changes: Any) -> str:
         section = DEFINED["momentum"] | changes
         edits = {"optimizers": {"momentum": section}, "sweeps/flat/optimizer": "momentum"}
@@ -92,7 +92,7 @@ def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
     }
 
 
-def test_a_written_out_name_must_be_free(tmp_path: Path) -> None:
+def test_names_of_expanded_sweeps_must_be_unused(tmp_path: Path) -> None:
     sweeps = {"sweeps/flat/optimizer": ["adam", "sgd"]}
     flat = load_small(tmp_path, {}).sweeps["flat"].model_dump(mode="json")
     (found,) = complaints(tmp_path, {**sweeps, "sweeps/flat_sgd": flat})
@@ -105,7 +105,7 @@ def test_a_written_out_name_must_be_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
-def test_a_schedule_rises_to_the_whole_rate_and_never_wastes_a_step(
+def test_a_schedule_reaches_the_full_rate_and_is_never_zero(
     steps: int, warmup: float, schedule: Any
 ) -> None:
     section = Adam(kind="adam", schedule=schedule, warmup=warmup)
@@ -119,7 +119,7 @@ def test_a_schedule_rises_to_the_whole_rate_and_never_wastes_a_step(
         assert set(factors) == {1.0}
 
 
-def test_the_weights_of_averages_are_those_of_their_definitions() -> None:
+def test_weights_of_averages_match_their_definitions() -> None:
     for share, last in ((0.2, 2), (0.25, 3), (1.0, 10), (0.01, 1), (0.3, 3)):
         tail = TailAverage(kind="tail", share=share)
         wanted = [0.0] * (10 - last) + [1 / last] * last
@@ -130,7 +130,7 @@ def test_the_weights_of_averages_are_those_of_their_definitions() -> None:
 
 
 def weights_of(average: Any, steps: int) -> list[float]:
-    """The weight of each step in the average at the end."""
+    """Return the weight of each step in the final average."""
     weights = np.zeros(steps)
     for step in range(1, steps + 1):
         weights *= 1 - average.weight(step, steps)
@@ -151,7 +151,7 @@ def test_defaults_are_those_of_torch() -> None:
     assert SGD(kind="sgd").made_by()[1]["momentum"] == 0
 
 
-def test_a_rate_falls_along_a_line_or_a_cosine() -> None:
+def test_a_learning_rate_falls_linearly_or_as_a_cosine() -> None:
     linear = Adam(kind="adam", schedule="linear", warmup=0.2)
     wanted = [1 / 3, 2 / 3, *(1 - step / 8 for step in range(8))]
     assert [linear.factor(step, 10) for step in range(1, 11)] == pytest.approx(wanted)

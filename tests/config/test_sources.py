@@ -1,6 +1,6 @@
-"""Where examples come from: a private one is in no public dataset under any name.
+"""Sources of examples: a public dataset must not contain private examples, under any name.
 
-What is read twice is among the mistakes of tests/config/mistakes.yaml.
+Tests of data that is read twice are in tests/config/mistakes.yaml.
 """
 
 import os
@@ -47,8 +47,8 @@ def test_a_public_dataset_of_the_same_source_is_refused(
 
 
 @pytest.mark.parametrize("named", ["letters", "copy"])
-def test_data_marked_private_pretrain_nothing(tmp_path: Path, named: str) -> None:
-    """Weights of them would be frozen parameters of every model, of other data too."""
+def test_private_data_are_refused_for_pretraining(tmp_path: Path, named: str) -> None:
+    """Their weights would become frozen parameters of models for other data too."""
     letters = load_small(tmp_path, {}).datasets["letters"].model_dump(mode="json")
     copied = {"datasets/copy": letters | {"private": True}}
     edits = {"datasets/letters/private": True} if named == "letters" else copied
@@ -67,7 +67,7 @@ def test_data_marked_private_pretrain_nothing(tmp_path: Path, named: str) -> Non
         (["numpy", "scipy"], ["numpydoc", "sci"], False),
     ],
 )
-def test_modules_hold_what_lies_inside_them(
+def test_a_module_contains_its_submodules(
     tmp_path: Path, one: list[str], other: list[str], same: bool
 ) -> None:
     kind = {"kind": "docstrings", "train_per_class": 10, "test_per_class": 5}
@@ -75,12 +75,12 @@ def test_modules_hold_what_lies_inside_them(
         "datasets/digits/source": kind | {"modules": one},
         "datasets/letters/source": kind | {"modules": other},
     }
-    # Other things are wrong with texts for an image network.
+    # Texts for an image network cause other mistakes too.
     found = [each for each in complaints(tmp_path, edits) if "went into" in each]
     assert bool(found) == same
 
 
-# -- local files are a part of what outputs depend on ---------------------------------------
+# -- outputs depend on local files -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["folder", "hub", "files"])

@@ -1,9 +1,9 @@
-"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, accounting if asked for.
+"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, optional accounting.
 
 Needs root and Debian's slurm-wlm, munge, slurmdbd and mariadb-server. The GPUs are character devices
-made with mknod: Slurm hands them out as it would hand out real ones, and jobs train on the CPU.
+made with mknod: Slurm assigns them like real ones, and jobs train on the CPU.
 
-As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, to try things by hand.
+As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, for manual tests.
 """
 
 import fcntl
@@ -24,11 +24,11 @@ from pathlib import Path
 from tests.waiting import PATIENCE
 
 GPUS = 4
-# Two kinds of GPU, the second a MIG slice.
+# Two types of GPU, the second a MIG slice.
 TYPES = ("a100-sxm4-80gb", "1g.10gb")
 GRES = ",".join(f"gpu:{kind}:{GPUS // 2}" for kind in TYPES)
 CPUS = 8
-# Slurm counts priorities down from a smaller one.
+# Slurm assigns priorities downwards from a smaller number.
 FIRST = 2**32 - 10
 STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
@@ -44,20 +44,20 @@ SLURM_CONF = f"""\
 ClusterName=test
 SlurmctldHost={{host}}(127.0.0.1)
 AuthType=auth/munge
-# Slurm holds a requeued job back for as long as credentials live.
+# Slurm delays a requeued job until its credentials expire.
 AuthInfo=cred_expire=20
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-# A job that takes more memory than it has asked for is killed, where there are no cgroups, too.
+# Kill a job that uses more memory than requested, even without cgroups.
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherParams=OverMemoryKill
 JobAcctGatherFrequency=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SlurmdParameters=config_overrides
-# A node that was set down stays so: else Slurm would start its requeued jobs there while their old
-# processes still end.
+# A node that was set down stays down. Otherwise Slurm would start its requeued jobs there while their
+# old processes still end.
 ReturnToService=1
 MpiDefault=none
 GresTypes=gpu
@@ -65,7 +65,7 @@ GresTypes=gpu
 MessageTimeout=100
 BatchStartTimeout=300
 KillWait=300
-# Time limits hold to the second.
+# Time limits are exact to the second.
 OverTimeLimit=0
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=1
 JobCompType=jobcomp/filetxt
@@ -103,7 +103,7 @@ PidFile={STATE}/slurmdbd.pid
 
 
 def missing() -> str | None:
-    """Why a cluster cannot run here, or None."""
+    """Return why a cluster cannot run here, or None."""
     if os.geteuid() != 0:
         return "starting Slurm needs root"
     absent = [name for name in (*DAEMONS, "sbatch") if shutil.which(name) is None]
@@ -121,7 +121,7 @@ def missing() -> str | None:
 
 
 def install() -> None:
-    """Install Slurm from Debian's packages where that is possible; say why where it is not."""
+    """Install Slurm from Debian's packages if possible; print the reason if not."""
     if missing() and os.geteuid() == 0 and shutil.which("apt-get"):
         options = ["-qq", "--no-install-recommends"]
         subprocess.run(["apt-get", "update", "-qq"], check=False)
@@ -136,7 +136,7 @@ def install() -> None:
 
 
 def start(accounting: bool = False) -> None:
-    """Start the cluster with an empty queue and wait until it takes jobs.
+    """Start the cluster with an empty queue, and wait until it accepts jobs.
 
     With accounting, jobs need the account ``good``, and the QOS ``normal`` is the only one.
     """
@@ -194,19 +194,19 @@ def _start_accounting() -> None:
 
 
 def start_controller() -> None:
-    """Start slurmctld; it takes up the queue that it left."""
+    """Start slurmctld, which restores its queue."""
     _run("slurmctld")
     _until(lambda: "is UP" in _output("scontrol", "ping", check=False), PATIENCE)
 
 
 def stop_controller() -> None:
-    """End slurmctld in an orderly way, as an upgrade of a real cluster does."""
+    """End slurmctld regularly, as for an upgrade of a real cluster."""
     _end("slurmctld")
 
 
 @contextmanager
 def running(accounting: bool = False) -> Iterator[None]:
-    """The cluster, from start to stop; who else wants it on this machine waits."""
+    """Run the cluster inside the block; other users of it on this machine wait."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         start(accounting)
@@ -227,24 +227,24 @@ def stop() -> None:
             _until(lambda: not queue(), 60)
     for daemon in DAEMONS:
         _end(daemon)
-    # The plugin asks `scontrol` whenever Snakemake starts, which then waits for a controller that is gone.
+    # Without this, `scontrol` of the plugin would wait for the ended controller whenever Snakemake starts.
     (CONFIGURATION / "slurm.conf").unlink(missing_ok=True)
 
 
 def queue() -> list[tuple[str, str]]:
-    """Jobs that wait or run: (id, state)."""
+    """Return the jobs that wait or run: (id, state)."""
     lines = _output("squeue", "--noheader", "--format=%i %T").splitlines()
     return [(line.split()[0], line.split()[1]) for line in lines]
 
 
 def job(number: str) -> dict[str, str]:
-    """What the controller knows about a job."""
+    """Return the controller's record of a job."""
     words = _output("scontrol", "show", "job", number).split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def gpus_of(number: str) -> str:
-    """The GPUs that a job has been given, as Slurm writes them: ``gpu:a100:1(IDX:0)``."""
+    """Return the GPUs of a job in Slurm's notation: ``gpu:a100:1(IDX:0)``."""
     found = re.search(r"GRES=(\S+)", _output("scontrol", "--details", "show", "job", number))
     return found[1] if found else ""
 
@@ -255,7 +255,7 @@ def update(number: str, change: str) -> None:
 
 
 def let_start_first(name: str) -> None:
-    """Put waiting jobs whose comment, which is Snakemake's name of them, has a text before all others."""
+    """Give priority to waiting jobs with a text in their comment, which is Snakemake's name of the job."""
     waiting = _output("squeue", "--states=PENDING", "--noheader", "--format=%i %Q %k").splitlines()
     for number, priority, comment in (line.split(maxsplit=2) for line in waiting):
         if name in comment and int(priority) < FIRST:
@@ -264,14 +264,14 @@ def let_start_first(name: str) -> None:
 
 
 def steps() -> set[str]:
-    """Jobs that run a step: their batch script has called srun."""
+    """Return the jobs that run a step: their batch script has called srun."""
     lines = _output("squeue", "--steps", "--noheader", "--format=%i").splitlines()
     ids = [line.strip().split(".") for line in lines]
     return {number for number, step in ids if step.isdigit()}
 
 
 def hide(folder: Path | None) -> None:
-    """Start the node anew where it does not see a folder; None: where it sees everything."""
+    """Restart the node without access to a folder; None: with access to everything."""
     _end("slurmd")
     if folder is None:
         _run("slurmd")
@@ -289,13 +289,13 @@ def node(state: str) -> None:
 def lose_node() -> None:
     """Set the node down, and back into service when the processes of its jobs have ended.
 
-    No job starts before the node is back as a whole: it may get no step until then, which is a failure.
+    No job starts before the node is completely back, because a job without a step would fail.
     """
     partition("gpu", "DOWN")
     node("DOWN")
     if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
-    time.sleep(10)  # until slurmd has noticed, too
+    time.sleep(10)  # until slurmd has noticed too
     node("RESUME")
     _until(lambda: _output("sinfo", "--noheader", "--format=%T").split()[0] == "idle", PATIENCE)
     time.sleep(5)
@@ -303,7 +303,7 @@ def lose_node() -> None:
 
 
 def partition(name: str, state: str) -> None:
-    """Open (UP) a partition, or start no more jobs in it (DOWN)."""
+    """Open a partition (UP), or stop starting jobs in it (DOWN)."""
     _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
 
 

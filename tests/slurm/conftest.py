@@ -8,7 +8,7 @@ from tests.slurm import cluster
 
 @pytest.fixture(scope="module")
 def slurm(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A fresh cluster; with accounting where the module has ``ACCOUNTING = True``."""
+    """Start a fresh cluster; with accounting if the module has ``ACCOUNTING = True``."""
     if reason := cluster.missing():
         pytest.skip(reason)
     with cluster.running(getattr(request.module, "ACCOUNTING", False)):

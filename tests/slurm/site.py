@@ -1,4 +1,4 @@
-"""A clone of the workflow that is set up for the test cluster, and keeps a journal of its jobs."""
+"""A clone of the workflow that is configured for the test cluster and keeps a journal of its jobs."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from tests.described import described
 from tests.waiting import PATIENCE
 from tests.workflow.chain import ROOT, Chain
 
-# A real cluster is polled gently; a test does not wait that long.
+# A real cluster is polled less often, but a test should not wait that long.
 PROFILE = {
     "runtime": "30",
     "local-cores": "2",
@@ -24,7 +24,7 @@ PROFILE = {
 
 
 class Site(Chain):
-    """A fresh clone of the workflow, set up for the test cluster, with what others prepared."""
+    """A fresh clone of the workflow, configured for the test cluster, with inputs prepared elsewhere."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class Site(Chain):
         (self.folder / "config.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
     def _settings(self, trouble: str, settings: dict[str, str]) -> None:
-        # Jobs keep a journal, as they would call a container.
+        # Jobs call this script instead of dpsweep, as they would call a container; it keeps a journal.
         command = self.folder / "journalled.sh"
         command.write_text(
             "#!/bin/bash\n"
             f'echo "start ${{SLURM_JOB_ID:-here}} ${{SLURM_STEP_GPUS:--}} $(date +%s) $*" >> {self.journal}\n'
             f"{trouble}"
-            # Jobs write at the same time: each line of theirs begins with Slurm's number.
+            # Jobs write at the same time, so each line begins with Slurm's number of its job.
             "exec dpsweep \"$@\" > >(trap '' TERM; "
             f'exec tee >(exec sed -u "s/^/${{SLURM_JOB_ID:-here}} /" >> {self.journal})) 2>&1\n'
         )
@@ -93,12 +93,12 @@ class Site(Chain):
         return self.journal.read_text() if self.journal.exists() else ""
 
     def snakemake_log(self) -> str:
-        """The logs of all calls of Snakemake."""
+        """Return the logs of all calls of Snakemake."""
         logs = sorted((self.folder / ".snakemake/log").iterdir())
         return "".join(log.read_text() for log in logs)
 
     def evidence(self) -> str:
-        """What the jobs, Snakemake and Slurm said, without progress and plans, for the error of a test."""
+        """Return output of jobs, Snakemake and Slurm, without progress and plans, for the error of a test."""
         events = [line for line in self.journal_text().splitlines() if " step " not in line]
         said = re.findall(
             r"^.*(?:[Ee]rror|status is|Trying|attempt).*$", self.snakemake_log(), re.MULTILINE
@@ -110,12 +110,12 @@ class Site(Chain):
         return "\n".join([*events[-60:], "", *said[-40:], "", *jobs.splitlines()[-60:]])
 
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
-        """Training that was started: (Slurm job, GPU, cell, time), in order."""
+        """Return the started trainings: (Slurm job, GPU, cell, time), in order."""
         pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"
         found = re.findall(pattern, self.journal_text(), re.MULTILINE)
         return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
 
     def cells(self) -> dict[str, int]:
-        """Finished cells: name -> time of their last output, ns."""
+        """Return finished cells: name -> time of their last output, ns."""
         done = (self.results / "cells").glob("*/*/steps*.parquet")
         return {f"{path.parts[-3]}/{path.parts[-2]}": path.stat().st_mtime_ns for path in done}

@@ -1,4 +1,4 @@
-"""A Slurm with accounting: a controller that is restarted, a job that is cancelled by hand, kinds of GPUs."""
+"""A Slurm with accounting: a restart of the controller, a job cancelled by hand, types of GPUs."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def few_cells() -> dict[str, Any]:
 
 
 def with_account(site: Site, **asked: Any) -> Site:
-    """The site with its account, and with what ``check_gpu`` asks for."""
+    """Set the account of a site, and the resources of ``check_gpu``."""
     file = site.folder / "profiles/slurm/config.yaml"
     profile = yaml.safe_load(file.read_text())
     profile["default-resources"]["slurm_account"] = "good"
@@ -43,7 +43,7 @@ def with_account(site: Site, **asked: Any) -> Site:
     return site
 
 
-def test_a_restart_of_the_controller_is_not_noticed(
+def test_a_run_survives_a_restart_of_the_controller(
     slurm: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     local = Chain(tmp_path_factory.mktemp("local"), few_cells())
@@ -55,7 +55,7 @@ def test_a_restart_of_the_controller_is_not_noticed(
         pid = wait_for(lambda: training_pid(cell), "training", run)
         os.kill(pid, signal.SIGSTOP)
         cluster.stop_controller()
-        time.sleep(20)  # several looks of the plugin
+        time.sleep(20)  # several status checks of the plugin
         cluster.start_controller()
         number = next(job for job, _, name, _ in site.starts(SHORT) if name == cell)
         subprocess.run(["scancel", number], check=True)
@@ -70,7 +70,7 @@ def test_a_restart_of_the_controller_is_not_noticed(
 @pytest.mark.parametrize(
     ("example", "kind"), [(1, "gpu:a100-sxm4-80gb:1"), (2, "gpu:"), (None, "gpu:1g.10gb:1")]
 )
-def test_the_examples_get_the_gpus_that_they_ask_for(
+def test_the_examples_get_the_gpus_that_they_request(
     slurm: None, example: int | None, kind: str, tmp_path: Path
 ) -> None:
     """``check_cluster``, with the requests for GPUs of the page's examples, and with a MIG slice."""

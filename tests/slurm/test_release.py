@@ -1,4 +1,4 @@
-"""``snakemake --profile slurm release``: kills and a preemption leave nothing, and one model is made."""
+"""``snakemake --profile slurm release`` makes one model; kills and a preemption leave no parts of it."""
 
 import copy
 import os
@@ -24,8 +24,8 @@ MADE = ("data/digits/metadata.json", "backbones/vit/metadata.json")
 
 @pytest.fixture(scope="module")
 def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A clone on a cluster, whose data and network are there."""
-    # 758 steps a trial: long enough to be hit.
+    """Return a clone on a cluster, with prepared data and network."""
+    # 758 steps a trial: long enough to be interrupted.
     study = copy.deepcopy(STUDY) | {
         "release": RELEASE | {"epochs": [10], "batch_size": [16], "mean_trials": 2.0}
     }
@@ -36,12 +36,12 @@ def site(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def begun(site: Site) -> list[str]:
-    """Slurm's numbers of the jobs that have started to train for release."""
+    """Return Slurm's numbers of the jobs that started to train for release."""
     return re.findall(r"^start (\d+) \S+ \d+ release\b", site.journal_text(), re.MULTILINE)
 
 
 def wait_for_training(site: Site, starts: int) -> str:
-    """Wait until a release has started so often, and trains; return Slurm's number."""
+    """Wait until the release with this number of starts trains; return Slurm's number of its job."""
 
     def trains() -> bool:
         said = site.journal_text().split("\nstart ")[-1]
@@ -64,7 +64,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
     run = site.start("release")
     try:
         number = wait_for_training(site, starts=1)
-        # A limit that long runs meet would tell how long they are.
+        # A limit that only long runs reach would reveal their length.
         hours, minutes, _ = map(int, cluster.job(number)["TimeLimit"].split(":"))
         assert 60 * hours + minutes == LIMIT_MINUTES
         kill_training(site)
@@ -76,7 +76,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
         third = wait_for_training(site, starts=3)
         assert third == second
         assert files(site.results) == before
-        # The job goes on, and the next call sends another one.
+        # The job continues, and the next call submits another one.
         run.kill()
         run.wait()
         site.run("--unlock")
@@ -93,7 +93,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     assert "(8, 1e-05)-differentially private" in done.stdout
 
-    # The same command checks the model, and makes no other one.
+    # The same command verifies the model, and does not make another one.
     started = begun(site)
     made = {file: (site.results / file).read_bytes() for file in FILES}
     assert "differentially private" in site.run("release")

@@ -1,11 +1,11 @@
-"""Forty cells on a real Slurm without accounting, and whatever ends jobs there.
+"""Forty cells on a real Slurm without accounting, and everything that can end jobs there.
 
-The first call meets a cell that fails, one that runs out of memory, one that passes its time limit twice, one
-that is cancelled by hand and a node that dies. The second one is ended by Ctrl-C, and the third makes what is
-missing. Everything is counted from what the jobs themselves wrote.
+In the first call, a cell fails, one runs out of memory, one reaches its time limit twice, one is cancelled by
+hand, and the node is lost. Ctrl-C ends the second call, and the third makes the missing outputs. All counts
+come from the jobs' own journal.
 
-Nothing depends on the speed of the machine: a cell that is to be disturbed is suspended (SIGSTOP) once it has
-something to lose, until it is hit.
+The tests do not depend on the speed of the machine: a cell to be disturbed is suspended (SIGSTOP) once it has
+a checkpoint, until it is ended.
 """
 
 import copy
@@ -36,7 +36,7 @@ LIMITED, CANCELLED, LOST, KILLED = (f"eps8_epochs30_B16_C{bound}" for bound in B
 BAD, GREEDY = "eps8_epochs2_B64_C1", "eps8_epochs2_B64_C2"
 MEGABYTES = 2500
 TARGETS = [f"results/problems/{name}.parquet" for name in (LONG, SHORT)]
-# One cell fails while there is a file, one takes too much memory when it is first tried.
+# One cell fails while a file exists, one uses too much memory at its first attempt.
 TROUBLE = f"""\
 case "$* " in
     *" {BAD} "*) [ ! -e bad ] || {{ echo 'error: broken on purpose'; exit 1; }} ;;
@@ -63,7 +63,7 @@ def forty_cells() -> dict[str, Any]:
 
 
 def training_pid(cell: str) -> int | None:
-    """The Python process that trains a cell."""
+    """Return the Python process that trains a cell."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode().split("\0")
@@ -75,7 +75,7 @@ def training_pid(cell: str) -> int | None:
 
 
 def was_told(pid: int) -> bool:
-    """Whether SIGUSR1 waits for a suspended process, or has woken and ended it."""
+    """Return whether SIGUSR1 is pending for a suspended process, or has already ended it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def was_told(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """The same study on this machine without Slurm, with what jobs read."""
+    """Return the same study on this machine without Slurm, with the inputs of jobs."""
     chain = Chain(tmp_path_factory.mktemp("local"), forty_cells())
     chain.run(*TARGETS, options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
     return chain
@@ -94,7 +94,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 @pytest.fixture(scope="module")
 def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """The study after a first call that was disturbed."""
+    """Return the study after the disturbed first call."""
     folder = tmp_path_factory.mktemp("slurm") / "clone"
     site = Site(folder, forty_cells(), local.results, TROUBLE)
     (folder / "bad").touch()
@@ -113,20 +113,20 @@ def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactor
 
 
 class LongCells:
-    """The cells that are disturbed: their jobs and processes."""
+    """The jobs and processes of the cells that are disturbed."""
 
     def __init__(self, site: Site, run: "subprocess.Popen[bytes]") -> None:
         self.site, self.run = site, run
         self.pid: dict[str, int] = {}
 
     def starts(self, cell: str) -> list[str]:
-        """Slurm's jobs that have started a cell."""
+        """Return Slurm's jobs that started a cell."""
         return [job for job, _, name, _ in self.site.starts(LONG) if name == cell]
 
     def suspend(self, *cells: str, start: int = 1) -> None:
-        """Stop the process of each cell once it has been started so often, and has a checkpoint to lose.
+        """Stop the process of each cell once it has this number of starts and a checkpoint.
 
-        Cells that run side by side are watched together: one may end while another is waited for.
+        Parallel cells are watched together, because one could end while another is awaited.
         """
         left = set(cells)
 
@@ -140,7 +140,7 @@ class LongCells:
                 pid = training_pid(cell) if len(jobs) == start and saved else None
                 if pid is not None:
                     os.kill(pid, signal.SIGSTOP)
-                    # On a busy machine a cell takes longer than it is given.
+                    # On a busy machine a cell takes longer than its limit.
                     cluster.update(jobs[-1], "TimeLimit=60")
                     self.pid[cell] = pid
                     left.discard(cell)
@@ -149,7 +149,7 @@ class LongCells:
         wait_for(suspended, f"checkpoints of {', '.join(cells)}", self.run, every=0.5)
 
     def wait_for_another(self, cell: str) -> None:
-        """Wait until a cell that was ended goes on."""
+        """Wait until another job continues an ended cell."""
 
         def goes_on() -> bool:
             cluster.let_start_first(LONG)
@@ -162,7 +162,7 @@ class LongCells:
             os.kill(self.pid[cell], signal.SIGCONT)
 
     def meet_limit(self, cell: str) -> None:
-        """Let a suspended cell's time be nearly up: it is told 120 s before, which is now."""
+        """Shorten a suspended cell's time limit, so that Slurm signals now: 120 s before the limit."""
         job = self.starts(cell)[-1]
         hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
         restarts = int(cluster.job(job)["Restarts"])
@@ -171,14 +171,14 @@ class LongCells:
         self.resume(cell)
         requeued = str(restarts + 1)
         wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
-        # Slurm signals once: not while the next start is still reading its libraries.
+        # Slurm signals only once, so not while the next start still imports its libraries.
         cluster.update(job, "TimeLimit=60")
 
 
 def continued(site: Site, jobs: list[str]) -> int:
-    """How often jobs of Slurm went on from a checkpoint, or found their trial done.
+    """Return how often jobs of Slurm continued from a checkpoint, or found their trial finished.
 
-    A node may be lost between the last step of a trial and the end of its job.
+    The latter happens if a node is lost between the last step of a trial and the end of its job.
     """
     pattern = r"^(\d+) .*(?:continuing from step|best learning rate .* 0 of 1 trials trained now)"
     said = re.findall(pattern, site.journal_text(), re.MULTILINE)
@@ -194,10 +194,10 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells.suspend(LIMITED, start=2)
     cells.meet_limit(LIMITED)
     cells.suspend(LIMITED, start=3)
-    # What a job says before it goes on from its checkpoint would be lost with the node.
+    # Wait, because output of a job before it continues from its checkpoint would be lost with the node.
     for cell in (CANCELLED, KILLED):
         cells.wait_for_another(cell)
-    # The node takes all jobs along that run there, whatever they are.
+    # All jobs on the node end with it.
     cluster.lose_node()
 
 
@@ -209,8 +209,8 @@ def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
 
 
-def test_slurm_starts_again_what_met_its_limit_or_lost_its_node(disturbed: Site) -> None:
-    """The same job of Slurm, requeued; what was cancelled or killed is another job."""
+def test_slurm_restarts_jobs_that_met_their_limit_or_lost_their_node(disturbed: Site) -> None:
+    """The same job of Slurm is requeued; after a cancellation or kill it is another job."""
     jobs = {
         cell: [job for job, _, name, _ in disturbed.starts(LONG) if name == cell]
         for cell in (LIMITED, CANCELLED, LOST, KILLED)
@@ -227,7 +227,7 @@ def test_slurm_starts_again_what_met_its_limit_or_lost_its_node(disturbed: Site)
     }
 
 
-def test_a_cell_that_ran_out_of_memory_is_tried_again(disturbed: Site) -> None:
+def test_a_cell_without_enough_memory_is_tried_again(disturbed: Site) -> None:
     jobs = [job for job, _, cell, _ in disturbed.starts(SHORT) if cell == GREEDY]
     assert len(set(jobs)) == 2
     assert f"{SHORT}/{GREEDY}" in disturbed.cells()
@@ -255,20 +255,20 @@ def status(site: Site, *options: str) -> str:
     ).stdout
 
 
-def test_status_tells_what_failed_from_files(disturbed: Site) -> None:
+def test_status_lists_failures_from_files(disturbed: Site) -> None:
     everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
     assert everything.split()[1:6] == ["39", "0", "1", "0", "0"]
     said = status(disturbed, "--failed")
     assert f"{SHORT}/{BAD}" in said
     assert "broken on purpose" in said
     assert "1 failed" in said
-    # What Slurm said of the others is in the logs that are read, too.
+    # Slurm's messages about the others are in its logs.
     assert "SLURM status is: 'CANCELLED'" in disturbed.snakemake_log()
     slurms = (disturbed.folder / ".snakemake/slurm_logs").rglob("*.log")
     assert any("exceeded memory limit" in log.read_text() for log in slurms)
 
 
-def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site) -> None:
+def test_ctrl_c_cancels_the_jobs_and_the_same_call_continues(disturbed: Site) -> None:
     before, trials, begun = disturbed.cells(), disturbed.stored_trials(), disturbed.journal_text()
     (disturbed.folder / "bad").unlink()
     run = disturbed.start("--", *TARGETS)
@@ -290,7 +290,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_same_call_goes_on(disturbed: Site) -> N
     assert "Nothing to be done" in disturbed.run("--", *TARGETS)
 
 
-def test_interrupted_cells_are_those_of_an_undisturbed_run(disturbed: Site, local: Chain) -> None:
+def test_interrupted_cells_equal_those_of_an_undisturbed_run(disturbed: Site, local: Chain) -> None:
     local.run(TARGETS[0])
     ours, alone = (
         pd.read_parquet(chain.results / f"problems/{LONG}.parquet") for chain in (disturbed, local)

@@ -1,4 +1,4 @@
-"""Runs the real workflow on a study that trains in seconds."""
+"""Calls of the real workflow on a study that trains in seconds."""
 
 import os
 import subprocess
@@ -44,12 +44,12 @@ tables:
 def vit_study(
     title: str, datasets: dict[str, Any], backbone: dict[str, Any], **sweep: Any
 ) -> dict[str, Any]:
-    """A study of FiLM on a tiny ViT and the first of some datasets, with a figure for every stage.
+    """Return a study of FiLM with a tiny ViT on the first dataset, with a figure for every stage.
 
     Args:
         title: of the study.
         datasets: their sections.
-        backbone: what is particular to its section; ``arguments`` come beside those of a tiny network.
+        backbone: other keys of its section; ``arguments`` are added to those of a tiny network.
         sweep: ``batch_size`` and ``clipping_bound``, with 1.0 among its values.
     """
     content: dict[str, Any] = {"title": title, "datasets": datasets} | yaml.safe_load(VIT)
@@ -88,9 +88,9 @@ class Workflow:
     """Calls of Snakemake on a study file.
 
     Attributes:
-        folder: where Snakemake works.
+        folder: Snakemake's working folder.
         file: the study, relative to ``folder``.
-        results: the folder that the study names.
+        results: the results folder of the study.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Workflow:
         results: str | Path = "results",
         variables: dict[str, str] | None = None,
     ) -> None:
-        """Name the study; ``variables`` come into the environment of calls."""
+        """Set the study; ``variables`` are added to the environment of calls."""
         self.folder, self.file = folder, file
         self.results = folder / results
         self._output = folder / "said.txt"
@@ -109,7 +109,7 @@ class Workflow:
     def command(
         self, *targets: str, options: tuple[str, ...] = (), config: tuple[str, ...] = ()
     ) -> list[str]:
-        """The call of Snakemake."""
+        """Return the call of Snakemake."""
         return [
             *snakemake(self.folder, "--keep-going", "--rerun-incomplete", *TRIGGERS, *options),
             *("--config", f"study={self.file}", *config),
@@ -118,7 +118,7 @@ class Workflow:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Rules find `dpsweep` beside this Python."""
+        """The environment of a call, in which rules find `dpsweep` beside this Python."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | self._variables
 
@@ -129,7 +129,7 @@ class Workflow:
         config: tuple[str, ...] = (),
         expect: int = 0,
     ) -> str:
-        """Run Snakemake to its end and return what it printed."""
+        """Run Snakemake to its end, and return its output."""
         status = self.fork(*targets, options=options, config=config).wait()
         assert status == expect, self.said + self.logs()
         return self.said
@@ -141,10 +141,7 @@ class Workflow:
         config: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
     ) -> warm.Run:
-        """Fork Snakemake from a process that has imported everything.
-
-        Imports take longer than such a study.
-        """
+        """Fork Snakemake from a process that has imported everything, because imports take longer."""
         command = self.command(*targets or ("all",), options=options, config=config)
         _, _, _, *arguments = command  # python -m snakemake
         return warm.start(arguments, self.folder, environment or self.environment, self._output)
@@ -155,17 +152,17 @@ class Workflow:
         options: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Start Snakemake as a shell does, in a process group of its own."""
+        """Start Snakemake as a shell does, in its own process group."""
         command = self.command(*targets or ("all",), options=options)
         return as_in_a_terminal(command, self.folder, environment or self.environment, self._output)
 
     @property
     def said(self) -> str:
-        """What the last call has printed so far."""
+        """The output of the last call so far."""
         return self._output.read_text()
 
     def logs(self) -> str:
-        """All logs of all jobs."""
+        """Return the logs of all jobs."""
         found = sorted((self.results / "logs").rglob("*.log"))
         return "\n".join(f"--- {log}\n{log.read_text()}" for log in found if log.stat().st_size)
 
@@ -173,7 +170,7 @@ class Workflow:
 def as_in_a_terminal(
     command: list[str], folder: Path, environment: dict[str, str], said: Path
 ) -> "subprocess.Popen[bytes]":
-    """Start a command on which signals work as in a terminal, whatever tests were started from (nohup)."""
+    """Start a command with the default signal handlers of a terminal, even if nohup started the tests."""
     with said.open("wb") as stream:
         return subprocess.Popen(
             ["env", "--default-signal=INT,HUP", *command],
@@ -186,7 +183,7 @@ def as_in_a_terminal(
 
 
 class Chain(Workflow):
-    """A study in a folder of its own, which may be edited: ``study``, then `write`."""
+    """A study in its own folder. To edit it, change ``study`` and call `write`."""
 
     def __init__(self, folder: Path, study: dict[str, Any]) -> None:
         super().__init__(folder)
@@ -202,25 +199,25 @@ class Chain(Workflow):
 
     @property
     def parsed(self) -> Study:
-        """The study as it is now."""
+        """The current study."""
         return load_study(self.folder / self.file)
 
     def cell_file(self, cell: str, problem: str = "digits_vit_film") -> str:
-        """The trials of a cell of the study as it is now, as Snakemake names them."""
+        """Return the file of a cell's trials for the current study, relative to the folder."""
         return str(PATHS.cell_trials(self.parsed, Cell.parse(problem, cell)))
 
     def norms_file(self, bound: float, problem: str = "digits_vit_film") -> str:
-        """The gradient norms at a clipping bound."""
+        """Return the file of gradient norms at a clipping bound."""
         return str(PATHS.gradient_norms(self.parsed, problem, 8.0, 2, bound))
 
     def theory_file(self, cell: str, problem: str = "digits_vit_film") -> str:
-        """The overlaps of a cell."""
+        """Return the file of overlaps of a cell's gradients."""
         return str(PATHS.theory(self.parsed, Cell.parse(problem, cell)))
 
     def stored_trials(self) -> dict[str, int]:
-        """Finished trials of the store: key -> time of writing, ns.
+        """Return the finished trials in the store: key -> time of writing, ns.
 
-        A write that was killed leaves a hidden file, which is not a trial.
+        A killed write leaves a hidden file, which does not count.
         """
         return {
             path.name.split(".")[0]: path.stat().st_mtime_ns
@@ -229,7 +226,7 @@ class Chain(Workflow):
         }
 
     def drawn_numbers(self) -> dict[str, bytes]:
-        """Content of every CSV behind a figure or table."""
+        """Return the content of every CSV behind a figure or table."""
         return {
             str(path.relative_to(self.results)): path.read_bytes()
             for path in sorted(self.results.glob("*/*.csv"))

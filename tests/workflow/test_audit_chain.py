@@ -1,4 +1,4 @@
-"""`snakemake audit`: the evidence is written, and a refuted claim fails."""
+"""`snakemake audit` writes its evidence, and fails for a refuted claim."""
 
 import copy
 import csv
@@ -28,11 +28,11 @@ def test_a_refuted_claim_fails_after_its_evidence_is_written(
     assert loose["consistent"] and loose["lower_bound"] > 1
     assert loose["calibration"]["train_size"] == loose["calibration"]["batch_size"] == 1547
 
-    # What was found at epsilon 8 would refute a claim of epsilon 1.
+    # The lower bound found at epsilon 8 would refute a claim of epsilon 1.
     tight = folder / "eps1_epochs2_Bfull_C1.json"
     measured = {key: loose[key] for key in ("correct", "lower_bound")}
     tight.write_text(json.dumps(json.loads(tight.read_text()) | measured | {"consistent": False}))
-    # The commands of the rules: the workflow itself would see the edit, and audit again.
+    # The commands of the rules, because the workflow would notice the edit and audit again.
     monkeypatch.chdir(tmp_path)
     app(["audit-evidence", "--study", "study.yaml"], standalone_mode=False)
     with pytest.raises(AuditFailedError, match="refutes 1 of 2 claims"):

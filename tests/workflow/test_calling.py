@@ -1,4 +1,4 @@
-"""How people call the workflow: without an activated environment, and from elsewhere."""
+"""Calls of the workflow from another folder, without an activated environment, and with SIGTERM."""
 
 import os
 import re
@@ -23,7 +23,7 @@ figures: none
 
 
 @pytest.mark.slow
-def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
+def test_the_workflow_runs_without_an_activated_environment(tmp_path: Path) -> None:
     study = tmp_path / "mine.yaml"
     study.write_text(STUDY)
     noise = str(Paths(Path("results")).noise(load_study(study), "digits", 8.0, 4, 64))
@@ -37,7 +37,7 @@ def test_a_study_is_found_and_so_are_the_commands(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
-    """Snakemake's own handler takes a lock that its thread may hold: then the run never ends."""
+    """Snakemake's own handler waits for a lock that its thread may hold; then the run never ends."""
     (tmp_path / "mine.yaml").write_text(STUDY)
     run = subprocess.Popen(
         snakemake(tmp_path, "--config", "study=mine.yaml", "--", "all"),
@@ -48,6 +48,6 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     said = tmp_path / "said.txt"
     wait_for(lambda: "Select jobs to execute" in said.read_text(), "jobs", run)
     run.send_signal(signal.SIGTERM)
-    # Where it meets a function of a rule, Snakemake calls it an error of the rule, and ends the run as well.
+    # Inside a function of a rule, Snakemake reports the signal as an error of the rule, and ends as well.
     assert run.wait(timeout=PATIENCE) in (1, -signal.SIGINT)
     assert re.search("Terminating processes on user request|KeyboardInterrupt", said.read_text())

@@ -1,4 +1,4 @@
-"""The whole chain on the smallest study, through Snakemake, as a user runs it."""
+"""The whole workflow on the smallest study, run by Snakemake."""
 
 import os
 import shutil
@@ -35,8 +35,8 @@ def test_repeat_best_trains_the_grid_once_and_repeats_the_best(finished: Chain) 
     assert (rows["certified_epsilon"] >= 0.998 * 8).all()
 
 
-def test_an_edit_trains_only_what_is_new(chain: Chain) -> None:
-    """A learning rate more in every cell, one of which diverges, and a clipping bound more."""
+def test_an_edit_trains_only_new_trials(chain: Chain) -> None:
+    """Another learning rate in every cell, which diverges, and another clipping bound."""
     before = chain.stored_trials()
     chain.study["sweeps"][SWEEP] |= {
         **{"learning_rate": [0.01, 0.03, 1e30], "clipping_bound": [0.1, 1.0, 10.0]},
@@ -46,8 +46,8 @@ def test_an_edit_trains_only_what_is_new(chain: Chain) -> None:
     chain.write()
     chain.run()
     after = chain.stored_trials()
-    assert before.items() <= after.items()  # nothing old was trained again
-    # The new rate in two cells, and a cell with three rates and a repeat of its best.
+    assert before.items() <= after.items()  # no old trial was trained again
+    # The new rate in two cells, and a new cell with three rates and a repeat of its best.
     assert len(after) - len(before) == 2 + 4
     rows = trials(chain).set_index("learning_rate")
     assert rows.loc[1e30, "diverged"] and not rows.loc[1e30, "best"]
@@ -58,8 +58,8 @@ def test_an_edit_trains_only_what_is_new(chain: Chain) -> None:
     assert "0.1 1 10" in (chain.results / "tables" / "grid.csv").read_text()
 
 
-def test_a_file_that_is_missing_of_every_output_is_made_again(chain: Chain) -> None:
-    """Nothing is trained for it: cells are made from the store."""
+def test_missing_files_of_all_outputs_are_made_again(chain: Chain) -> None:
+    """No trial is trained again, because cells are made from the store."""
     before, numbers, rows = chain.stored_trials(), chain.drawn_numbers(), trials(chain)
     outputs = Outputs(chain.parsed, PATHS).every()
     missing = [chain.folder / each.files[n % len(each.files)] for n, each in enumerate(outputs)]
@@ -75,7 +75,7 @@ def test_a_file_that_is_missing_of_every_output_is_made_again(chain: Chain) -> N
     assert "Nothing to be done" in chain.run()
 
 
-def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
+def test_norms_of_a_trial_without_stored_parameters(chain: Chain) -> None:
     norms = chain.folder / chain.norms_file(1.0)
     content, before = norms.read_bytes(), chain.stored_trials()
     norms.unlink()
@@ -89,7 +89,7 @@ def test_norms_of_a_trial_that_kept_no_parameters(chain: Chain) -> None:
     assert chain.stored_trials() == before
 
 
-def test_a_cell_of_twelve_trials_leaves_twenty_files(finished: Chain) -> None:
+def test_a_cell_has_at_most_eight_files_beside_its_trials(finished: Chain) -> None:
     results = finished.results
     cells = len(list((results / "cells").glob("*/*")))
     files = [
@@ -108,7 +108,7 @@ def test_a_cell_of_twelve_trials_leaves_twenty_files(finished: Chain) -> None:
     assert len(files) + len(records) <= trials + (20 - 12) * cells
 
 
-def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
+def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:
     key = trials(chain)["trial_key"][0]
     store = chain.results / "trials" / key[:2]
     (store / f"{key}.safetensors").unlink()
@@ -128,13 +128,15 @@ def test_failed_cells_leave_the_others_and_say_why(chain: Chain) -> None:
     assert len(trials(chain)) == 3
 
 
-def test_a_killed_run_shows_what_is_there_and_continues(finished: Chain, tmp_path: Path) -> None:
+def test_a_killed_run_reports_partial_results_and_continues(
+    finished: Chain, tmp_path: Path
+) -> None:
     chain = Chain(tmp_path, STUDY)
     cells = chain.results / "cells" / SWEEP
     run = chain.fork()
     try:
         wait_for(lambda: list(cells.glob("*/trials-*.parquet")), "cell", run)
-        os.killpg(run.pid, signal.SIGSTOP)  # it holds its lock, and trains nothing more
+        os.killpg(run.pid, signal.SIGSTOP)  # it keeps its lock, and trains no more
         survived = chain.stored_trials()
         command = [sys.executable, "-m", "dpsweep.cli", "report", "--partial"]
         drawn = called(command, chain.folder, chain.environment)
@@ -153,6 +155,6 @@ def test_a_killed_run_shows_what_is_there_and_continues(finished: Chain, tmp_pat
     assert chain.stored_trials() == survived
     chain.run()
     after = chain.stored_trials()
-    assert after | survived == after  # nothing was trained twice
+    assert after | survived == after  # no trial was trained twice
     assert set(after) == set(finished.stored_trials())
     assert chain.drawn_numbers() == finished.drawn_numbers()

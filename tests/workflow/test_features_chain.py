@@ -1,4 +1,4 @@
-"""A head on features: every stage by the workflow, and what makes it run again."""
+"""A head on features: all stages of the workflow, and the changes that make them run again."""
 
 import copy
 import json
@@ -13,7 +13,7 @@ HEAD = {"epsilon": 8.0, "clipping_bound": 1.0, "learning_rate": 0.01, "sweep": "
 
 
 @pytest.mark.slow
-def test_features_are_a_stage_like_any_other(tmp_path: Path) -> None:
+def test_features_are_computed_by_the_workflow(tmp_path: Path) -> None:
     content = copy.deepcopy(tiny.STUDY) | {"methods": {"head": {"kind": "head"}}}
     content["backbones"]["vit"]["features"] = {"pooling": "mean", "transformation": "unit-norm"}
     content["sweeps"] = {"pets": content["sweeps"][tiny.SWEEP] | {"method": "head"}}
@@ -35,14 +35,14 @@ def test_features_are_a_stage_like_any_other(tmp_path: Path) -> None:
     audited = json.loads((chain.results / "audit" / "eps8_epochs2_Bfull_C1.json").read_text())
     assert audited["consistent"]
 
-    # A cache that was deleted is computed again, and the trials stay.
+    # Deleted features are computed again, and the trials stay.
     stored, table = chain.stored_trials(), "results/problems/pets_vit_head.parquet"
     (folder / "train_inputs.npy").unlink()
     chain.run("results/features/pets/vit/train_inputs.npy", table)
     np.testing.assert_array_equal(np.load(folder / "train_inputs.npy"), features)
     assert chain.stored_trials() == stored
 
-    # Another layer gives other features, and other trials.
+    # Another pooling gives other features, and other trials.
     chain.study["backbones"]["vit"]["features"]["pooling"] = "token"
     chain.write()
     chain.run(table)

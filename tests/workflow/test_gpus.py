@@ -1,4 +1,4 @@
-"""A workstation with GPUs: training jobs take turns on them. The GPUs are simulated."""
+"""Training jobs take turns on the GPUs of a workstation. The GPUs are simulated."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def chain(
     (programs / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<END\n{LISTED}END\n")
     (programs / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
-    # Where the locks are, and a socket, whose path may have 107 bytes.
+    # The folder of the locks, and of a socket, whose path must not exceed 107 bytes.
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("locks")))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return TinyChain(tmp_path / "study")
@@ -40,7 +40,7 @@ def test_training_jobs_take_turns_on_the_gpus(chain: TinyChain) -> None:
     logs = chain.results / "logs"
     taken = [next((logs / "cells" / SWEEP).glob(f"{cell}-*.log")).read_text() for cell in cells]
     assert all(re.search(r"on GPU [01] \(H100\)", log) for log in taken)
-    # This torch has no GPU, which the log of a job says.
+    # A job's log notes that this torch has no GPU.
     assert all("cannot use GPU" in log for log in taken)
     others = [log for log in logs.rglob("*.log") if "cells" not in log.parts]
     assert others

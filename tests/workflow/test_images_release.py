@@ -1,4 +1,4 @@
-"""A folder of private images becomes a released, verified model by three commands, without a download."""
+"""Three commands turn a folder of private images into a released, verified model, without a download."""
 
 import contextlib
 from pathlib import Path

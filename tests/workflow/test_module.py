@@ -1,4 +1,4 @@
-"""Another Snakemake workflow uses this one as a module, as docs/your-own-data.md shows."""
+"""Another Snakemake workflow uses this one as a module, as in docs/your-own-data.md."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
     called(command, tmp_path, chain.environment)
     assert (tmp_path / "summary.txt").read_text() == "ours\npets_vit_film\n"
 
-    # Snakemake decides about their rules as always, and dpsweep about its own.
+    # Changed inputs of the other workflow's rules trigger only these rules.
     (tmp_path / "heading.txt").write_text("newer")
     table = chain.results / "problems" / "pets_vit_film.parquet"
     made = table.stat().st_mtime_ns

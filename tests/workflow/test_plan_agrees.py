@@ -1,4 +1,4 @@
-"""What a plan counts is what Snakemake would run, whatever was edited."""
+"""A plan counts the jobs that Snakemake would run after an edit."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ EDITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("sweep", "sections"), EDITS, ids=str)
-def test_a_plan_counts_what_would_run(
+def test_a_plan_counts_the_jobs_that_would_run(
     tmp_path: Path, sweep: dict[str, Any], sections: dict[str, Any]
 ) -> None:
     chain = TinyChain(tmp_path, STUDY)

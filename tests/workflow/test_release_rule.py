@@ -1,4 +1,4 @@
-"""`snakemake release`: one model, which the workflow never makes again; nothing is left of a kill."""
+"""`snakemake release`: the workflow makes one model, never again, and a kill leaves no part of it."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     assert not (chain.results / "trials").exists()
     assert not (chain.results / "cells").exists()
 
-    # An edited section neither takes it away nor passes for what it was made for.
+    # An edited section neither removes the model nor fits its certificate.
     chain.study["release"] = RELEASE | {"epsilon": 1.0}
     chain.write()
     said = chain.run("release", expect=1)
@@ -50,7 +50,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     chain.study["release"] = RELEASE
     chain.write()
 
-    # Where it is, its data need not be; a forced call trains no other one either.
+    # An existing model does not need its data; a forced call does not train another model.
     shutil.rmtree(chain.results / "data")
     assert "differentially private" in chain.run("release", options=("--force",))
     assert {file: file.read_bytes() for file in folder.iterdir()} == made
@@ -59,7 +59,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     (folder / "README.md").write_text("Trust me.")
     assert "README.md: is not the card of this certificate" in chain.run("release", expect=1)
 
-    # Where it was moved away, another one is made.
+    # After the model is moved away, another one is made.
     folder.rename(tmp_path / "elsewhere")
     assert "differentially private" in chain.run("release")
     assert (folder / TRAINED).read_bytes() != made[folder / TRAINED]
@@ -68,7 +68,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
-    """kill -9 while it writes; then the same command."""
+    """SIGKILL while it writes; then the same command."""
     chain = Chain(tmp_path, copy.deepcopy(STUDY) | {"release": RELEASE})
     chain.run("results/data/digits/metadata.json", "results/backbones/vit/metadata.json")
     before = files(chain.results)
@@ -85,7 +85,7 @@ def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
 
 
 def files(folder: Path) -> set[str]:
-    """All files, but logs, a lock that a kill has left, and what is noted about other outputs."""
+    """Return all files except logs and the lock that a kill leaves."""
     found = (str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     others = ("logs/", ".release.lock")
     return {file for file in found if not file.startswith(others)}
@@ -96,7 +96,7 @@ def unfinished(chain: Chain, name: str) -> bool:
 
 
 def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:
-    """Start a release; kill every process of it outright when a condition holds."""
+    """Start a release; kill all its processes when a condition holds."""
     run = chain.fork("release")
     try:
         wait_for(condition, "moment for the kill", run, every=0.002)

@@ -1,4 +1,4 @@
-"""What jobs ask of a cluster follows from the cost model and the attempt."""
+"""Resources of jobs on a cluster, by the cost model and the attempt, and the shell of jobs."""
 
 import math
 import re
@@ -35,7 +35,7 @@ def test_time_and_memory_grow_with_the_work_and_the_attempt(paper: Study, stage:
     assert memory[1] == 2 * memory[0]
 
 
-def test_a_job_may_be_known_by_its_rule_or_by_a_dataset_and_a_backbone(paper: Study) -> None:
+def test_a_job_is_identified_by_its_rule_or_by_dataset_and_backbone(paper: Study) -> None:
     jobs = JobResources(paper)
     problem, other = CELL["problem"], "cassava_vit-tiny_film"
     own = jobs.on_gpu("train")["mem_mb"](CELL, 1)
@@ -48,12 +48,12 @@ def test_a_job_may_be_known_by_its_rule_or_by_a_dataset_and_a_backbone(paper: St
     assert seconds / 60 < found < 2 * seconds / 60 + 15
 
 
-def test_a_release_asks_for_the_memory_of_its_longest_trial_and_for_all_time(paper: Study) -> None:
-    """A limit that only many trials meet would tell their number."""
+def test_a_release_requests_memory_of_its_longest_trial_and_the_longest_time(paper: Study) -> None:
+    """A shorter limit, which only many trials reach, would reveal their number."""
     rule = (ROOT / "workflow/rules/release.smk").read_text()
     assert "epochs=max(STUDY.release.epochs)" in rule
     jobs = JobResources(paper)
-    # Whose parameters after every epoch take memory.
+    # The parameters after every epoch take memory.
     short, long = (jobs.on_gpu("release", problem=CELL["problem"], epochs=each) for each in (2, 32))
     assert short["mem_mb"]({}, 1) < long["mem_mb"]({}, 1)
     assert long["mem_mb"]({}, 2) == 2 * long["mem_mb"]({}, 1)
@@ -64,7 +64,7 @@ def test_a_release_asks_for_the_memory_of_its_longest_trial_and_for_all_time(pap
 def test_a_job_of_slurm_is_requeued_if_its_state_is_saved(
     status: int, asked: bool, tmp_path: Path
 ) -> None:
-    """Only with exit status 75, and with the job's own status where Slurm refuses."""
+    """Only with exit status 75; the job's own exit status stays if Slurm refuses."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexit 1\n')
     (tmp_path / "scontrol").chmod(0o755)
     script = ROOT / "workflow/scripts/requeue.sh"
@@ -79,7 +79,7 @@ def test_a_job_of_slurm_is_requeued_if_its_state_is_saved(
     assert (said.read_text() if said.exists() else "") == ("requeue 17\n" if asked else "")
 
 
-def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: Path) -> None:
+def test_the_shell_of_a_slurm_job_waits_until_its_command_has_saved_state(tmp_path: Path) -> None:
     script = ROOT / "workflow/scripts/requeue.sh"
     saving = tmp_path / "saving.sh"
     saving.write_text(
@@ -96,22 +96,22 @@ def test_a_shell_of_slurm_waits_for_the_command_that_saves_its_state(tmp_path: P
 @pytest.mark.parametrize(
     ("script", "environment", "said"),
     [
-        # Of what is preloaded here, a job elsewhere is no child.
+        # A job does not use the preloaded process of the machine that submitted it.
         (
             "echo ${DPSWEEP_PRELOADED:-none}",
             {"SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "x"},
             "none",
         ),
-        # A container: the command is asked for by its name, as rules do.
+        # In a container, rules still call the command by its name.
         ("dpsweep train 'a b'", {"DPSWEEP_COMMAND": "printf <%s> in"}, "<in><train><a b>"),
-        # A prefix of shells takes the place of Snakemake's own, which ends at the first failure.
+        # The script replaces Snakemake's own prefix, so it must end at the first failure too.
         *(
             (f"{failing}; echo on", {}, "")
             for failing in ("false", "false | true", "echo $not_there")
         ),
     ],
 )
-def test_what_shells_of_jobs_begin_with(
+def test_shells_of_jobs_begin_with_requeue_sh(
     script: str, environment: dict[str, str], said: str
 ) -> None:
     done = called(
@@ -123,7 +123,7 @@ def test_what_shells_of_jobs_begin_with(
 
 
 def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:
-    """The profile sends every job to the GPU partition that does not run where Snakemake runs."""
+    """The profile sends every job that is not local to the GPU partition."""
     for file in (ROOT / "workflow/rules").glob("*.smk"):
         for rule in re.split(r"(?m)^ *rule ", file.read_text())[1:]:
             here = "localrule: True" in rule

@@ -1,4 +1,4 @@
-"""The commands that error messages end with do what they say, pasted into a shell as they are."""
+"""The commands at the end of error messages work if they are pasted into a shell."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ SWEEP = "digits_vit_film"
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
-    """A folder like a clone of this repository, with a study of one cell that is trained."""
+    """Yield a folder like a clone of this repository, with a study of one trained cell."""
     (sweep,) = STUDY["sweeps"].values()
     one_cell = sweep | {"batch_size": [128], "clipping_bound": [1.0], "seeds": 1}
     study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods")}
@@ -31,7 +31,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     for name in ("workflow", "profiles"):
         shutil.copytree(ROOT / name, chain.folder / name)
     chain.run(chain.cell_file(CELL))
-    # One server for the commands of all calls: imports take longer than they do.
+    # One server for the commands of all calls, because imports take longer than the commands.
     with mock.patch.dict(os.environ):
         preload.start()
         yield chain
@@ -57,7 +57,7 @@ AGGREGATE = f"dpsweep aggregate --study study.yaml {SWEEP}"
         (AGGREGATE, f"cells/{SWEEP}/{CELL}/trials-*.parquet", Path.unlink),
     ],
 )
-def test_the_suggested_command_mends(
+def test_the_suggested_command_fixes_the_error(
     clone: Chain, command: str, output: str, damage: Callable[[Path], None]
 ) -> None:
     (file,) = clone.results.glob(output)

@@ -1,4 +1,4 @@
-"""A small study of texts: every stage by its command."""
+"""All stages of a small study of texts, run by their commands."""
 
 import csv
 import json
@@ -136,7 +136,7 @@ def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = pd.read_parquet(next(cell.glob("trials-*.parquet")))
     assert len(trials) == 2
     assert not trials["diverged"].any()
-    # Half of the words of each topic are public, so that even private training can tell them apart.
+    # Half of the words of each topic are in the public texts, so even private training separates the topics.
     assert trials["macro_accuracy"].max() > 0.55
     assert trials["loss"].min() < np.log(2)
     norms = pd.read_parquet(next((results / "gradnorms").glob("*/eps8_epochs2_C1-*.parquet")))

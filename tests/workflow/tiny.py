@@ -1,4 +1,4 @@
-"""A study that runs in seconds, on images of its own, and what it means that two runs are equal."""
+"""A study that runs in seconds on generated images, and a comparison of two runs."""
 
 import copy
 import re
@@ -44,13 +44,13 @@ STUDY = vit_study(
     clipping_bound=[1.0],
 ) | {
     "privacy": {"delta": 1e-3},
-    # Every trial leaves checkpoints, however short it is.
+    # Even the shortest trial writes checkpoints.
     "training": {"physical_batch": 128, "checkpoint_minutes": 0.001},
 }
 
 
 def make_images(folder: Path) -> None:
-    """Draw the images of both datasets: noise around a colour for each class."""
+    """Write the images of both datasets: noise around a colour for each class."""
     draw = np.random.default_rng(0)
     for name, splits in SPLITS.items():
         for split, count in splits.items():
@@ -64,7 +64,7 @@ def make_images(folder: Path) -> None:
 
 
 class TinyChain(Chain):
-    """The tiny study in a folder of its own."""
+    """The tiny study in its own folder."""
 
     def __init__(self, folder: Path, study: dict[str, Any] = STUDY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,19 +74,19 @@ class TinyChain(Chain):
 
 
 def content(file: Path) -> Any:
-    """What a file says, without what is measured in seconds and without a profile of Snakemake.
+    """Return a file's content without times and without a profile of Snakemake.
 
-    Everything else of a run is the same every time, to the last bit.
+    Everything else is the same in every run, to the last bit.
     """
     if file.name.startswith("trials-") or file.parent.name in ("sweeps", "problems"):
         frame = pd.read_parquet(file)
         return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
     if file.name == "explore.html":
-        # Names the command for where it was made.
+        # The page contains the command that makes it, which depends on the profile.
         return file.read_text().replace("snakemake --profile=slurm ", "snakemake ")
     if file.name == "report.html":
         page = re.sub(r"<time .*?</time>", "", file.read_text())
-        # Figures that a former study drew stay, and the report says so in a note.
+        # Figures of a former study stay, and the report has a note about them.
         page = re.sub(
             r"<li>(?:(?!</li>).)*Figures of a former study.*?</li>\s*", "", page, flags=re.S
         )
@@ -96,7 +96,7 @@ def content(file: Path) -> Any:
 
 
 def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
-    """The outputs of a study that are missing in a results folder, or are not what they should be."""
+    """Yield the outputs of a study that are missing in a results folder or differ from the expected ones."""
     for output in Outputs(study, Paths(Path())).every():
         for file in output.files:
             if not (found / file).exists():
