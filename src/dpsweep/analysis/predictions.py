@@ -144,10 +144,9 @@ def _accuracies(
     chosen = choose(trials, by=["problem", "epsilon", "batch_size", "clipping_bound"])
     chosen = chosen[chosen["selection_accuracy"].notna()]
     return {
-        (str(problem), float(epsilon), int(batch_size)): rows
-        for (problem, epsilon, batch_size), rows in chosen.groupby(
-            ["problem", "epsilon", "batch_size"]
-        )
+        (str(first["problem"]), float(first["epsilon"]), int(first["batch_size"])): rows
+        for _, rows in chosen.groupby(["problem", "epsilon", "batch_size"])
+        for first in [rows.iloc[0]]
     }
 
 
