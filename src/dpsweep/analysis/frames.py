@@ -1,4 +1,4 @@
-"""Result files as tidy frames: trials, optimizer steps, gradient norms; checks of frames from elsewhere.
+"""Result files as tidy frames: trials, optimizer steps, gradient norms; and checks of frames from users.
 
 Every loader takes an optional list ``missing``. Without it, an absent file is an error whose message
 names the command that makes the file. With it, absent files are added to the list, and the frame contains
@@ -96,9 +96,10 @@ def load_steps(
         MissingResultsError: a cell has not been trained, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    measured = {paths.cell_steps(study, cell): [cell] for cell in cells}
-    tables = {(cell.problem, cell.name): file for file, (cell,) in measured.items()}
-    tables = of_todays_trials(study, paths, tables, measured, missing)
+    measured = {
+        (cell.problem, cell.name): (paths.cell_steps(study, cell), [cell]) for cell in cells
+    }
+    tables = of_todays_trials(study, paths, measured, missing)
     return read_all(tables, STEP_COLUMNS, ["problem", "cell"], missing, "trained cell")
 
 
@@ -130,15 +131,15 @@ def load_gradient_norms(
         for selection in selections
         for cell in study.cells(selection)
     )
-    tables: dict[tuple[Any, ...], Path] = {}
-    measured: dict[Path, list[Cell]] = {}
+    measured: dict[tuple[Any, ...], tuple[Path, list[Cell]]] = {}
     for problem, epsilon, epochs, bound in keys:
         # A rule without a bound gets NaN. Two such rules have different keys, because NaN != NaN.
         number = float("nan") if isinstance(bound, str) else bound
-        file = paths.gradient_norms(study, problem, epsilon, epochs, bound)
-        tables[problem, epsilon, epochs, number] = file
-        measured[file] = study.competing_cells(problem, epsilon, epochs, bound)
-    tables = of_todays_trials(study, paths, tables, measured, missing)
+        measured[problem, epsilon, epochs, number] = (
+            paths.gradient_norms(study, problem, epsilon, epochs, bound),
+            study.competing_cells(problem, epsilon, epochs, bound),
+        )
+    tables = of_todays_trials(study, paths, measured, missing)
     names = ["problem", "epsilon", "epochs", "clipping_bound"]
     return read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
 
@@ -146,8 +147,7 @@ def load_gradient_norms(
 def of_todays_trials(
     study: Study,
     paths: Paths,
-    files: Mapping[tuple[Any, ...], Path],
-    measured: Mapping[Path, Sequence[Cell]],
+    measured: Mapping[tuple[Any, ...], tuple[Path, Sequence[Cell]]],
     missing: list[Path] | None,
 ) -> dict[tuple[Any, ...], Path]:
     """Return the files that measure current trials; files without a trained cell are not checked.
@@ -155,14 +155,13 @@ def of_todays_trials(
     Args:
         study: the study.
         paths: its files.
-        files: with a column ``trial_key``, by key.
-        measured: the cells that each file measures.
+        measured: files with a column ``trial_key``, and the cells that each measures, by key.
         missing: files of other trials are added to it; see the module.
 
     Raises:
         FormerResultsError: a file measures another trial, and ``missing`` is None.
     """
-    present = {file: cells for file, cells in measured.items() if file.exists()}
+    present = {file: cells for file, cells in measured.values() if file.exists()}
     cells = dict.fromkeys(cell for some in present.values() for cell in some)
     trained = [cell for cell in cells if paths.cell_trials(study, cell).exists()]
     trials = load_trials(study, paths, trained, [])
@@ -184,7 +183,7 @@ def of_todays_trials(
         )
     if missing is not None:
         missing += former
-    return {key: file for key, file in files.items() if file not in former}
+    return {key: file for key, (file, _) in measured.items() if file not in former}
 
 
 def stack(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:

@@ -81,9 +81,8 @@ def load_overlaps(
         MissingResultsError: overlaps have not been measured, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column.
     """
-    measured = {paths.theory(study, cell): [cell] for cell in cells}
-    files = {(cell.problem, cell.name): file for file, (cell,) in measured.items()}
-    files = of_todays_trials(study, paths, files, measured, missing)
+    measured = {(cell.problem, cell.name): (paths.theory(study, cell), [cell]) for cell in cells}
+    files = of_todays_trials(study, paths, measured, missing)
     columns = [*_BATCH, *_SUMS, *_CONSTANT]
     frame = read_all(files, columns, ["problem", "cell"], missing, "overlap of gradients")
     groups = frame.groupby(["problem", "cell", *_BATCH], sort=False)
