@@ -114,7 +114,8 @@ FAST = ("the optimum lies beyond the grid",)
     [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in NULL_WORLDS],
 )
 def test_without_an_effect_wrong_verdicts_are_rare(world: str) -> None:
-    rows = rate(_several(), [], NULL_WORLDS[world], True, 10 if world in FAST else 20, seed=1)
+    studies = 10 if world in FAST else 20
+    rows = rate(_several(epsilon=[1.0, 8.0]), [], NULL_WORLDS[world], True, studies, seed=1)
     assert rows[0]["wrong_studies"] <= 0.05
     for row in rows[:5]:
         assert row.get("supported_here", 0) + row.get("contradicted_here", 0) <= 0.05
@@ -131,11 +132,11 @@ def test_intervals_contain_the_gain_without_noise() -> None:
     assert np.mean(covered) > 0.92
 
 
-def _several() -> list[Grid]:
+def _several(**changes: Any) -> list[Grid]:
     """Return grids of four datasets with two backbones each."""
     return [
         replace(grid, dataset=f"d{dataset}", backbone=f"b{backbone}")
-        for dataset, backbone, grid in product(range(4), range(2), grids())
+        for dataset, backbone, grid in product(range(4), range(2), grids(**changes))
     ]
 
 

@@ -96,9 +96,7 @@ class Mean:
         return verdicts
 
 
-def mean_here(
-    effects: Array, groups: Sequence[int], test_errors: Array | float = 0.0
-) -> Mean | None:
+def mean_here(effects: Array, groups: Sequence[int], test_errors: Array | float = 0.0) -> Mean:
     """Return the mean over units; each group of datasets has its own variance.
 
     >>> mean = mean_here(np.array([0.9, 1.0, 1.2, 1.1]), groups=[0, 0, 1, 1])
@@ -106,18 +104,13 @@ def mean_here(
     [0.9, 1.2]
 
     Args:
-        effects: shape (..., units); their noise is independent.
+        effects: shape (..., units), two or more; their noise is independent.
         groups: the group of datasets of every unit: 0, 1, ...
         test_errors: the standard errors from the test set alone, same shape as the effects. The variance
             between units includes them, but with few units it may be too small by chance.
-
-    Returns:
-        None with fewer than two units.
     """
     units = _strata(groups)
     sizes = np.array([len(unit) for unit in units])
-    if sizes.max(initial=0) < 2:
-        return None
     variances = np.stack([effects[..., unit].var(axis=-1, ddof=1) for unit in units])
     totals = (sizes * variances.T).T
     total, squares = totals.sum(axis=0), np.tensordot(1 / (sizes - 1), totals**2, axes=1)
@@ -140,18 +133,13 @@ def _strata(groups: Sequence[int]) -> list[npt.NDArray[np.intp]]:
     return several
 
 
-def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean | None:
+def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean:
     """Return the mean over datasets of the mean over their units, with datasets as units.
 
     Args:
         effects: shape (..., units).
-        groups: the group of datasets of every unit: 0, 1, ...
-
-    Returns:
-        None with a single group.
+        groups: the group of datasets of every unit: 0, 1, ...; two groups or more.
     """
-    if len(set(groups)) < 2:
-        return None
     means = _means_of_groups(effects, groups)
     error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
     degrees = np.full(error.shape, len(means) - 1.0)
