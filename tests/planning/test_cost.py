@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def paper() -> Study:
-    return load_study(ROOT / "config.yaml")
+    return load_study(ROOT / "config.yaml", figures=False)
 
 
 def test_a_head_needs_memory_for_features_not_for_images(tmp_path: Path) -> None:

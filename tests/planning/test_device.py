@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.base.gpus import visible_gpus
 from dpsweep.planning.device import GPU, device_of, this_machine
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
@@ -18,7 +19,7 @@ def test_the_speed_of_a_cpu_is_measured_but_not_of_a_gpu(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = this_machine()
+    found = this_machine(visible_gpus())
     assert "CPU" in found.name
     assert found.unit == "core"
     assert 0.0001 < found.teraflops < GPU.teraflops / 2
@@ -26,7 +27,7 @@ def test_the_speed_of_a_cpu_is_measured_but_not_of_a_gpu(
     assert found.step_seconds < GPU.step_seconds
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-0, H100, 80000\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    assert this_machine() == GPU
+    assert this_machine(visible_gpus()) == GPU
 
 
 def test_times_follow_the_device(tmp_path: Path) -> None:

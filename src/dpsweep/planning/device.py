@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpsweep.base.gpus import Gpu, visible_gpus
+from dpsweep.base.gpus import Gpu
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
@@ -34,13 +34,13 @@ GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
 _CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 
 
-def this_machine(gpus: Sequence[Gpu] | None = None) -> Device:
+def this_machine(gpus: Sequence[Gpu]) -> Device:
     """Return the training device of this machine; measure the speed of a CPU, which takes 0.1 s.
 
     Args:
-        gpus: those of this machine; None looks for them.
+        gpus: those of this machine.
     """
-    if (visible_gpus() if gpus is None else gpus) or shutil.which("rocm-smi"):
+    if gpus or shutil.which("rocm-smi"):
         return GPU
     name = "this machine's CPU"
     return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)

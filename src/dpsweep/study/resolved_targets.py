@@ -140,7 +140,7 @@ def _members(
             if not isinstance(word, str):
                 found.add(word)
                 continue
-            # All members have the same values.
+            # In a series, "all" means the values that all parts of the target share.
             shared_word = {axis: "common" if word == "all" else word}
             others = {key: _listed(each)[0] for key, each in axes.items()}
             target = description.target(**{**chosen, **others, **shared_word})
