@@ -9,7 +9,6 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -298,12 +297,10 @@ def _search(target: PrivacyTarget) -> tuple[float, float]:
             f"(sampling rate {sampling_rate:.3g}, {steps} steps): no noise would be needed and "
             "nothing would be private. Use a smaller delta"
         )
-    propose, aim = _pld_noise, epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
-    if tilted:
-        propose, aim = _tilted_noise, epsilon
+    aim = epsilon if tilted else epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
     started = time.monotonic()
     for _ in range(5):
-        sigma = propose(target._replace(epsilon=aim), started)
+        sigma = _proposed_noise(target._replace(epsilon=aim), tilted, started)
         certified = proven_epsilon(target, sigma)
         if (1 - SLACK) * epsilon <= certified <= epsilon:
             return sigma, certified
@@ -317,41 +314,22 @@ def sampled_at_all(sampling_rate: float, steps: int) -> float:
     return -math.expm1(steps * math.log1p(-sampling_rate))
 
 
-def _pld_noise(target: PrivacyTarget, started: float) -> float:
-    """Return the noise multiplier for which PLD finds the epsilon of the target."""
-    epsilon, delta, sampling_rate, steps = target
-    interval = pld_interval(epsilon, steps)
-    return _noise(
-        target,
-        lambda sigma: pld_epsilon(sigma, sampling_rate, steps, delta, interval),
-        started,
-        precision=2e-5,
-    )
-
-
-def _tilted_noise(target: PrivacyTarget, started: float) -> float:
-    """Return the noise multiplier for which the tilted bound for removing an example is about epsilon."""
-    epsilon, delta, sampling_rate, steps = target
-    error = _PROPOSAL_ERROR * epsilon
-
-    def found(sigma: float) -> float:
-        return directed_epsilon(PrivacyLoss(sigma, sampling_rate, "remove"), steps, delta, error)
-
-    return _noise(target, found, started, precision=1e-8)
-
-
-def _noise(
-    target: PrivacyTarget, epsilon_of: Callable[[float], float], started: float, precision: float
-) -> float:
-    """Return the noise multiplier for which an accountant finds the epsilon of a target.
+def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> float:
+    """Return the noise multiplier for which a fast accountant finds the epsilon of a target.
 
     Args:
         target: of the training.
-        epsilon_of: the accountant: a falling function from the noise multiplier to epsilon.
+        tilted: whether the accountant is the tilted one, for removing an example, or PLD.
         started: start of the search, by `time.monotonic`.
-        precision: of the logarithm of the noise multiplier.
     """
     epsilon, delta, sampling_rate, steps = target
+    interval, error = pld_interval(epsilon, steps), _PROPOSAL_ERROR * epsilon
+
+    def epsilon_of(sigma: float) -> float:
+        if tilted:
+            loss = PrivacyLoss(sigma, sampling_rate, "remove")
+            return directed_epsilon(loss, steps, delta, error)
+        return pld_epsilon(sigma, sampling_rate, steps, delta, interval)
 
     silent = True
 
@@ -389,7 +367,7 @@ def _noise(
         start, start_excess = end, end_excess
         end = start + 1.1 * start_excess
         end_excess = bounded(end)
-    return math.exp(brentq(excess, start, end, xtol=precision))
+    return math.exp(brentq(excess, start, end, xtol=1e-8 if tilted else 2e-5))
 
 
 def _gaussian_guess(target: PrivacyTarget) -> float:
