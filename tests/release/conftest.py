@@ -2,12 +2,45 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.release.releases import FIXED, PRIVATE, SUBSAMPLED, release, study
 from tests.training.tiny_study import prepare
 
+from dpsweep.base.files import canonical_json
+from dpsweep.config import Method
+from dpsweep.models.architecture import Architecture
+from dpsweep.release import parameters, verify
+from dpsweep.release.certificate import Certificate
 from dpsweep.study.paths import Paths
+
+outlines: dict[Any, Any] = {}
+proofs: dict[Any, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache outlines of networks and proofs of accountants, because many forgeries have the same ones."""
+    outline, prove = verify.outline, verify._proven_claims
+
+    def kept_outline(architecture: Architecture, method: Method, classes: int) -> Any:
+        key = architecture.model_dump_json(), method.model_dump_json(), classes
+        if key not in outlines:
+            outlines[key] = outline(architecture, method, classes)
+        return outlines[key]
+
+    def kept_proof(certificate: Certificate, seconds: float) -> Any:
+        read: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "noise", "tuning"), True)
+        given = certificate.model_dump(mode="json", include=read | {"releases": {"earlier"}})
+        key = canonical_json(given), seconds
+        if key not in proofs:
+            proofs[key] = prove(certificate, seconds)
+        return proofs[key]
+
+    for module in (parameters, verify):
+        monkeypatch.setattr(module, "outline", kept_outline)
+    monkeypatch.setattr(verify, "_proven_claims", kept_proof)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from dpsweep.models.architecture import Architecture
 from dpsweep.privacy import accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
-from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
+from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, parameters
 from dpsweep.release.certificate import (
     CHANGED_TOGETHER,
     NOT_KNOWN,
@@ -38,7 +38,6 @@ from dpsweep.release.certificate import (
     released_together,
     second_opinion,
 )
-from dpsweep.release.parameters import outline
 from dpsweep.release.verify import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "release.md"
@@ -229,7 +228,7 @@ def derive(content: Content, folder: Path) -> None:
     )
     derive_checksums(content, folder)
     method = {"film": Film(kind="film"), "head": HeadOnly(kind="head")}[network["method"]["kind"]]
-    made = outline(architecture, method, len(network["classes"]))[0]
+    made = parameters.outline(architecture, method, len(network["classes"]))[0]
     network |= {name: value for name, value in made.items() if value != 0}
 
 

@@ -132,7 +132,7 @@ def test_paths_other_than_release_folders_are_refused(folder: Path, tmp_path: Pa
     assert "found a file" in refused(folder / CARD)
     for index in range(30):
         (folder / f"a\n\x1b[31m\udcff{index}").touch()
-    assert "is no file of a release" in refused(folder)
+    assert "is not a file of a release" in refused(folder)
 
 
 @pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])

@@ -4,12 +4,10 @@ import importlib
 import itertools
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -65,7 +63,6 @@ _COMPILER = "torch._dynamo"
 # Limit on the parameter tensors of a network; the largest networks have thousands.
 _MOST_TENSORS = 20_000
 _SAFETENSORS = {f"torch.{name}": each for each, name in TYPES.items()}
-_method: TypeAdapter[Method] = TypeAdapter(Method)
 
 
 def outline(
@@ -84,20 +81,7 @@ def outline(
     import_library(architecture.library)
     if isinstance(method, LoRA):
         import peft  # noqa: F401, PLC0415
-    asked = architecture.model_dump_json(), method.model_dump_json(), classes
-    try:
-        found = _outline(*asked)
-    except TimeLimitError:
-        if _COMPILER in sys.modules:
-            raise
-        # Some functions of torch import the compiler on the device "meta", which may exceed the time limit.
-        importlib.import_module(_COMPILER)
-        found = _outline(*asked)
-    return found["stated"], found["trained"], found["frozen"]
 
-
-@lru_cache(maxsize=64)
-def _outline(architecture: str, method: str, classes: int) -> Any:
     def compute() -> dict[str, Any]:
         numbers = itertools.count(1)
 
@@ -107,12 +91,20 @@ def _outline(architecture: str, method: str, classes: int) -> Any:
 
         register_module_parameter_registration_hook(count)  # the process ends with this function
         with torch.device("meta"):
-            model = create(Architecture.model_validate_json(architecture), classes)
-            apply_method(model, _method.validate_json(method))
+            model = create(architecture, classes)
+            apply_method(model, method)
         trained, frozen = map(_layout, split_state(model))
         return {"stated": stated(model), "trained": trained, "frozen": frozen}
 
-    return limited(compute)
+    try:
+        found = limited(compute)
+    except TimeLimitError:
+        if _COMPILER in sys.modules:
+            raise
+        # Some functions of torch import the compiler on the device "meta", which may exceed the time limit.
+        importlib.import_module(_COMPILER)
+        found = limited(compute)
+    return found["stated"], found["trained"], found["frozen"]
 
 
 def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:

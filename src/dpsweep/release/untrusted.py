@@ -78,7 +78,7 @@ def file_mistakes(folder: Path) -> list[str]:
 def _entry_mistakes(entry: os.DirEntry[str]) -> Iterator[str]:
     name = printable(entry.name)
     if entry.name not in LARGEST:
-        yield f"{name}: is no file of a release"
+        yield f"{name}: is not a file of a release"
         return
     found = entry.stat(follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
@@ -228,7 +228,7 @@ def tensor_mistakes(stream: BinaryIO, layout: Layout) -> Iterator[str]:
     try:
         header, start = _header(stream)
     except ValueError as error:
-        yield f"is no file of parameters: {error}"
+        yield f"is not a file of parameters: {error}"
         return
     for name in sorted(layout.keys() - header.keys()):
         yield f"{printable(name)} is missing"
@@ -276,9 +276,9 @@ def _header(stream: BinaryIO) -> tuple[dict[str, dict[str, Any]], int]:
     written = stream.read(length)
     header = strict_json(written)
     if not (isinstance(header, dict) and all(isinstance(each, dict) for each in header.values())):
-        raise ValueError("found a header that is no list of tensors")
+        raise ValueError("found a header that does not list tensors")
     if "__metadata__" in header:
-        raise ValueError("found __metadata__, which nobody verifies; allowed: tensors")
+        raise ValueError("found __metadata__, which cannot be verified; allowed: tensors")
     plain = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     if written != plain + b" " * (-len(plain) % 8):
         raise ValueError("found a header with other spaces than safetensors writes")
