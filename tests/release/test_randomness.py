@@ -51,7 +51,7 @@ def trained(section: dict[str, Any], paths: Paths) -> Any:
 
 
 class Recorded:
-    """Records the secrets, streams and examples that a release uses, with numbered secrets."""
+    """A recorder of the secrets, streams and examples that a release uses; the secrets are numbered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.secrets: list[bytes] = []

@@ -53,7 +53,7 @@ FILES = {CERTIFICATE, TRAINED, FROZEN, CARD}
 
 
 def feature_study(release: Content, features: Content) -> Study:
-    """A head on features of the network, whose weights come from a file."""
+    """Return a study of a head on features of a network with weights from a file."""
     sections = tiny_sections({}, {"kind": "head"})
     weights = {"kind": "file", "path": "model.safetensors"}
     sections["backbones"]["vit"] |= {"weights": weights, "features": features}

@@ -174,7 +174,7 @@ def _tilted_bound(
     spectrum = scipy.fft.rfft(np.bincount(places, tilted, minlength=size)) ** steps
     composed = np.roll(scipy.fft.irfft(spectrum, size), -(start % size)).clip(min=0)
     sums = width * (start + np.arange(size))
-    # Skip sums far below the centre, where the tilt would overflow: epsilon is not there.
+    # Skip sums far below the centre, which would overflow the tilt: epsilon is larger.
     seen = t * (sums - centre) > -_LARGEST_EXPONENT
     sums, composed = sums[seen], composed[seen]
     # Probabilities of the sums under one neighbour and under the other, in units of exp(unit).

@@ -213,15 +213,15 @@ NOT_KNOWN: Mapping[str, str] = {
     "engine": "does not change epsilon",
     "device": "does not change epsilon",
     "split.holdout_share": "another share may hold out as many rows",
-    "earlier_sweeps": "what was trained before is not in the folder",
-    "earlier_trials": "what was trained before is not in the folder",
+    "earlier_sweeps": "earlier training is not in the folder",
+    "earlier_trials": "earlier training is not in the folder",
     "releases.earlier.*.certificate": "earlier releases are not in the folder",
     "test_accuracy": "measured on the test set, which is not in the folder",
     "network.classes": "free text; their number is compared with the head",
     "network.shape": "the data is not in the folder",
     "network.resize": "the data is not in the folder",
     "network.method.kind": "all and scratch train the same parameters",
-    "network.pretraining": "free text; the checksum of the weights says which they are",
+    "network.pretraining": "free text; the checksum identifies the weights",
     "versions": "free text",
 }
 """The fields that verification cannot check, and why; a star stands for every index of a list.

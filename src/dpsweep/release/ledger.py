@@ -105,8 +105,8 @@ class Ledger:
         elif self._unfinished:
             aside = self._file.with_name(f"{self._file.name}.unfinished")
             log.warning(
-                "%s: ends in half a line, of a call that was killed before its model was there; moved "
-                "it to %s",
+                "%s: ends in an incomplete line of a call that was killed before it made its model; moved "
+                "the line to %s",
                 *(self._file, aside),
             )
             _append(aside, self._unfinished + b"\n")

@@ -134,7 +134,7 @@ def compare(
     paths: Paths | None = None,
     ledger: Path | None = None,
 ) -> None:
-    """Compare the certificate in a folder with a section `release` and what it reads.
+    """Compare the certificate in a folder with a section `release`, its data and its backbone.
 
     Args:
         folder: of a release.

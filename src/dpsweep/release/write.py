@@ -110,8 +110,8 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     swept = swept_before(study, paths, release)
     if swept.sweeps or swept.trials:
         log.warning(
-            "%s: these sweeps have trained on the same data (%d trials in the store), and what was chosen "
-            "by looking at them is not covered by epsilon. The certificate names them",
+            "%s: these sweeps have trained on the same data (%d trials in the store). Epsilon does not cover "
+            "choices made by looking at them. The certificate names them",
             ", ".join(swept.sweeps) or "sweeps that are not in the study",
             swept.trials,
         )
