@@ -141,12 +141,10 @@ def is_profile(name: str) -> bool:
     """Return whether Snakemake finds a profile of this name."""
     from snakemake.cli import get_argument_parser
 
-    with contextlib.redirect_stderr(io.StringIO()):
-        try:
-            get_argument_parser([name])
-        except SystemExit:
-            return False
-    return True
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        get_argument_parser([name])
+        return True
+    return False
 
 
 def run_snakemake(words: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import describe, visible_gpus
+from dpsweep.base.gpus import Gpu, describe, visible_gpus
 from dpsweep.base.units import duration
 from dpsweep.cli.options import (
     FoundStudy,
@@ -100,8 +100,6 @@ def new(
     ] = 1.0,
 ) -> None:
     """Look at a dataset and write a first study for it: a sweep, or with --private a release."""
-    from dpsweep.planning.device import this_machine
-    from dpsweep.planning.plan import Plan
     from dpsweep.recommend import dataset_facts
     from dpsweep.recommend.draft import new_study
 
@@ -138,9 +136,6 @@ def new(
     gpus = visible_gpus()
     head = method == "head" or (method is None and not gpus)
     study = new_study(study_file, base, found, backbone or (), head, epsilon if private else None)
-    device = this_machine(gpus)
-    estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
-    seconds = sum(each.seconds for each in estimates)
     other = (
         ""
         if embeddings is not None
@@ -148,16 +143,11 @@ def new(
         if head
         else " --method head trains on frozen features in minutes."
     )
-    if private:
-        steps = private_steps(study_file, study)
-    else:
-        cells = f"{len(study.all_cells())} cells, {len(study.figures)} figures, {len(study.tables)} tables"
-        steps = (
-            f"{cells}; about {duration(seconds)} of {device.unit} time.{other} Next:\n"
-            f"  dpsweep check {study_file}\n"
-            f"  dpsweep plan {study_file}\n"
-            f"  dpsweep run {study_file}"
-        )
+    steps = (
+        _release_steps(study_file, study)
+        if private
+        else _sweep_steps(study_file, study, gpus, other)
+    )
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
     read_as = "; ".join(filter(None, [found.reading, found.left_out]))
@@ -175,7 +165,24 @@ def _ask_whether_private() -> bool:
     return typer.confirm("Are these data private?", default=False)
 
 
-def private_steps(study_file: Path, study: Study) -> str:
+def _sweep_steps(study_file: Path, study: Study, gpus: list[Gpu], other_method: str) -> str:
+    """Return the size and cost of a new study of public data, and its next commands."""
+    from dpsweep.planning.device import this_machine
+    from dpsweep.planning.plan import Plan
+
+    device = this_machine(gpus)
+    estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
+    seconds = sum(each.seconds for each in estimates)
+    return (
+        f"{len(study.all_cells())} cells, {len(study.figures)} figures, {len(study.tables)} tables; "
+        f"about {duration(seconds)} of {device.unit} time.{other_method} Next:\n"
+        f"  dpsweep check {study_file}\n"
+        f"  dpsweep plan {study_file}\n"
+        f"  dpsweep run {study_file}"
+    )
+
+
+def _release_steps(study_file: Path, study: Study) -> str:
     """Return the next commands for a new study of private data: a release, not a sweep."""
     (sweep,) = study.sweeps
     release = study.release
