@@ -70,7 +70,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
     return lines
 
 
-@pytest.mark.parametrize("size", [pytest.param(512, marks=pytest.mark.slow), "full"])
+@pytest.mark.parametrize("size", [512, "full"])
 def test_the_printed_section_has_the_recommended_setting(printed: Printed, size: int | str) -> None:
     study, made = other_study(), MADE
     whole = study.datasets[study.sweeps[SWEEP].dataset].train_size
@@ -123,7 +123,6 @@ def test_the_printed_section_is_valid_or_replaced_by_the_reason(
         assert all(is_accepted(study, read_back(lines, tuned=tuned)) for tuned in (False, True))
 
 
-@pytest.mark.slow
 def test_tuning_that_holds_out_too_much_is_not_printed(printed: Printed) -> None:
     # A tenth is held out, which leaves 468 examples for a batch of 512.
     study = other_study(size=520)
@@ -169,8 +168,11 @@ def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
     ]
 
 
-@pytest.mark.slow
-def test_without_epochs_several_numbers_are_compared() -> None:
+def test_without_epochs_several_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "dpsweep.recommend.rule.noise_multiplier",
+        lambda epsilon, delta, rate, steps: 0.5 + 4 * rate * steps**0.5 / epsilon,
+    )
     study = other_study(size=2000, optimizer="adam")
     head, *lines = text.compared_epochs(study, SWEEP, 1.5)
     rows = [line.replace(",", "").split() for line in lines[:4]]
