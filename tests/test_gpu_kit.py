@@ -146,11 +146,10 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(step_cost, "find_spec", lambda name: None)
     import_module("timm")  # before the simulated GPU replaces classes that it imports
     kit = Pretended(tmp_path, rehearse=True)
-    # A cell runs in a separate process, without the simulation.
-    chosen = [
-        each for each in pieces.all_pieces(kit) if not each.name.endswith(("cell", "compiled"))
-    ]
-    assert len(chosen) == 10
+    # A cell runs in a separate process, without the simulation. One network is enough for the others.
+    left_out = ("cell", "compiled", "vit-tiny_all")
+    chosen = [each for each in pieces.all_pieces(kit) if not each.name.endswith(left_out)]
+    assert len(chosen) == 8
     with PretendedGpu().pretended():
         found = {each.name: each.run(kit) for each in chosen}
     assert not found["right_vit-tiny_film"]["failures"]
