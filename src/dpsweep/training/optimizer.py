@@ -87,8 +87,8 @@ class PrivateOptimizer:
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
             raise ValueError(
                 f"optimizer: found {type(optimizer).__name__}; allowed: an optimizer of torch that takes "
-                "one gradient in each step, as SGD and Adam (LBFGS computes losses again, SparseAdam wants "
-                "sparse gradients, and noise is in every number)"
+                "one gradient in each step, as SGD and Adam (LBFGS computes losses again, SparseAdam needs "
+                "sparse gradients, and noise makes them dense)"
             )
         noise_multiplier = real("noise_multiplier", noise_multiplier)
         real("expected_batch_size", expected_batch_size)
