@@ -210,17 +210,20 @@ def test_parameter_counts_of_distilbert_on_20_classes() -> None:
         assert parameter_counts(model) == (head, head + others), method
 
 
-def test_head_has_the_layers_that_pretraining_lacks() -> None:
-    found = [
-        find_head(network(name, arguments))
-        for name, arguments in (("distilbert", DISTILBERT), ("bert", BERT), ("roberta", BERT))
-    ]
-    classifier = ("network.classifier",)
-    assert found[0].modules == ("network.pre_classifier", *classifier)
-    assert (
-        found[1].modules == found[2].modules == found[0].outputs == found[1].outputs == classifier
-    )
-    assert found[2].outputs == ("network.classifier.out_proj",)
+@pytest.mark.parametrize(
+    ("name", "arguments", "modules", "output"),
+    [
+        ("distilbert", DISTILBERT, ["pre_classifier", "classifier"], "classifier"),
+        ("bert", BERT, ["classifier"], "classifier"),
+        ("roberta", BERT, ["classifier"], "classifier.out_proj"),
+    ],
+)
+def test_head_has_the_layers_that_pretraining_lacks(
+    name: str, arguments: dict[str, Any], modules: list[str], output: str
+) -> None:
+    head = find_head(network(name, arguments))
+    assert head.modules == tuple(f"network.{each}" for each in modules)
+    assert head.outputs == (f"network.{output}",)
 
 
 @pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA, SCRATCH])

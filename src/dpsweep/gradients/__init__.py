@@ -20,8 +20,6 @@ functions of torch; they use ``tracked_parameters`` and ``recording``. ``per_exa
 ``memory`` recognises out-of-memory errors.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import nn
 
@@ -104,18 +102,13 @@ def make_engine(
 
         given = name, OpacusEngine(model, head_parameters)
     elif name == "auto":
-        few = (
-            _copied_numbers(check_model(model, head_parameters), head_parameters) <= _FEW_PARAMETERS
-        )
-        unfit = {"linear": not isinstance(model, nn.Linear), "expanded": not few}
+        parameters = check_model(model, head_parameters)
+        copied = sum(parameters[key].numel() for key in parameters.keys() - head_parameters)
+        many = copied > _FEW_PARAMETERS
+        unfit = {"linear": not isinstance(model, nn.Linear), "expanded": many}
         engines = {key: kind for key, kind in _ENGINES.items() if not unfit.get(key)}
     elif name in _ENGINES:
         engines = {name: _ENGINES[name]}
     else:
         raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
     return CheckedEngine(model, head_parameters, engines, given, autocast=autocast, compile=compile)
-
-
-def _copied_numbers(parameters: Mapping[str, nn.Parameter], head_parameters: frozenset[str]) -> int:
-    """Return how many numbers ``expanded`` copies for each example."""
-    return sum(each.numel() for name, each in parameters.items() if name not in head_parameters)

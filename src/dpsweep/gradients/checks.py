@@ -219,10 +219,14 @@ class CheckedEngine(GradientEngine):
             # A copy, because an engine that fails halfway may leave the model changed.
             model = copy_of(fresh)
             try:
-                difference = _difference(
-                    _gradients_in_a_batch(kind(model, self._head), *batch), wanted
-                )
-                if self._autocast is not None and difference is None:
+                difference = _difference(_batched(kind(model, self._head), *batch), wanted)
+                if difference is not None:
+                    raise UnsupportedModelError(
+                        f"engine {name!r} does not give the gradient of parameter {difference!r} that the "
+                        "loop over examples gives; use engine auto",
+                        because=f"the gradient of parameter {difference!r} differs from that of the loop",
+                    )
+                if self._autocast is not None:
                     mask = torch.ones_like(batch[1], dtype=torch.bool)
                     kind(model, self._head, autocast=self._autocast).norms(*batch, mask)
                 engine = kind(self.model, self._head, **self._options)
@@ -233,20 +237,12 @@ class CheckedEngine(GradientEngine):
                 failure = error
                 because[name] = getattr(error, "because", "") or _one_line(error)
                 continue
-            if difference is None:
-                if name in _SLOW and because:
-                    self._tell_cost(
-                        name, kind, because["bookkeeping"], inputs[:_TIMED], labels[:_TIMED]
-                    )
-                elif because:
-                    log.info("engine %r", name)
-                return name, engine
-            failure = UnsupportedModelError(
-                f"engine {name!r} does not give the gradient of parameter {difference!r} that the loop "
-                "over examples gives; engine auto chooses one that does",
-                because=f"the gradient of parameter {difference!r} differs from that of the loop",
-            )
-            because[name] = failure.because
+            if name in _SLOW and because:
+                some = inputs[:_TIMED], labels[:_TIMED]
+                self._warn(name, kind, because["bookkeeping"], *some)
+            elif because:
+                log.info("engine %r", name)
+            return name, engine
         if isinstance(failure, UnsupportedModelError):
             raise failure
         raise UnsupportedModelError(
@@ -254,13 +250,8 @@ class CheckedEngine(GradientEngine):
             "chooses one that can, if there is one"
         ) from failure
 
-    def _tell_cost(
-        self,
-        name: str,
-        kind: type[GradientEngine],
-        because: str,
-        inputs: Tensor,
-        labels: Tensor,
+    def _warn(
+        self, name: str, kind: type[GradientEngine], because: str, inputs: Tensor, labels: Tensor
     ) -> None:
         """Warn that a slow engine was chosen, with its time relative to training without privacy."""
         model = copy_of(self.model)
@@ -321,9 +312,7 @@ def _form(parameter: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
     return parameter.shape, parameter.dtype, parameter.device
 
 
-def _gradients_in_a_batch(
-    engine: GradientEngine, inputs: Tensor, labels: Tensor
-) -> list[GradientSum]:
+def _batched(engine: GradientEngine, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
     """Return the gradient of each example, computed in a batch with the others."""
     masks = torch.eye(COUNT, dtype=torch.bool, device=labels.device)
     return [engine.clipped_sum(inputs, labels, mask, NoClipping()) for mask in masks]

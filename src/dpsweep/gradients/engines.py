@@ -166,23 +166,16 @@ class StatelessEngine(FactoredEngine):
             UnsupportedModelError: naming parameters that have none, because their use was not
                 recorded, or several, so that their norm is not known.
         """
-        uses = Counter(name for each in gradients for name in each.names)
-        if unused := sorted(self.parameters.keys() - uses.keys()):
-            found = (
-                f"trainable parameters {shorten(map(repr, unused))} are used where this engine does not "
-                "see it (in a custom backward pass, or in TorchScript)"
-            )
-            raise UnsupportedModelError(
-                f"{found}; engine auto chooses one that does", because=found
-            )
-        if several := sorted(name for name, count in uses.items() if count > 1):
-            found = (
-                f"trainable parameters {shorten(map(repr, several))} are used more than once, so that their "
-                "norms are not known from factors"
-            )
-            raise UnsupportedModelError(
-                f"{found}; engine auto chooses one that instantiates them", because=found
-            )
+        counts = Counter(name for each in gradients for name in each.names)
+        unused = self.parameters.keys() - counts.keys()
+        several = {name for name, count in counts.items() if count > 1}
+        if unused or several:
+            use = "more than once, so that their norms are not known from factors"
+            if unused:
+                use = "where this engine does not see it (in a custom backward pass, or in TorchScript)"
+            names = shorten(map(repr, sorted(unused or several)))
+            found = f"trainable parameters {names} are used {use}"
+            raise UnsupportedModelError(f"{found}; use engine auto", because=found)
 
 
 def _shared_parameters(model: nn.Module) -> dict[str, str]:

@@ -213,8 +213,7 @@ class Uses(ABC):
         layer = f" of a {self._layers[name]}" if name in self._layers else ""
         found = f"trainable parameter {name!r}{layer} {use}"
         return UnsupportedModelError(
-            f"{found}, for which engine {self.engine!r} has no per-example gradient; engine auto chooses "
-            "one that has",
+            f"{found}, for which engine {self.engine!r} has no per-example gradient; use engine auto",
             because=found.rstrip(","),
         )
 

@@ -18,7 +18,7 @@ from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
 
-_TORCH_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
+_TORCH = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
 
 # A single number would be normalised to its sign, which loses its value.
 _NARROWEST = 2
@@ -52,7 +52,7 @@ def why_not(module: nn.Module) -> str:
     """Return why a layer's parameters are not the scale and bias of a normalisation; '' if they are."""
     if not _has_parameters(module):
         return "has no parameters"
-    if isinstance(module, _TORCH_LAYERS):
+    if isinstance(module, _TORCH):
         return ""
     own = dict(module.named_parameters(recurse=False))
     shapes = {each.shape for each in module.parameters()}
@@ -110,11 +110,7 @@ def notes_on_film(model: nn.Module) -> list[str]:
     reasons: dict[str, str] = {}
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if (
-            not _has_parameters(module)
-            or isinstance(module, _TORCH_LAYERS)
-            or head.holds(f"{name}.")
-        ):
+        if not _has_parameters(module) or isinstance(module, _TORCH) or head.holds(f"{name}."):
             continue
         if not (why := why_not(module)):
             trained[kind] += 1
