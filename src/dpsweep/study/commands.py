@@ -45,7 +45,7 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
 
 
 def begin(config: Mapping[str, Any]) -> Path:
-    """Set the environment variables above for the jobs of the workflow, and put `dpsweep` on their PATH.
+    """Set environment variables for the jobs of the workflow: study, options, and a PATH with `dpsweep`.
 
     Args:
         config: the config of Snakemake.

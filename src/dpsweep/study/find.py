@@ -92,8 +92,8 @@ def only_study(folder: Path) -> Path:
 def home(study_file: Path) -> Path:
     """Return the folder that the paths in a study are relative to.
 
-    It is the folder of the study; for a study that comes with the package, it is the top of the clone, or
-    the current folder if the package is installed.
+    It is the folder of the study. For a study inside of a clone it is the top of the clone; for a study of
+    an installed package, the current folder.
     """
     file = study_file.resolve()
     if not file.is_relative_to(PROJECT):
