@@ -23,7 +23,7 @@ VIT = {"img_size": SIZE, "patch_size": 16, "embed_dim": 24, "num_heads": 2, "dep
 SMALLER: dict[str, dict[str, Any]] = {
     "vit-tiny": VIT,
     "vit-base": VIT | {"depth": 3, "embed_dim": 48},
-    "resnet50": {},
+    "resnet50": {"channels": (128, 128, 256, 256), "stem_chs": 32},
     "wrn-16-4": {"depth": 10, "width": 1},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "vocab_size": 30}
     | {"max_position_embeddings": LENGTH},
