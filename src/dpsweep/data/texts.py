@@ -1,8 +1,7 @@
 """Labelled texts from tables, and checks for empty or unreadable texts."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dpsweep.config import FilesSource
@@ -26,7 +25,10 @@ _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 
 
 def leave_out_unreadable(data: LabelledData) -> LabelledData:
-    """Leave out empty and unreadable texts, and list them in ``skipped`` with the reason."""
+    """Leave out empty and unreadable texts, and list them in ``skipped`` with the reason.
+
+    The remaining texts can be iterated once.
+    """
     skipped: list[str] = []
     splits = []
     for split in (data.train, data.test):
@@ -34,7 +36,8 @@ def leave_out_unreadable(data: LabelledData) -> LabelledData:
             place: found for place, text in enumerate(split.inputs) if (found := _unreadable(text))
         }
         skipped += [f"{split.where(place)}: {found}" for place, found in wrong.items()]
-        splits.append(split.without(list(wrong), _Readable(split.inputs)))
+        readable = (text for text in split.inputs if not _unreadable(text))
+        splits.append(split.without(list(wrong), readable))
     return replace(data, train=splits[0], test=splits[1], skipped=skipped)
 
 
@@ -47,16 +50,6 @@ def _unreadable(text: str) -> str | None:
     if all(unicodedata.category(character) in _UNSEEN for character in text):
         return "an empty text" + (" (of characters that cannot be seen)" if text.strip() else "")
     return None
-
-
-@dataclass(frozen=True)
-class _Readable:
-    """Texts without the empty and unreadable ones."""
-
-    texts: Iterable[str]
-
-    def __iter__(self) -> Iterator[str]:
-        return (text for text in self.texts if not _unreadable(text))
 
 
 # -- tables ----------------------------------------------------------------------------------
