@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.config.small import HERE, SMALL, complaints, dumped, load_small, mistakes
 
-from dpsweep.config.messages import brief, shorten
+from dpsweep.config.messages import brief, screen, shorten
 from dpsweep.study import StudyError, load_study
 
 FLAT = "sweeps/flat"
@@ -70,6 +70,11 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
     *shown, rest = complaints(tmp_path, {"sweeps": sweeps, "figures": {}, "tables": {}})
     assert len(shown) >= 10
     assert rest == f"... and {60 - len(shown)} more"
+
+
+def test_a_long_path_is_not_broken() -> None:
+    path = f"/data/{'x' * 100}/figures.py"
+    assert path in screen("title", [f"figures: {path}: no such file"]).split()[2]
 
 
 def test_only_the_nearest_of_many_names_are_listed(tmp_path: Path) -> None:

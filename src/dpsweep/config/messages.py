@@ -197,6 +197,7 @@ def screen(title: str, mistakes: list[str]) -> str:
             initial_indent="  ",
             subsequent_indent="      ",
             break_on_hyphens=False,
+            break_long_words=False,
         )
         # Keep one line for the count. Always show the first mistake.
         if index > 0 and len(lines) + len(wrapped) > _LINES - 1:
