@@ -115,7 +115,7 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) ->
     [
         (None, "no such calibration"),
         ("", "damaged"),
-        ("[]", "damaged"),
+        ("[]", r"should be a dictionary .*found \[\]"),
         ("{}", "epsilon: Field required; .*steps: Field required"),
         ('{"epsilon": 2.0', "damaged"),
     ],
