@@ -1,5 +1,6 @@
 """All blocks of docs/library.md run in order, and `import dpsweep` has the names that they use."""
 
+import os
 import re
 import runpy
 import sys
@@ -12,6 +13,7 @@ import pytest
 import dpsweep
 from dpsweep.study.paths import Paths
 from tests.synthetic import make_study, write_cells
+from tests.waiting import called
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
@@ -61,13 +63,11 @@ def test_the_package_offers_what_the_page_uses() -> None:
         _ = dpsweep.nothing
 
 
-def test_the_package_is_a_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dpsweep", "--version"])
-    with pytest.raises(SystemExit):
-        runpy.run_module("dpsweep", run_name="__main__")
-    assert capsys.readouterr().out.partition(" ")[0] == "dpsweep"
+def test_the_package_is_a_program_that_fixes_its_environment() -> None:
+    environment = {**os.environ, "LC_ALL": "none_such"}
+    done = called([sys.executable, "-m", "dpsweep", "--version"], environment=environment)
+    assert done.stdout.partition(" ")[0] == "dpsweep"
+    assert done.stderr == "LC_ALL=none_such: no such locale here; C.UTF-8 is used\n"
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The command line as ``python -m dpsweep``."""
 
-from dpsweep.cli.main import main
+from dpsweep.cli.preload import main
 
 if __name__ == "__main__":
     main()
