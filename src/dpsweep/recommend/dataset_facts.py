@@ -66,11 +66,10 @@ def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundData
     source |= {"train_folders": train or ["."]}
     source |= {"test_folder": test} if test else _CUT
     source |= {"folders_are_classes": True} if folders_are_classes else {}
-    left_out = [name for name in folders if train and name not in (*train, test)]
     reading = [
         f"training images from {shorten(train)}" if train else "a folder for each class",
         f"test images from {test}" if test else f"{TEST_SHARE:.0%} of them for testing",
-        *([f"not read: {shorten(left_out)}"] if left_out else []),
+        *(_not_read(folders, [*train, test]) if train else []),
     ]
     data = load_folder(_valid(FolderSource, source))
     return _found("image", source, data, reading)
@@ -125,11 +124,10 @@ def look_at_hub(
         "input_column": column,
         "label_column": label,
     }
-    left_out = [name for name in splits if name not in (*train, test)]
     reading = [
         f"training examples from {shorten(train)}, test examples from {test}",
         f"{kind}s of column {column!r}, labels of column {label!r}",
-        *([f"not read: {shorten(left_out)}"] if left_out else []),
+        *_not_read(splits, [*train, test]),
     ]
     return _found(kind, source, load_hub(_valid(HubSource, source), kind), reading)
 
@@ -206,6 +204,12 @@ def look_at_embeddings(
     array: Array = data.train.inputs.array
     reading = [f"embeddings of the array {array}", _rows(data)]
     return replace(_found("embedding", source, data, reading), dimension=array.shape[1])
+
+
+def _not_read(names: Iterable[str], read: Sequence[str | None]) -> list[str]:
+    """Return a note on the folders or splits that are not read, if there are any."""
+    others = [name for name in names if name not in read]
+    return [f"not read: {shorten(others)}"] if others else []
 
 
 def _rows(data: LabelledData) -> str:
