@@ -37,12 +37,13 @@ def finish_all(study: Study, paths: Paths) -> None:
 
 
 def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
-    """Write a cell and all of its inputs."""
+    """Write a cell, and those of its inputs that are missing."""
     makers = {file: output for output in Outputs(study, paths).every() for file in output.files}
 
     def finish(output: Output) -> None:
         for maker in {makers[file].name: makers[file] for file in output.inputs}.values():
-            finish(maker)
+            if maker.missing():
+                finish(maker)
         finish_output(output)
 
     finish(Outputs(study, paths).cell(cell))

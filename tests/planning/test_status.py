@@ -16,11 +16,13 @@ from typer.testing import CliRunner
 from dpsweep.base.files import write_json, write_text
 from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.main import app
+from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.status import Status
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 SWEEP = "digits_vit_film"
+FOLDERS = {"dataset": "data", "backbone": "backbones", "noise": "noise"}
 NOW = 2_000_000_000.0
 
 
@@ -184,6 +186,21 @@ def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> 
     assert status.states[cells[0]] == "waiting"
     # Its trials are in the store, so their time still counts.
     assert status.of([cells[0]]).spent == 5
+
+
+@pytest.mark.parametrize("what", ["dataset", "backbone", "noise"])
+def test_cells_older_than_their_inputs_wait(
+    study: Study, paths: Paths, cells: list[Cell], what: str
+) -> None:
+    finish_cell(study, paths, cells[0])
+    assert Status(study, paths).states[cells[0]] == "done"
+    inputs = Outputs(study, paths).cell(cells[0]).inputs
+    (replaced, *_) = [file for file in inputs if f"/{FOLDERS[what]}/" in str(file)]
+    made = paths.cell_trials(study, cells[0]).stat().st_mtime_ns
+    os.utime(replaced, ns=(made + 10**9, made + 10**9))
+    status = Status(study, paths)
+    assert status.states[cells[0]] == "waiting"
+    assert status.of([cells[0]]).left > 0
 
 
 def test_trials_of_a_killed_cell_count_and_correct_the_forecast(

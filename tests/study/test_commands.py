@@ -34,6 +34,14 @@ def test_options_of_the_running_workflow_are_repeated(monkeypatch: pytest.Monkey
     assert command[1:4] == ["--profile=slurm", "--configfile", "my site.yaml"]
 
 
+def test_a_folder_without_a_snakefile_gets_a_command_that_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = make_command(Path("pets.yaml"), ["audit"])
+    assert shlex.split(command) == ["dpsweep", "run", "pets.yaml", "audit"]
+
+
 def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(study_file: Path, *_: object) -> None:
         raise DpsweepError(f"{study_file} has no audit", ("audit",))

@@ -13,6 +13,7 @@ from tests.described import described
 
 from dpsweep.config import FileWeights, HubWeights
 from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.load import StudyLoader
 
 
 @pytest.fixture
@@ -139,6 +140,26 @@ def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
 def test_common_notations_of_numbers_are_read(base: Path, text: str) -> None:
     assert load_study(overlay(base, f"privacy: {{delta: {text}}}")).privacy.delta == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "as_read"),
+    [("0300", 192), ("-017", -15), ("1:30", 90), ("1:30:05", 5405), ("0_17", 15), ("1:30.5", 90.5)],
+)
+def test_octal_and_base_60_numbers_are_refused(base: Path, text: str, as_read: float) -> None:
+    """YAML 1.1 reads them as other numbers than a person does."""
+    said = refused(overlay(base, f"datasets: {{digits: {{train_size: {text}}}}}"))
+    assert (
+        f"line 2: found {text}, which YAML reads as {as_read:g}; allowed: a decimal number" in said
+    )
+    quoted = overlay(base, f"title: '{text}'")
+    assert load_study(quoted).title == text
+
+
+@pytest.mark.parametrize("text", ["300", "1_000", "0", "-5", "0.5", "00.5", "0x1F4", "1e3"])
+def test_decimal_numbers_are_read_as_before(text: str) -> None:
+    loaded = yaml.load(f"a: {text}", Loader=StudyLoader)["a"]  # noqa: S506 (a SafeLoader)
+    assert loaded == (int(text, 0) if text.startswith("0x") else float(text))
 
 
 def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:

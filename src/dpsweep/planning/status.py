@@ -1,9 +1,10 @@
 """The progress of a study, read from its files alone; no queue is queried.
 
-A cell is *done* if its outputs exist; their names depend on its settings. Else its log decides: the log
-ends with an error (*failed*), or was written to in the last minutes (*running*), or not (*stopped*:
-terminated, killed, requeued, or given up). A cell without a log is *waiting*. So is a cell with the log of
-a finished job: its outputs were deleted.
+A cell is *done* if its outputs exist; their names depend on its settings. It is *waiting* again if data,
+network or noise were written later, because the next run then trains it anew. Without outputs its log
+decides: the log ends with an error (*failed*), or was written to in the last minutes (*running*), or not
+(*stopped*: terminated, killed, requeued, or given up). A cell without a log is *waiting*. So is a cell with
+the log of a finished job: its outputs were deleted.
 """
 
 import time
@@ -20,7 +21,7 @@ from dpsweep.config.cells import Cell
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
 from dpsweep.planning.failures import ENDED, STOPPED, Failure, describe, error_lines, tail
-from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
@@ -66,6 +67,7 @@ class Status:
         self._endings = endings or {}
         self.lacking = {name for name, each in self.outputs.items() if each.missing()}
         """the names of outputs with missing files"""
+        self._written = cache(_time_of_writing)
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
         # Seconds of a whole cell, extrapolated from its first trials if it is not done.
@@ -167,9 +169,14 @@ class Status:
         if unfinished := self.failures():
             yield f"{len(unfinished)} failed or stopped: `dpsweep status --failed` says why and where."
 
+    def _is_outdated(self, output: Output) -> bool:
+        """Return whether an input was written after the output, as Snakemake decides it."""
+        made = min(file.stat().st_mtime_ns for file in output.files)
+        return any((written := self._written(file)) and written > made for file in output.inputs)
+
     def _state(self, cell: Cell) -> State:
         if output_name(cell) not in self.lacking:
-            return "done"
+            return "waiting" if self._is_outdated(self.outputs[output_name(cell)]) else "done"
         log = self._paths.cell_log(self._study, cell)
         try:
             written = log.stat().st_mtime
@@ -221,6 +228,10 @@ class Forecast:
     def _kind(self, cell: Cell) -> tuple[str, int, int]:
         """Return problem, epochs and number of trials: cells that share them cost the same."""
         return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
+
+
+def _time_of_writing(file: Path) -> int | None:
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 def _read_timing(file: Path) -> dict[str, Any]:

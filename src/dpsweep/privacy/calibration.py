@@ -354,7 +354,7 @@ def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> floa
             raise CalibrationError(
                 f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {sampling_rate:.3g}, "
                 f"{steps} steps needs a noise multiplier outside {list(NOISE_MULTIPLIER_RANGE)}: "
-                f"{'use epsilon = inf' if log_sigma < lowest else 'raise epsilon or delta'}"
+                f"{_remedy(log_sigma < lowest)}"
             )
         return excess(log_sigma)
 
@@ -368,6 +368,13 @@ def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> floa
         end = start + 1.1 * start_excess
         end_excess = bounded(end)
     return math.exp(brentq(excess, start, end, xtol=1e-8 if tilted else 2e-5))
+
+
+def _remedy(little_noise: bool) -> str:
+    if not little_noise:
+        return "raise epsilon or delta"
+    # Less noise than this guarantees next to nothing, but that is no reason to train without any.
+    return "lower epsilon, or take a larger batch or more steps; so little noise protects nobody"
 
 
 def _gaussian_guess(target: PrivacyTarget) -> float:

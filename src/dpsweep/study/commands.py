@@ -37,7 +37,8 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
     # Snakemake takes an existing file for finished, even a damaged one, unless it is forced.
     force = ["--force"] if any(Path(target).exists() for target in targets) else []
     options = shlex.split(os.environ.get(OPTIONS, ""))
-    if CALL in os.environ or not IN_CLONE:
+    # Snakemake needs the Snakefile of a clone in the working directory; `dpsweep run` brings its own.
+    if CALL in os.environ or not IN_CLONE or not Path("Snakefile").exists():
         words = ["dpsweep", "run", name_of(study_file), *map(str, targets)]
         return shlex.join([*words, *options, *force])
     config = [] if study_file == DEFAULT_STUDY else ["--config", f"study={study_file}"]
