@@ -53,7 +53,7 @@ def noise_cost(result: Result) -> list[str]:
         "our noise": lambda row: f"{1000 * row['noise_seconds']:.2f} ms",
         "added": "{added_percent:+.2f} %",
     }
-    return [*columns(shown, result["rows"]), "", f"Measured on {result['device']}."]
+    return [*columns(shown, result["rows"]), "", describe_environment(result["environment"])]
 
 
 def plan() -> list[str]:
@@ -76,20 +76,32 @@ def plan() -> list[str]:
 
 
 def right_on_gpu(result: Result) -> list[str]:
-    """Return the largest relative errors against the loop in float64, and the results of other checks."""
-    rows = [
-        [piece["title"], setting, *(f"{error:.1e}" for error in errors.values())]
-        for piece in result["pieces"]
-        for setting, errors in piece.get("relative_errors", {}).items()
-    ]
+    """Return the largest relative errors of the engines against the loop in float64, and other checks."""
+    rows = []
+    for piece in result["pieces"]:
+        by_precision: dict[str, dict[str, dict[str, float]]] = {}
+        for setting, errors in piece.get("relative_errors", {}).items():
+            name, precision = setting.split(", ", 1)
+            by_precision.setdefault(precision, {})[name] = errors
+        for precision, engines in by_precision.items():
+            largest = [
+                f"{max(errors[each] for errors in engines.values()):.1e}"
+                for each in ("sum", "norms", "masked", "contribution")
+            ]
+            rows.append([f"{piece['title']}, {precision}", ", ".join(engines), *largest])
     head = [
-        "network, what trains", "engine", "sum", "norms", "sum, masked and spoilt",
+        "network, what trains, precision", "engines", "sum", "norms", "sum, masked and spoilt",
         "length of one clipped gradient",
     ]  # fmt: skip
     said = []
     for piece in result["pieces"]:
         for setting, reason in piece.get("failures", {}).items():
             said.append(f"{piece['title']}, {setting}: not computed ({reason}).")
+        for precision, names in piece.get("not_compared", {}).items():
+            said.append(
+                f"{piece['title']}, {precision}: the loop itself is too far off to compare "
+                f"{' and '.join(names)}."
+            )
         if "draws" in piece:
             drawn = (
                 "Noise: {beyond_float32} of {draws:,} draws beyond the largest of float32, "
