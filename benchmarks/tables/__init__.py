@@ -80,16 +80,20 @@ def _join(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the pieces of a result as one result, with the rows of all.
 
     Raises:
-        ValueError: the pieces come from different machines.
+        ValueError: the pieces come from different machines, or from different versions of a package.
     """
-    environment = pieces[0]["environment"]
+    environment: dict[str, Any] = {"versions": {}}
     for piece in pieces:
-        for key, value in piece["environment"].items():
-            if key != "load_before" and value != environment[key]:
-                raise ValueError(
-                    f"one table from two machines: {pieces[0]['piece']} has {key} {environment[key]}, "
-                    f"{piece['piece']} has {value}. Delete one of them and measure it again"
-                )
+        # A package may be missing on a machine, such as Opacus.
+        machine = piece["environment"]
+        for known, found in (environment, machine), (environment["versions"], machine["versions"]):
+            for key, value in found.items():
+                if key not in {"load_before", "versions"} and known.setdefault(key, value) != value:
+                    raise ValueError(
+                        f"one table from two machines: {piece['piece']} has {key} {value}, an earlier "
+                        f"piece has {known[key]}. Delete one of them and measure it again"
+                    )
+    environment["load_before"] = pieces[0]["environment"]["load_before"]
     rows = [row for piece in pieces for row in piece.get("rows", [])]
     device = environment["device"]
     return {"environment": environment, "device": device, "pieces": pieces, "rows": rows}

@@ -27,7 +27,8 @@ def step_cost(result: Result) -> list[str]:
         measured = row["contenders"][REFERENCE]
         return f"{1000 * measured['seconds']:.0f} ms, {measured['megabytes']:.0f} MB"
 
-    names = [name for name in result["rows"][0]["contenders"] if name != REFERENCE]
+    contenders = [name for row in result["rows"] for name in row["contenders"]]
+    names = [name for name in dict.fromkeys(contenders) if name != REFERENCE]
     shown = {
         "network, what trains (batch)": "{title} ({batch})",
         "precision": "{setting}",
