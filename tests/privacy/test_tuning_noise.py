@@ -1,6 +1,7 @@
 """The noise of accounted tuning gives the target total epsilon, and is minimal."""
 
 import math
+import pkgutil
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dpsweep.privacy.tuning_noise import (
     TuningNoise,
     calibrate_tuning,
     certify_second,
+    certify_tuning_again,
     training_profile,
 )
 
@@ -83,3 +85,32 @@ def test_unreachable_targets_are_refused(
 ) -> None:
     with pytest.raises(CalibrationError, match=message):
         calibrate_tuning(epsilon, delta, mean, shape, [(900, 900, 4)])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "wrong", "message"),
+    [
+        # The first condition, at a small delta: the certificate, then its check by PLD.
+        ("calibration", "proven_epsilon", lambda right: lambda *given: 1.002 * right(*given),
+         "accountant certifies epsilon"),
+        ("calibration", "second_epsilon", lambda right: lambda *given: 1.02 * right(*given),
+         "accountants disagree at noise multiplier"),
+        # The second condition, at a large delta: the same two.
+        ("tuning_noise", "proven_epsilon", lambda right: lambda *given: 1.05 * right(*given),
+         "accountants disagree at noise multiplier"),
+        ("tuning_noise", "training_profile",
+         lambda right: lambda noise: lambda epsilon: 1.05 * right(noise)(epsilon),
+         "second_delta: found .* by PLD"),
+    ],
+    ids=["certificate", "its check", "certificate at a large delta", "PLD at a large delta"],
+)  # fmt: skip
+def test_every_accountant_refuses_alone(
+    module: str, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No condition is left to the other accountant."""
+    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 100, 18)])
+    certify_tuning_again(noise)
+    place = f"dpsweep.privacy.{module}.{name}"
+    monkeypatch.setattr(place, wrong(pkgutil.resolve_name(place)))
+    with pytest.raises(CalibrationError, match=message):
+        certify_tuning_again(noise)

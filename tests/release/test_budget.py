@@ -1,17 +1,24 @@
 """A study's budget limits all releases on its data; the report shows the rest of it."""
 
+import random
+import re
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.release.releases import FIXED, PRIVATE, Content, release
 from tests.release.releases import study as study_of
 
+from dpsweep.base.numbers import rounded_down, rounded_up
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.release import ReleaseError
+from dpsweep.release import ReleaseError, write
 from dpsweep.release.budget import account, refuse_beyond_budget
 from dpsweep.release.certificate import ReleasedModel, released_together
-from dpsweep.report import write
+from dpsweep.release.ledger import Ledger, open_ledger
+from dpsweep.report import write as write_report
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -74,8 +81,88 @@ def test_the_rest_of_the_budget_may_be_spent_and_is_in_the_report(paths: Paths) 
     noise = calibrate(after.left, DELTA, 269, 269, 2)
     models = [line.model.model_copy(update={"noise": None})]
     refuse_beyond_budget(following, following.release, models, noise)
-    write(small, Path("study.yaml"), paths)
+    write_report(small, Path("study.yaml"), paths)
     page = paths.report.read_text()
     assert "1 model was released" in page
     assert "budget is ε = 5 at δ = 2e-05" in page
     assert "a next model may have at least ε = 3 at" in page
+
+
+def test_rounded_numbers_stay_on_their_side() -> None:
+    chosen = random.Random(0)
+    for _ in range(2000):
+        number, digits = 10 ** chosen.uniform(-12, 3), chosen.randint(1, 6)
+        below, above = rounded_down(number, digits), rounded_up(number, digits)
+        assert float(below) <= number <= float(above)
+        assert float(above) - float(below) < 1.001 * 10 ** (1 - digits) * float(above)
+    assert (rounded_up(0.3, 3), rounded_down(2e-5), rounded_up(float("inf"))) == (
+        "0.3",
+        "2e-05",
+        "inf",
+    )
+
+
+def tuned_model(epsilon: float, delta: float = DELTA) -> ReleasedModel:
+    return ReleasedModel(certificate="0" * 64, epsilon=epsilon, delta=delta, noise=None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) -> None:
+    chosen = random.Random(seed)
+    models = []
+    for _ in range(chosen.randint(1, 4)):
+        if seed % 2:
+            models.append(tuned_model(chosen.uniform(0.3, 2.0)))
+            continue
+        epsilon = round(chosen.uniform(0.3, 2.0), 2)
+        noise = calibrate(epsilon, DELTA, 200, 200, 4)
+        models.append(tuned_model(epsilon).model_copy(update={"noise": noise}))
+    deltas = float(f"{len(models) + 1}e-05")
+    small = study(PRIVATE | {"epsilon": 1.0}, epsilon=8.0, delta=deltas)
+    with open_ledger(paths.ledger) as ledger:
+        for each in models:
+            ledger.add("", [["sklearn-digits"]], each)
+    found = account(small, paths)
+    assert found is not None and found.left is not None and found.left > 0
+    write_report(small, Path("study.yaml"), paths)
+    page = paths.report.read_text()
+    (said,) = re.findall(r"a next model may have at least ε = (\S+) at", page)
+    assert 0.99 * found.left < float(said) <= found.left
+    following = study(PRIVATE | {"epsilon": float(said)}, epsilon=8.0, delta=deltas)
+    refuse_beyond_budget(following, following.release, models, None)
+    # What the report says that is spent holds, too.
+    (spent,) = re.findall(r"(?:it is|they are) \((\S+), \S+\)-differentially", page)
+    assert found.epsilon <= float(spent) < 1.001 * found.epsilon
+
+
+def test_deltas_add_up_as_they_are_written() -> None:
+    """In floats 3 times 1e-05 is above 3e-05."""
+    made = study(PRIVATE | {"epsilon": 1.0}, epsilon=3.0, delta=3e-5)
+    refuse_beyond_budget(made, made.release, [tuned_model(1.0)] * 2, None)
+    with pytest.raises(ReleaseError, match="makes epsilon inf"):
+        refuse_beyond_budget(made, made.release, [tuned_model(1.0)] * 3, None)
+
+
+def test_of_two_releases_at_once_one_is_beyond_the_budget(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is within the budget alone, and both have read the ledger before either adds its line."""
+    made = study(FIXED, epsilon=8.0, delta=2 * DELTA)
+    train, both = write.train_release, threading.Barrier(2, timeout=100)
+    alone = threading.Lock()
+
+    def train_at_once(*given: Any) -> Any:
+        both.wait()
+        with alone:  # the trainer is made for one training in a process
+            return train(*given)
+
+    monkeypatch.setattr(write, "train_release", train_at_once)
+    other = Paths(Path(shutil.copytree(paths.results, paths.results.with_name("other"))))
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(release, made, each) for each in (paths, other)]
+        errors = [call.exception() for call in calls]
+    (refused,) = filter(None, errors)
+    assert "and 1 earlier on the same data makes epsilon" in str(refused)
+    assert sum(each.release.exists() for each in (paths, other)) == 1
+    assert len(Ledger(paths.ledger).released("", [["sklearn-digits"]])) == 1
+    assert not list(paths.results.parent.rglob(".partial-*"))

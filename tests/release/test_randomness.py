@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import logging
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +133,45 @@ def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(
     assert used.streams == [("noise", b"secret 0"), ("sampling", b"secret 0")]
     assert used.evaluated == ["test"]
     assert used.trained_on == set(range(N))
+
+
+@pytest.mark.parametrize("section", [FIXED, TUNED], ids=["fixed", "tuned"])
+def test_secret_trials_log_and_warn_nothing(
+    section: dict[str, Any],
+    paths: Paths,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Times, batch sizes and memory in a log would tell which trials were drawn."""
+    caplog.set_level(logging.DEBUG)
+    loggers = ["", "dpsweep.training.context", "timm", "a.library"]
+    quiet = logging.getLogger("dpsweep.training.context")
+    train = release_training.train_and_score
+
+    def loud(*given: Any) -> Any:
+        for name in loggers:
+            logging.getLogger(name).critical("out of memory")
+        warnings.warn("a small batch", stacklevel=1)
+        return train(*given)
+
+    monkeypatch.setattr(release_training, "train_and_score", loud)
+    trained(section, paths)
+    said = [each.getMessage() for each in caplog.records]
+    assert "out of memory" not in said
+    assert not [each for each in recwarn if "a small batch" in str(each.message)]
+    assert all("secret number of trials" in each or "noise" in each for each in said), said
+    quiet.warning("heard again")
+    assert caplog.records[-1].getMessage() == "heard again"
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(release_training, "train_and_score", fails)
+    with pytest.raises(RuntimeError):
+        trained(section, paths)
+    quiet.warning("heard after a failure")
+    assert caplog.records[-1].getMessage() == "heard after a failure"
 
 
 def test_secrets_are_long_and_never_the_same() -> None:

@@ -118,6 +118,36 @@ def test_models_that_cannot_be_composed_are_refused_before_training(
     assert not paths.ledger.read_text()
 
 
+def test_the_line_is_on_the_disk_before_the_model_appears(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that only the cache of the disk has is lost by a power cut, and its model may remain."""
+    fsync, replace = os.fsync, Path.replace
+    events: list[tuple[str, int, int]] = []
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        events.append(("sync", found.st_ino, found.st_size))
+
+    def moved_to(self: Path, target: Path) -> None:
+        replace(self, target)
+        if target == paths.release:
+            events.append(("model", 0, 0))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", moved_to)
+    folder = release(FIXED, paths)
+    before = events[: events.index(("model", 0, 0))]
+    ledger = paths.ledger.stat()
+    assert ("sync", ledger.st_ino, ledger.st_size) in before
+    assert ("sync", paths.ledger.parent.stat().st_ino) in [each[:2] for each in before], (
+        "a new ledger has a name only after its folder is synced"
+    )
+    written = [(each.stat().st_ino, each.stat().st_size) for each in folder.iterdir()]
+    assert {("sync", *each) for each in written} <= set(before)
+
+
 def test_a_model_made_during_training_counts(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another study with the same ledger makes it; the two models differ."""
     train, other = write.train_release, Paths(paths.results.with_name("other"))

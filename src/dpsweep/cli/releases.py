@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dpsweep.base.numbers import rounded_up
 from dpsweep.cli.options import StudyFile, open_study, training
 from dpsweep.config import Release
 from dpsweep.config.messages import pick
@@ -133,14 +134,14 @@ def verify(
         study, paths = open_study(study_file, figures=False)
         compare(folder, study, _section(study_file, study), paths, compared)
     typer.echo(
-        f"{folder}: ({found.epsilon:g}, {found.delta:g})-differentially private, "
-        f"{found.adjacency}; epsilon {found.certified_epsilon:.6g} proven, "
-        f"{found.pld_epsilon:.6g} by PLD"
+        f"{folder}: ({rounded_up(found.epsilon)}, {rounded_up(found.delta)})-differentially private, "
+        f"{found.adjacency}; epsilon {rounded_up(found.certified_epsilon)} proven, "
+        f"{rounded_up(found.pld_epsilon)} by PLD"
     )
     together = found.releases
     typer.echo(
         f"released before on these data, as far as the ledger goes: {len(together.earlier)}; all together "
-        f"({together.joint_epsilon:.6g}, {together.joint_delta:.6g})-differentially private"
+        f"({rounded_up(together.joint_epsilon)}, {rounded_up(together.joint_delta)})-differentially private"
     )
     for name in found.earlier_sweeps:
         typer.echo(f"not covered: choices made by looking at the sweep {printable(name)}")

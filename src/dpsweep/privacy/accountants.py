@@ -5,7 +5,8 @@ dp-accounting computes with privacy loss distributions (PLD). It is fast, and ch
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.common import DifferentialPrivacyParameters
@@ -98,6 +99,15 @@ def noise_interval(noise: Calibration) -> float:
     )
 
 
+def total_delta(deltas: Iterable[float]) -> float:
+    """Return the sum of deltas as the decimals that users write.
+
+    >>> total_delta([1e-5] * 3), sum([1e-5] * 3)
+    (3e-05, 3.0000000000000004e-05)
+    """
+    return float(sum(Decimal(repr(each)) for each in deltas))
+
+
 def composed_epsilon(
     trainings: Sequence[Calibration], guarantees: Sequence[tuple[float, float]], delta: float
 ) -> float:
@@ -119,7 +129,7 @@ def composed_epsilon(
     """
     stated = [*((each.epsilon, each.delta) for each in trainings), *guarantees]
     # Basic composition.
-    enough = delta >= math.fsum(own for _, own in stated)
+    enough = delta >= total_delta(own for _, own in stated)
     summed = sum(each for each, _ in stated) if enough else math.inf
     if max(each for each, _ in stated) > _LARGEST_LOSS:
         return summed

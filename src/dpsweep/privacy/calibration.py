@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
-from dpsweep.base.numbers import integer, real
+from dpsweep.base.numbers import integer, real, rounded_up
 from dpsweep.privacy import prv
 from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
@@ -238,7 +238,7 @@ def accountant(target: PrivacyTarget) -> str:
     if delta < smallest_delta(steps):
         raise CalibrationError(
             f"delta = {delta:g} is too small: double precision cannot resolve it for {steps} steps; "
-            f"use a delta of at least {smallest_delta(steps):.1e}"
+            f"use a delta of at least {rounded_up(smallest_delta(steps), 2)}"
         )
     losses = sum(PrivacyLoss(_gaussian_guess(target), sampling_rate, "remove").extremes(-50.0))
     slow = losses > _LARGEST_PLD_MESH * pld_interval(epsilon, steps)

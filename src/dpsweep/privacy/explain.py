@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from dpsweep.base.numbers import real
+from dpsweep.base.numbers import real, rounded_up
 from dpsweep.privacy import plain_words
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.record import CalibrationError
@@ -82,7 +82,7 @@ def in_words(epsilon: float, delta: float, attacks: list[Attack]) -> Iterator[st
 def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
     worst = [best_attack(guarantee_trade_off(epsilon, delta, each), each) for each in GROUPS]
     gaussian = [best_attack(claimed_gaussian(epsilon, delta, each), each) for each in GROUPS]
-    pair = f"({epsilon:g}, {delta:g})"
+    pair = f"({rounded_up(epsilon)}, {rounded_up(delta)})"
     yield from textwrap.wrap(
         f"Any mechanism with {pair}: bounds on every attacker, which are reached for one record by the "
         "mechanism that gives away all that the pair allows. Those of several records follow by group "

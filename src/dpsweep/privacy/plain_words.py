@@ -6,6 +6,7 @@ All numbers are upper bounds on every attacker, rounded upwards.
 import math
 from collections.abc import Iterator, Sequence
 
+from dpsweep.base.numbers import rounded_up
 from dpsweep.privacy.trade_off import Attack
 
 _QUOTED = 1
@@ -32,8 +33,9 @@ def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
         f"at most {_of_100(true)} of 100 present people. So their word raises even odds (1 to 1) that a "
         f"person was present to at most {_up(true / false)} to 1. An attacker who has to answer for "
         "everyone, where half of the people were present, is right in at most "
-        f"{_of_100((1 + alone.advantage) / 2)} of 100 cases; a coin is right in 50. ε = {epsilon:g} and "
-        f"δ = {delta:g} limit every attacker: the share of present people that they recognise is at most "
+        f"{_of_100((1 + alone.advantage) / 2)} of 100 cases; a coin is right in 50. "
+        f"ε = {rounded_up(epsilon)} and δ = {rounded_up(delta)} limit every attacker: the share of present "
+        "people that they recognise is at most "
         f"e^ε = {_power_of_e(epsilon)} times the share of absent people that they wrongly accuse, plus δ. "
         "δ is what may be given away outright: a method with this δ may disclose a record completely with "
         "that probability. A person with several records is recognised more often: with 1 of 100 absent "

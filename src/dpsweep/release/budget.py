@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpsweep.base.numbers import rounded_up
 from dpsweep.config import Release
 from dpsweep.config.datasets import origins
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import Calibration
+from dpsweep.privacy.accountants import total_delta
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel, joint_epsilon
 from dpsweep.release.ledger import Ledger, LedgerEntry
@@ -29,15 +31,16 @@ def refuse_beyond_budget(
         ReleaseError: they would exceed it.
     """
     budget = study.budget
-    if budget is None:
+    left = _left(study, earlier)
+    if budget is None or left is None or release.epsilon <= left:
         return
     joint = joint_epsilon(earlier, noise, release.epsilon, study.privacy.delta, budget.delta)
     if joint > budget.epsilon:
         others = f" and {len(earlier)} earlier on the same data" if earlier else ""
         raise ReleaseError(
-            f"release.epsilon: found {release.epsilon:g}, which{others} makes epsilon {joint:.4g} at delta "
-            f"{budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together. Nothing "
-            "was trained"
+            f"release.epsilon: found {release.epsilon:g}, which{others} makes epsilon {rounded_up(joint, 4)} "
+            f"at delta {budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together. "
+            "Nothing was released"
         )
 
 
@@ -74,7 +77,7 @@ def account(study: Study, paths: Paths) -> Account | None:
         return None
     lines = Ledger(paths.ledger).lines_of(data, origins(study.datasets[dataset].source))
     models = [line.model for line in lines]
-    delta = sum(each.delta for each in models)
+    delta = total_delta(each.delta for each in models)
     return Account(
         lines=lines,
         epsilon=_spent(models, delta),
@@ -97,5 +100,5 @@ def _left(study: Study, models: Sequence[ReleasedModel]) -> float | None:
         return None
     if not models:
         return budget.epsilon if delta <= budget.delta else 0.0
-    rest = budget.delta - delta
+    rest = total_delta([budget.delta, -delta])
     return max(0.0, budget.epsilon - _spent(models, rest)) if rest > 0 else 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from dpsweep.base.numbers import rounded_up
 from dpsweep.data.resize import Resize
 from dpsweep.privacy import plain_words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
@@ -57,7 +58,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"short": _short, "repr": repr, "text": _text}
+    environment.filters |= {"short": _short, "up": rounded_up, "repr": repr, "text": _text}
     environment.globals |= {
         **{"CERTIFICATE": CERTIFICATE, "FROZEN": FROZEN},
         **{"TOKENIZER": TOKENIZER, "TRAINED": TRAINED},

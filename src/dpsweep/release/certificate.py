@@ -1,6 +1,5 @@
 """The certificate of a release: the guarantee, and every number that proves it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -23,7 +22,7 @@ from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.resize import Resize
 from dpsweep.gradients.precision import Precision
 from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.accountants import composed_epsilon
+from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
@@ -220,7 +219,7 @@ NOT_KNOWN: Mapping[str, str] = {
     "network.classes": "free text; their number is compared with the head",
     "network.shape": "the data is not in the folder",
     "network.resize": "the data is not in the folder",
-    "network.method.kind": "all and scratch train the same parameters",
+    "network.method": "another method may train the same parameters, those of model.safetensors",
     "network.pretraining": "free text; the checksum identifies the weights",
     "versions": "free text",
 }
@@ -240,6 +239,8 @@ CHANGED_TOGETHER: Mapping[str, str] = {
     "ledger",
     "network": "weights, mean, std, tokenizer and arguments of another function of the same shapes, such as "
     "another number of attention heads; compare with the backbone (--backbone)",
+    "network.method": "another method, if its parameters are moved between the two files; compare with the "
+    "study and the ledger",
     "files": "other numbers in parameters of the same shapes; compare frozen ones with the backbone, and "
     "trained ones with the ledger, which has the fingerprint of the certificate with their checksums",
 }
@@ -315,7 +316,7 @@ def released_together(
     Raises:
         CalibrationError: the deltas sum to 1 or more, so there is no guarantee.
     """
-    joint_delta = math.fsum([delta, *(each.delta for each in earlier)])
+    joint_delta = total_delta([delta, *(each.delta for each in earlier)])
     if joint_delta >= 1:
         raise CalibrationError(
             f"releases: found deltas that are {joint_delta:g} together; allowed: below 1"

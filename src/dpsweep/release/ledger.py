@@ -154,6 +154,13 @@ def _append(file: Path, written: bytes) -> None:
         stream.write(written)
         stream.flush()
         os.fsync(stream.fileno())
+    # The name of a new file is lost by a power cut until its folder is synced.
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems cannot
+            os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _entries(content: bytes) -> Iterator[Any]:

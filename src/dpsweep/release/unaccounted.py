@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable
 
+from dpsweep.base.numbers import rounded_up
 from dpsweep.base.units import count
 from dpsweep.config.datasets import shares_examples
 from dpsweep.privacy.gaussian import gaussian_epsilon
@@ -52,7 +53,11 @@ def price(study: Study) -> str:
     trials = sum(len(study.sweep_cells(name)) * trials_per_cell(study, name) for name in sweeps)
     largest = max(cell.epsilon for name in sweeps for cell in study.sweep_cells(name))
     together = joint_epsilon(study, sweeps)
-    alone = "no privacy at all" if math.isinf(largest) else f"at most epsilon {largest:g} each"
+    alone = (
+        "no privacy at all"
+        if math.isinf(largest)
+        else f"at most epsilon {rounded_up(largest)} each"
+    )
     joint = "have no privacy" if math.isinf(together) else f"spend about epsilon {together:.3g}"
     return (
         f"{', '.join(sweeps)}: {count(trials, 'trial')} on data marked private, with {alone}; their results "

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 import dpsweep
+from dpsweep.base.numbers import rounded_down, rounded_up
 from dpsweep.base.units import count
 from dpsweep.report.wording import bar_shares, column_kinds, values
 
@@ -69,6 +70,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"values": values, "column_kinds": column_kinds, "bar_shares": bar_shares}
+    filters |= {"up": rounded_up, "down": rounded_down}
     environment.filters |= filters
     environment.globals |= {"count": count, "version": dpsweep.__version__}
     return environment
