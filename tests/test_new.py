@@ -214,14 +214,15 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
     assert pets.source.test_split == "validation"  # type: ignore[union-attr]
 
 
-def test_tables_of_texts() -> None:
+def test_tables_of_texts(caplog: pytest.LogCaptureFixture) -> None:
     rows = [("some words", "ham"), ("other words", "spam")] * 30
     make_table("train.csv", [*rows, (" ", "ham")], ("mail", "kind"))
-    make_table("test.csv", rows[:10], ("mail", "kind"))
+    make_table("test.csv", [*rows[:9], ("word " * 200, "ham")], ("mail", "kind"))
     columns = ("--input-column", "mail", "--label-column", "kind")
     study = new("--texts", "train.csv", "test.csv", *columns)
     pets = study.datasets["pets"]
     assert (pets.classes, pets.train_size, pets.test_size, pets.corrupt) == (2, 60, 10, "skip")
+    assert "pets: at least 1 of 71 texts are longer than max_length (128 tokens)" in caplog.text
     assert {"text_heatmaps", "text_perclass"} <= set(study.figures)
 
 
@@ -331,15 +332,16 @@ def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[s
 
 def test_the_second_table_may_precede_the_study() -> None:
     for name in ("train.csv", "test.csv"):
-        make_table(name, [("some words", "ham"), ("other words", "spam")] * 20, ("text", "label"))
+        rows = [("some words", "ham"), ("word " * 200, "spam")] * 20
+        make_table(name, rows, ("text", "label"))
     options = ["new", "--texts", "train.csv", "test.csv", str(FILE)]
     done = CliRunner().invoke(app, options)
     assert done.exit_code == 0, done.exception
     assert "Training + test examples: ham 20 + 20, spam 20 + 20" in done.stdout
     assert (
-        "Read as: texts of column 'text', labels of column 'label'; 40 rows to train on"
-        in done.stdout
-    )
+        "Read as: texts of column 'text', labels of column 'label'; 40 rows to train on and 40 rows "
+        "to test on; at least 40 of 80 texts are longer than max_length (128 tokens) and are cut"
+    ) in done.stdout
 
 
 REFUSED = [

@@ -9,7 +9,7 @@ from tests.data.pictures import section
 
 from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset
-from dpsweep.data.prepare import prepare
+from dpsweep.data.prepare import inspect, prepare
 from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
@@ -70,16 +70,33 @@ def test_only_the_setting_refuse_changes_the_fingerprint(pets: Path) -> None:
         assert made_from(same) == made_from(plain) != made_from(other)
 
 
-def test_duplicate_texts_are_compared_by_their_tokens(tmp_path: Path) -> None:
+def test_texts_that_are_cut_are_counted_and_compared_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
-    Path(files["train"]).write_text("text,label\none two,0\ntwo,1\none,0\n")
-    Path(files["test"]).write_text("text,label\ntwo one,0\none two three,1\n")
+    Path(files["train"]).write_text("text,label\none two,0\ntwo,1\none two one,0\n")
+    Path(files["test"]).write_text("text,label\none two two one,0\nONE two  one,1\n")
     save_tokenizer(train_word_pieces(["one two"], 200), tmp_path / "tokenizer.json")
     known: dict[str, Any] = {
         **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 2},
         **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
     }
     dataset = Dataset.model_validate(known)
+    inspect("mails", dataset)
+    assert "longer" not in caplog.text  # four words may be four tokens
+    inspect("mails", dataset.model_copy(update={"max_length": 3}))
+    said = "mails: at least 1 of 5 texts are longer than max_length (3 tokens) and are cut"
+    assert said in caplog.text
     found = prepare("mails", dataset, tmp_path / "out", tmp_path / "tokenizer.json")
     row = "{}, data row {}".format
-    assert found.metadata.duplicates == (f"{row(files['test'], 2)} = {row(files['train'], 1)}",)
+    # The rows "[CLS] one two [SEP]" of four texts are equal; "one two one" is in both files.
+    assert found.metadata.duplicates == (f"{row(files['test'], 2)} = {row(files['train'], 3)}",)
+    # Of 2 + 1 + 3 training tokens one does not fit beside [CLS] and [SEP]; of 4 + 3 test tokens three.
+    cut = {split: (each.texts, each.share_of_tokens) for split, each in found.metadata.cut.items()}
+    assert cut == {"train": (1, pytest.approx(1 / 6)), "test": (2, pytest.approx(3 / 7))}
+    assert "mails: 2 of 2 test texts are longer than max_length (4 tokens)" in caplog.text
+    assert "by 43 % of all tokens" in caplog.text
+    # Without cut texts, metadata are as before.
+    whole = dataset.model_copy(update={"max_length": 6})
+    prepare("mails", whole, tmp_path / "whole", tmp_path / "tokenizer.json")
+    assert '"cut"' not in (tmp_path / "whole" / "metadata.json").read_text()

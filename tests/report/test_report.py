@@ -615,21 +615,32 @@ def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
 
 
 @pytest.mark.parametrize(
-    ("prepared", "status", "rows", "untested"),
+    ("prepared", "status", "rows", "notes"),
     [
         ({"duplicates": []}, "pass", None, None),
         ({"duplicates": ["row 1 = row 7"]}, "note", [["Digits", "1", "200"]], None),
-        ({"test_counts": [0, 200, 0, 0]}, "pass", None, [["Digits", "zero, two, three", "4"]]),
+        (
+            {"test_counts": [0, 200, 0, 0]},
+            "pass",
+            None,
+            {"Classes without a test example": [["Digits", "zero, two, three", "4"]]},
+        ),
+        (
+            {"cut": {"test": {"texts": 3, "share_of_tokens": 0.125}}},
+            "pass",
+            None,
+            {"Texts that are cut": [["Digits", "test", "3 of 200", "12.5 %"]]},
+        ),
     ],
 )
 def test_checks_of_the_test_set(
-    empty: Paths, prepared: dict[str, Any], status: str, rows: Any, untested: Any
+    empty: Paths, prepared: dict[str, Any], status: str, rows: Any, notes: Any
 ) -> None:
     write_dataset(empty, "digits", [500, 300, 100, 100], **prepared)
     duplicates, *others = check_data(STUDY, empty)
     assert (duplicates.status, duplicates.evidence and duplicates.evidence.rows) == (status, rows)
     assert [(each.title, each.status, each.evidence.rows) for each in others] == (
-        [("Classes without a test example", "note", untested)] if untested else []
+        [(noted, "note", evidence) for noted, evidence in (notes or {}).items()]
     )
 
 

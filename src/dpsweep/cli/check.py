@@ -19,7 +19,7 @@ from dpsweep.config.cells import number
 from dpsweep.config.messages import merged, shorten, told_once
 from dpsweep.config.section import Section
 from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
-from dpsweep.data.prepare import inspect, warn_of_untested
+from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
 from dpsweep.release.unaccounted import price
@@ -122,6 +122,7 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
         declared = section.classes, section.train_size, section.test_size
         if (len(found.classes), found.train_size, found.test_size) == declared:
             warn_of_untested(dataset, found.classes, found.test_counts)
+            warn_of_cut_texts(dataset, section, found)
             return list(found.classes)
     return inspect(dataset, section)
 

@@ -17,10 +17,16 @@ from dpsweep.data.duplicates import find_duplicates, say_duplicates
 from dpsweep.data.embeddings import Embeddings
 from dpsweep.data.examples import LabelledData, Labels
 from dpsweep.data.images import EncodedImages, decode_images, first_corrupt, make_transform
-from dpsweep.data.prepared import METADATA, DatasetError, PreparedDataset, TokenizerIdentity
+from dpsweep.data.prepared import (
+    METADATA,
+    DatasetError,
+    DatasetMetadata,
+    PreparedDataset,
+    TokenizerIdentity,
+)
 from dpsweep.data.resize import Resize
 from dpsweep.data.sources import load, named, resize_of
-from dpsweep.data.texts import leave_out_unreadable
+from dpsweep.data.texts import leave_out_unreadable, long_texts
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.data.write import write_prepared
 
@@ -83,6 +89,7 @@ def prepare(
             resize=resize,
             refuse_duplicates=dataset.duplicates == "refuse",
         )
+    warn_of_cut_texts(name, dataset, prepared.metadata)
     if own is not None:
         unfinished.release(own)
     return prepared
@@ -106,6 +113,8 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
     with named(name):
         data = load(dataset)
         if isinstance(source, FilesSource):
+            if dataset.max_length and (cut := long_texts(data, dataset.max_length)):
+                log.warning("%s: %s", name, cut)
             data = leave_out_unreadable(data)
     if dataset.corrupt == "refuse" or isinstance(source, TrainAndTest):
         _refuse_or_warn(name, dataset, data.skipped)
@@ -146,6 +155,17 @@ def _decoded(
     _refuse_or_warn(name, dataset, skipped)
     decoded = replace(data, train=train, test=test, skipped=skipped)
     return decoded, None if transform.stored is None else resize
+
+
+def warn_of_cut_texts(name: str, dataset: Dataset, metadata: DatasetMetadata) -> None:
+    """Warn of texts that are longer than the dataset's ``max_length``."""
+    for key, size in (("train", metadata.train_size), ("test", metadata.test_size)):
+        if cut := metadata.cut.get(key):
+            log.warning(
+                "%s: %d of %d %s texts are longer than max_length (%d tokens) and are cut, by %.2g %% of "
+                "all tokens",
+                name, cut.texts, size, key, dataset.max_length, 100 * cut.share_of_tokens,
+            )  # fmt: skip
 
 
 def _state(file: Path) -> tuple[int, int] | None:

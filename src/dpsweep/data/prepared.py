@@ -62,6 +62,17 @@ class TokenizerIdentity(BaseModel):
     """SHA-256 of its ``tokenizer.json`` as the library writes it."""
 
 
+class CutTexts(BaseModel):
+    """The texts of a split that are longer than ``max_length``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    texts: int
+    """Number of texts that were cut."""
+    share_of_tokens: float
+    """Share of the tokens of all texts that was cut off, without special tokens."""
+
+
 class FeatureIdentity(BaseModel):
     """The network and the dataset from which features were computed."""
 
@@ -105,6 +116,8 @@ class DatasetMetadata(BaseModel):
     """Files among the images that are not images, such as hidden files."""
     duplicates: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Test examples with the input of a training example, and the name of that one."""
+    cut: Annotated[dict[str, CutTexts], Field(exclude_if=lambda cut: not cut)] = {}
+    """For train and test, the texts that were cut, if any."""
     checksum: str
     """SHA-256 over type, shape and content of the four arrays, and ``resize``; a part of every trial's
     key."""

@@ -1,5 +1,6 @@
 """Labelled texts from tables, and checks for empty or unreadable texts."""
 
+import itertools
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,21 @@ def leave_out_unreadable(data: LabelledData) -> LabelledData:
         readable = (text for text in split.inputs if not _unreadable(text))
         splits.append(split.without(list(wrong), readable))
     return replace(data, train=splits[0], test=splits[1], skipped=skipped)
+
+
+def long_texts(data: LabelledData, max_length: int) -> str:
+    """Say how many texts have more words than ``max_length`` tokens; empty if none.
+
+    A word is at least one token, so at least these texts are cut. It needs no tokenizer.
+    """
+    texts = itertools.chain(data.train.inputs, data.test.inputs)
+    longer = sum(len(text.split(maxsplit=max_length)) > max_length for text in texts)
+    if not longer:
+        return ""
+    return (
+        f"at least {longer:,} of {len(data.train.labels) + len(data.test.labels):,} texts are longer than "
+        f"max_length ({max_length} tokens) and are cut"
+    )
 
 
 def _unreadable(text: str) -> str | None:

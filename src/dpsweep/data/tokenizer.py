@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+import xxhash
 from tokenizers import BertWordPieceTokenizer, models, normalizers, pre_tokenizers, trainers
 
 from dpsweep.base.files import (
@@ -32,8 +33,9 @@ from dpsweep.config import (
     HubTokenizer,
     TrainedTokenizer,
 )
+from dpsweep.data.duplicates import Hashes
 from dpsweep.data.hub_file import fetch_file
-from dpsweep.data.prepared import PADDING, DatasetError, TokenizerIdentity
+from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, TokenizerIdentity
 from dpsweep.data.sources import load
 
 _BLOCK = 1024
@@ -78,29 +80,68 @@ class Tokenizer:
         """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is ``identity.checksum``."""
         write_text(path, self._library.to_str(pretty=True))
 
-    def blocks(self, texts: Iterable[str], max_length: int) -> Iterator[npt.NDArray[np.int32]]:
-        """Yield blocks of tokens, (at most 1024 texts, max_length), with -1 after the end of a text.
+    def blocks(self, texts: Iterable[str], max_length: int) -> "TokenBlocks":
+        """Return the tokens of texts, in blocks that are iterated once."""
+        return TokenBlocks(self._library, texts, max_length)
 
-        Texts are cut to ``max_length`` tokens, including special tokens.
 
-        Raises:
-            DatasetError: a text has no token.
-        """
-        self._library.enable_truncation(max_length)
-        self._library.no_padding()
+class TokenBlocks(Iterator[npt.NDArray[np.int32]]):
+    """Blocks of tokens, (at most 1024 texts, max_length), with -1 after the end of a text.
+
+    Texts are cut to ``max_length`` tokens, including special tokens. What was cut off is known after the
+    last block.
+
+    Raises:
+        DatasetError: while iterating, if a text has no token.
+    """
+
+    def __init__(
+        self, library: tokenizers.Tokenizer, texts: Iterable[str], max_length: int
+    ) -> None:
+        self._hashes: list[int] = []
+        self._cut = self._cut_off = self._tokens = 0
+        self._blocks = self._encode(library, texts, max_length)
+
+    def __next__(self) -> npt.NDArray[np.int32]:
+        return next(self._blocks)
+
+    @property
+    def hashes(self) -> Hashes:
+        """A hash of all tokens of each text so far, also of those that were cut off."""
+        return np.array(self._hashes, np.uint64)
+
+    @property
+    def cut(self) -> CutTexts | None:
+        """How much was cut off so far; None if nothing."""
+        if not self._cut:
+            return None
+        return CutTexts(texts=self._cut, share_of_tokens=self._cut_off / self._tokens)
+
+    def _encode(
+        self, library: tokenizers.Tokenizer, texts: Iterable[str], max_length: int
+    ) -> Iterator[npt.NDArray[np.int32]]:
+        library.enable_truncation(max_length)
+        library.no_padding()
+        special = library.num_special_tokens_to_add(is_pair=False)
         remaining = iter(texts)
-        done = 0
         while block := list(itertools.islice(remaining, _BLOCK)):
             tokens = np.full((len(block), max_length), PADDING, np.int32)
-            for row, encoded in enumerate(self._library.encode_batch(block)):
+            for row, encoded in enumerate(library.encode_batch(block)):
                 if not encoded.ids:
                     raise DatasetError(
-                        f"text {done + row} has no token ({block[row][:40]!r}), so a network has "
-                        "nothing to read; remove it"
+                        f"text {len(self._hashes)} has no token ({block[row][:40]!r}), so a network "
+                        "has nothing to read; remove it"
                     )
                 tokens[row, : len(encoded.ids)] = encoded.ids
+                # The library cuts a text into parts, each with the special tokens.
+                parts = [encoded.ids, *(part.ids for part in encoded.overflowing)]
+                lengths = [len(part) - special for part in parts]
+                self._cut += len(parts) > 1
+                self._cut_off += sum(lengths[1:])
+                self._tokens += sum(lengths)
+                whole = np.concatenate([np.array(part, np.int32) for part in parts])
+                self._hashes.append(xxhash.xxh3_64_intdigest(whole.tobytes()))
             yield tokens
-            done += len(block)
 
 
 def prepare(

@@ -12,12 +12,13 @@ import xxhash
 from dpsweep.base.files import atomic_path, write_checked_json
 from dpsweep.config.datasets import KINDS
 from dpsweep.config.messages import shorten
-from dpsweep.data.duplicates import find_duplicates, row_hashes, say_duplicates
+from dpsweep.data.duplicates import Hashes, find_duplicates, row_hashes, say_duplicates
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     KINDS_OF_INPUTS,
     METADATA,
     Array,
+    CutTexts,
     DatasetError,
     DatasetMetadata,
     PreparedDataset,
@@ -30,7 +31,7 @@ from dpsweep.data.unfinished import write_array_header
 # Fields of `DatasetMetadata` that are computed from the arrays.
 _COMPUTED = {
     *("train_size", "test_size", "train_counts", "test_counts"),
-    *("shape", "duplicates", "checksum", "file_checksums"),
+    *("shape", "duplicates", "cut", "checksum", "file_checksums"),
 }
 
 
@@ -66,11 +67,16 @@ def write_prepared(
         raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
     # An interrupted rewrite must not leave old metadata with new arrays.
     (folder / METADATA).unlink(missing_ok=True)
+    hashes_of: dict[str, Hashes | None] = {}
+    cut: dict[str, CutTexts] = {}
     for key, split in (("train", train), ("test", test)):
         labels = np.asarray(split.labels)
         _check_labels(f"{name}, {key} labels", labels, len(classes))
         _write_array(folder / f"{key}_inputs.npy", split.inputs, len(labels))
         _write_array(folder / f"{key}_labels.npy", labels.astype(np.int64), len(labels))
+        hashes_of[key] = getattr(split.inputs, "hashes", None)
+        if found := getattr(split.inputs, "cut", None):
+            cut[key] = found
         facts |= {
             f"{key}_size": len(labels),
             f"{key}_counts": np.bincount(labels, minlength=len(classes)).tolist(),
@@ -79,7 +85,11 @@ def write_prepared(
     shape = _check_inputs(name, kind, arrays["train_inputs"], arrays["test_inputs"])
     duplicates: list[str] = []
     if kind in KINDS:  # features have the duplicates of their data
-        seen, tested = (row_hashes(folder / f"{split}_inputs.npy") for split in ("train", "test"))
+        seen, tested = (
+            # Texts that were cut may have the same row.
+            row_hashes(folder / f"{key}_inputs.npy") if hashes is None else hashes
+            for key, hashes in hashes_of.items()
+        )
         duplicates = find_duplicates(seen, tested, train.where, test.where)
         say_duplicates(name, kind, duplicates, facts["test_size"], refuse_duplicates)
     checksum, file_checksums = _checksums(folder, arrays, facts.get("resize"))
@@ -87,6 +97,7 @@ def write_prepared(
         **facts,
         shape=shape,
         duplicates=tuple(duplicates),
+        cut=cut,
         checksum=checksum,
         file_checksums=file_checksums,
     )

@@ -19,8 +19,8 @@ from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import choose_splits
 from dpsweep.data.tables import column_names
-from dpsweep.data.texts import leave_out_unreadable, load_files
-from dpsweep.recommend.draft import FoundDataset
+from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
+from dpsweep.recommend.draft import MAX_LENGTH, FoundDataset
 
 TEST_SHARE = 0.2
 """Share of the examples that becomes the test set of a dataset without one."""
@@ -222,7 +222,9 @@ def _rows(data: LabelledData) -> str:
 def _found(
     kind: str, source: dict[str, Any], data: LabelledData, reading: Sequence[str]
 ) -> FoundDataset:
+    cut = ""
     if kind == "text":
+        cut = long_texts(data, MAX_LENGTH)
         data = leave_out_unreadable(data)
     train_counts, test_counts = (
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
@@ -235,7 +237,7 @@ def _found(
         train_counts=train_counts,
         test_counts=test_counts,
         skipped=len(data.skipped),
-        reading="; ".join(reading),
+        reading="; ".join(filter(None, [*reading, cut])),
     )
 
 

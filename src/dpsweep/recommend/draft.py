@@ -25,6 +25,8 @@ from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8
+MAX_LENGTH = 128
+"""Tokens that a new study of texts keeps of each."""
 _BOUNDS = (1, 4)  # in units of the recommended C; both below most norms
 _EMBEDDING = "embedding"
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
@@ -166,6 +168,7 @@ def draft_study(
         delta=delta,
         found=found,
         image_size=image_size,
+        max_length=MAX_LENGTH,
         head=head,
         grids=grids,
         identity=identity,

@@ -63,7 +63,7 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
     There are no checks if no dataset is prepared.
     """
     title = "Test examples that are in the training set"
-    rows, untested = [], []
+    rows, untested, cut = [], [], []
     prepared = 0
     for name in study.swept_datasets:
         with suppress(FileNotFoundError, DamagedFileError):  # not prepared yet
@@ -72,6 +72,10 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
             if same := len(metadata.get("duplicates", [])):
                 row = {"Dataset": study.datasets[name].title, "In both": f"{same:,}"}
                 rows.append(row | {"Test examples": f"{metadata['test_size']:,}"})
+            for split, found in metadata.get("cut", {}).items():
+                row = {"Dataset": study.datasets[name].title, "Split": split}
+                row |= {"Texts": f"{found['texts']:,} of {metadata[f'{split}_size']:,}"}
+                cut.append(row | {"Tokens cut off": percent(found["share_of_tokens"])})
             counted = zip(metadata["classes"], metadata["test_counts"], strict=True)
             if names := [each for each, examples in counted if not examples]:
                 row = {"Dataset": study.datasets[name].title, "Without one": shorten(names)}
@@ -86,11 +90,14 @@ def check_data(study: Study, paths: Paths) -> list[Check]:
         )
         table = TextTable.of(untested, "llr")
         checks = [Check("Classes without a test example", "note", finding, table)]
+    if cut:
+        finding = "Some texts are longer than max_length, and networks read only their beginning."
+        checks.append(Check("Texts that are cut", "note", finding, TextTable.of(cut, "llrr")))
     if not rows:
         finding = "No test example has the inputs of a training example."
         return [Check(title, "pass", finding), *checks]
     finding = (
-        "A network reads some test examples as the same pixels or tokens as a training example, and "
+        "A network reads some test examples as the same pixels or text as a training example, and "
         "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
         "makes them an error."
     )
