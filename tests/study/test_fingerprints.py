@@ -11,7 +11,13 @@ import pytest
 
 from dpsweep.config.cells import Cell
 from dpsweep.study import Study, fingerprints
-from dpsweep.study.fingerprints import _DRAWING, _WRITING, source_files
+from dpsweep.study.fingerprints import (
+    _DRAWING,
+    _WRITING,
+    prepared_fingerprint,
+    source_files,
+    tokenizer_fingerprint,
+)
 from dpsweep.study.paths import Paths, settings_of
 
 PATHS = Paths(Path("R"))
@@ -169,21 +175,63 @@ def test_a_version_of_the_code_changes_names(
     assert {key for key, name in before.items() if after[key] != name} == of(*EVERY)
 
 
-def test_the_tokenizer_of_texts_changes_names() -> None:
+def text_study(tokenizer: dict[str, Any], train: str = "public.csv") -> Study:
+    """Return a study of texts, whose network reads them with a tokenizer."""
     content = copy.deepcopy(CONTENT)
-    content["datasets"]["images"] |= {
+    texts = {
         "kind": "text", "source": {"kind": "files", "train": "a.csv", "test": "b.csv"},
         "image_size": None, "tokenizer": "vit", "max_length": 16,
     }  # fmt: skip
+    content["datasets"]["images"] |= texts
+    content["datasets"]["public"] = content["datasets"]["letters"] | texts
+    content["datasets"]["public"]["source"] = {"kind": "files", "train": train, "test": "p.csv"}
     del content["sweeps"]["head"], content["backbones"]["fixed"], content["methods"]["head"]
     content["backbones"]["vit"] = {
         "title": "Reader", "library": "transformers", "architecture": "distilbert",
-        "weights": {"kind": "random"}, "tokenizer": {"kind": "file", "path": "vocab.txt"},
+        "weights": {"kind": "random"}, "tokenizer": tokenizer,
     }  # fmt: skip
-    before = names(Study.model_validate(content))
-    content["backbones"]["vit"]["tokenizer"]["path"] = "other.txt"
-    after = names(Study.model_validate(content))
+    return Study.model_validate(content)
+
+
+TRAINED = {"kind": "train", "dataset": "public", "vocab_size": 200}
+
+
+@pytest.mark.parametrize(
+    ("study", "other"),
+    [
+        (
+            text_study({"kind": "file", "path": "vocab.txt"}),
+            text_study({"kind": "file", "path": "other.txt"}),
+        ),
+        (text_study(TRAINED), text_study(TRAINED | {"vocab_size": 300})),
+        (text_study(TRAINED), text_study(TRAINED, train="other.csv")),
+    ],
+    ids=["its file", "its size", "its training texts"],
+)
+def test_the_tokenizer_of_texts_changes_all_that_is_made_with_it(
+    study: Study, other: Study
+) -> None:
+    before, after = names(study), names(other)
     assert {key for key, name in before.items() if after[key] != name} == of("film", "lora")
+    # The texts are read with it, the network's embedding has its numbers.
+    for kind, name in (("dataset", "images"), ("backbone", "vit"), ("tokenizer", "vit")):
+        same = text_study(study.backbones["vit"].tokenizer.model_dump())
+        assert prepared_fingerprint(study, kind, name) == prepared_fingerprint(same, kind, name)
+        assert prepared_fingerprint(study, kind, name) != prepared_fingerprint(other, kind, name)
+    assert tokenizer_fingerprint(study, "vit") != tokenizer_fingerprint(other, "vit")
+
+
+def test_an_edited_file_of_a_tokenizer_is_prepared_again(tmp_path: Path) -> None:
+    vocabulary, texts = tmp_path / "vocab.txt", tmp_path / "a.csv"
+    for file, study in (
+        (vocabulary, text_study({"kind": "file", "path": str(vocabulary)})),
+        (texts, text_study(TRAINED, train=str(texts))),
+    ):
+        file.write_text("before")
+        before = tokenizer_fingerprint(study, "vit")
+        assert tokenizer_fingerprint(study, "vit") == before
+        file.write_text("afterwards")
+        assert tokenizer_fingerprint(study, "vit") != before
 
 
 def test_a_copy_with_another_section_has_other_names() -> None:
