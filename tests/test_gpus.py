@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.base import gpus
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu, describe, visible_gpus
 
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
@@ -190,3 +191,28 @@ def test_each_request_gets_a_free_gpu_until_none_is_left(tmp_path: Path) -> None
         assert gpus._take([other], tmp_path, held) == other
     with contextlib.ExitStack() as again:
         assert gpus._take(both, tmp_path, again) == both[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [
+        ("0", "cpu"),
+        ("false", "cpu"),
+        ("1", "set DPSWEEP_REQUIRE_GPU=0"),
+        ("true", "set DPSWEEP_REQUIRE_GPU=0"),
+        ("no", "DPSWEEP_REQUIRE_GPU: found no; allowed: true or false"),
+    ],
+)
+def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, word: str, outcome: str
+) -> None:
+    from dpsweep.training.device import default_device
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0")
+    monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", word)
+    if outcome == "cpu":
+        assert default_device().type == "cpu"
+    else:
+        with pytest.raises(DpsweepError, match=outcome):
+            default_device()

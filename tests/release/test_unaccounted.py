@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 import yaml
+from benchmarks.common import snakemake
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
+from snakemake.cli import parse_config
 from tests.release.releases import FIXED
 from tests.training.tiny_study import tiny_sections
+from tests.waiting import called
 from typer.testing import CliRunner
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import run
 from dpsweep.cli.main import app
-from dpsweep.release.unaccounted import joint_epsilon, price, private_sweeps
+from dpsweep.release.unaccounted import joint_epsilon, price, private_sweeps, refuse_unaccounted
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import UNACCOUNTED, begin
 from dpsweep.study.fingerprints import (
@@ -152,11 +156,68 @@ def test_a_finished_sweep_is_drawn_without_asking_again(
     assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
 
 
-def test_the_workflow_passes_the_permission_to_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(UNACCOUNTED, raising=False)
+def given(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin the workflow as Snakemake does with ``--config unaccounted=word``."""
     monkeypatch.setattr("sys.argv", ["snakemake"])
-    monkeypatch.setattr("os.environ", {"PATH": ""})
-    begin({"study": "mine.yaml"})
-    assert UNACCOUNTED not in os.environ
-    begin({"study": "mine.yaml", "unaccounted": True})
-    assert os.environ[UNACCOUNTED]
+    monkeypatch.setattr("os.environ", {"PATH": "", UNACCOUNTED: os.environ.get(UNACCOUNTED, "0")})
+    begin(parse_config(["study=mine.yaml", f"unaccounted={word}"]))
+
+
+@pytest.mark.parametrize("word", ["true", "True", "1"])
+def test_the_workflow_passes_the_permission_to_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    given(word, monkeypatch)
+    refuse_unaccounted(Study.model_validate(sections()), "digits")
+
+
+@pytest.mark.parametrize("word", ["false", "False", "0"])
+@pytest.mark.parametrize("inherited", ["1", "0"])
+def test_no_means_no_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, word: str, inherited: str
+) -> None:
+    """Snakemake passes ``false`` as text, which Python takes for true."""
+    monkeypatch.setenv(UNACCOUNTED, inherited)
+    given(word, monkeypatch)
+    with pytest.raises(StudyError, match="--unaccounted"):
+        refuse_unaccounted(Study.model_validate(sections()), "digits")
+
+
+@pytest.mark.parametrize("word", ["no", "off", "null", "yes", "on", "y", "2", "1.0", "[]", "~", ""])
+def test_other_words_than_true_and_false_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    with pytest.raises(DpsweepError, match=r"unaccounted: .*allowed: true or false"):
+        given(word, monkeypatch)
+    monkeypatch.setenv(UNACCOUNTED, word)
+    with pytest.raises(DpsweepError, match=rf"{UNACCOUNTED}: .*allowed: true or false"):
+        refuse_unaccounted(Study.model_validate(sections()), "digits")
+
+
+@pytest.mark.parametrize("word", ["true", "1"])
+def test_each_way_of_the_permission_holds_for_dpsweep_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr(run, "run_snakemake", lambda _: 0)
+    call = ["run", "mine.yaml", "--config", f"unaccounted={word}"]
+    assert CliRunner().invoke(app, call).exit_code == 0
+    monkeypatch.setenv(UNACCOUNTED, word)
+    assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
+    call[-1] = "unaccounted=false"
+    assert isinstance(CliRunner().invoke(app, call).exception, StudyError)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("unaccounted=no", "--config unaccounted: found no; allowed: true or false"),
+        ("unacounted=true", "did you mean unaccounted?"),
+    ],
+)
+def test_snakemake_refuses_options_that_nobody_reads(
+    folder: Path, options: str, message: str
+) -> None:
+    call = snakemake(folder, "-n", "--config", "study=mine.yaml", options, "--", "plan")
+    said = called(call, folder, status=1)
+    assert message in said.stdout + said.stderr

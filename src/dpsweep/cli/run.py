@@ -89,7 +89,7 @@ def run(
     paths = Paths(Path(found.study.results))
     files = [each for target in targets for each in target_files(found.study, paths, target)]
     results = Paths(folder.resolve() / found.study.results)
-    if not (call.unaccounted or call.settings.dryrun or call.settings.touch):
+    if not (call.permits_unaccounted or call.settings.dryrun or call.settings.touch):
         _refuse_unaccounted(found.study, results, targets)
     # Of a repeated option, the last value counts.
     options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import io
 import logging
+import os
 import runpy
 import shlex
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 import yaml
 
 from dpsweep.config.messages import brief
+from dpsweep.study.commands import UNACCOUNTED, is_true
 from dpsweep.study.find import is_study
 
 USAGE = "dpsweep run [STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]... [-- TARGETS...]"
@@ -59,10 +61,25 @@ class SnakemakeCall:
     @property
     def study(self) -> str | None:
         """The study in the options of Snakemake: ``--config study=``, or a ``--configfile``."""
-        named = [word.partition("=")[2] for word in self.config if word.startswith("study=")]
-        if named:
-            return str(yaml.safe_load(named[-1]))
+        if (named := self._configured("study")) is not None:
+            return str(yaml.safe_load(named))
         return next((str(file) for file in self.settings.configfile if is_study(file)), None)
+
+    @property
+    def permits_unaccounted(self) -> bool:
+        """Whether ``--unaccounted``, ``--config`` or the environment permits sweeps of private data.
+
+        Raises:
+            DpsweepError: a value is neither true nor false.
+        """
+        if (word := self._configured("unaccounted")) is None:
+            word = os.environ.get(UNACCOUNTED, "false")
+        return is_true("unaccounted", word) or self.unaccounted
+
+    def _configured(self, name: str) -> str | None:
+        """Return the last value of ``--config name=value``."""
+        values = (word.partition("=")[2] for word in self.config if word.startswith(f"{name}="))
+        return next(reversed([*values]), None)
 
     def with_profiles(self, places: Mapping[str, str]) -> "SnakemakeCall":
         """Return the same call with other paths of profiles, and with their ``--config``.

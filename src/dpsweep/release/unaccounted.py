@@ -10,7 +10,7 @@ from dpsweep.config.datasets import shares_examples
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import UNACCOUNTED
+from dpsweep.study.commands import UNACCOUNTED, is_true
 from dpsweep.study.trials import trials_per_cell
 
 
@@ -70,9 +70,10 @@ def refuse_unaccounted(study: Study, dataset: str) -> None:
 
     Raises:
         StudyError: the dataset is marked ``private``, or may share examples with such a dataset.
+        DpsweepError: the environment's permission is neither true nor false.
     """
     swept = {study.sweeps[name].dataset for name in private_sweeps(study)}
-    if dataset in swept and not os.environ.get(UNACCOUNTED):
+    if dataset in swept and not is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")):
         raise StudyError(refusal(study))
 
 

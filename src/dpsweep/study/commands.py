@@ -1,4 +1,4 @@
-"""The commands that messages suggest, and the environment variables that their form depends on."""
+"""The options of a run in ``--config`` and the environment, and the commands that messages suggest."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.config.messages import unknown
 from dpsweep.study.find import IN_CLONE, name_of
 
 DEFAULT_STUDY = Path("config.yaml")
@@ -21,10 +22,34 @@ STUDY = "DPSWEEP_STUDY"
 """Environment variable: the study of a command that names none."""
 
 UNACCOUNTED = "DPSWEEP_UNACCOUNTED"
-"""Environment variable: set if the user has asked for sweeps of private data."""
+"""Environment variable: true if the user has asked for sweeps of private data (see `is_true`)."""
 
 CALL = "DPSWEEP_CALL"
 """Environment variable: the command line of the ``dpsweep run`` that called Snakemake."""
+
+
+_CONFIG = ("study", "targets", "unaccounted")
+
+
+def is_true(name: str, value: object) -> bool:
+    """Return a truth value of ``--config`` or of an environment variable.
+
+    Both are text, and every text is true in Python: ``unaccounted=false`` must not be a yes.
+
+    >>> is_true("unaccounted", "1"), is_true("unaccounted", "false")
+    (True, False)
+
+    Args:
+        name: of the option, for the message.
+        value: true or 1 for yes, false or 0 for no; Snakemake makes ``True`` and ``False`` of these words.
+
+    Raises:
+        DpsweepError: any other value.
+    """
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+    except KeyError:
+        raise DpsweepError(f"{name}: found {value}; allowed: true or false") from None
 
 
 def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
@@ -55,12 +80,18 @@ def begin(config: Mapping[str, Any]) -> Path:
         The file of the study.
 
     Raises:
-        DpsweepError: the study is given as a ``--configfile`` instead of by its name.
+        DpsweepError: the study is given as a ``--configfile`` instead of by its name; an option is unknown,
+            or has a value of another type.
     """
     if "study" not in config and {"extends", "sweeps"} & config.keys():
         raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
-    if config.get("unaccounted"):
-        os.environ[UNACCOUNTED] = "1"
+    for name, value in config.items():
+        if name not in _CONFIG:
+            raise DpsweepError(f"--config: {unknown(name, _CONFIG)}")
+        if name == "unaccounted":
+            os.environ[UNACCOUNTED] = str(int(is_true("--config unaccounted", value)))
+        elif not isinstance(value, str):
+            raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")
     study = Path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
     # `dpsweep` is in the folder of this Python, even if the environment is not activated.

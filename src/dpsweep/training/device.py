@@ -6,12 +6,13 @@ import os
 import torch
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study.commands import is_true
 
 log = logging.getLogger(__name__)
 
 _VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
-"""Environment variable: 1 if a job needs a GPU, 0 if not. By default 1 if Slurm gave it one."""
+"""Environment variable: true if a job needs a GPU. By default true if Slurm gave it one."""
 _GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
@@ -24,11 +25,12 @@ def default_device() -> torch.device:
 
     Raises:
         GpuError: there is none, and the job requires one (`REQUIRE_GPU`).
+        DpsweepError: that variable is neither true nor false.
     """
     if torch.cuda.is_available():
         return torch.device("cuda")
     given = any(name in os.environ for name in _GIVEN_BY_SLURM)
-    if os.environ.get(REQUIRE_GPU, str(int(given))) != "0":
+    if is_true(REQUIRE_GPU, os.environ.get(REQUIRE_GPU, str(given))):
         built = torch.version.cuda or torch.version.hip
         visible = {name: os.environ.get(name) for name in _VISIBLE_DEVICES if name in os.environ}
         raise GpuError(
