@@ -170,6 +170,11 @@ def add_masks(pets: Path) -> None:
         (pets / "train" / "cat" / name).write_bytes(picture(0))
 
 
+def label_by_table(pets: Path) -> None:
+    make_flat(pets)
+    (pets / "train" / "metadata.csv").write_text("file_name,label\n000.png,cat\n")
+
+
 REFUSED = {
     "no folder": (shutil.rmtree, "pets: no such folder; put the images there, or correct source.path"),
     "an empty class": (
@@ -199,6 +204,10 @@ REFUSED = {
     "a name that is not UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "the name is not valid UTF-8; rename"),
     "an image in the cloud": (junk(b"train/cat/.tom.png.icloud"), "tom.png.icloud: an image that iCloud"),
     "images without classes": (make_flat, "train: found no folder in it; allowed: one of images for each"),
+    "labels in a table": (
+        label_by_table,
+        "train: found no folder in it; allowed: one of images .* metadata.csv is not read; sort the images",
+    ),
     "classes without images": (
         lambda pets: [each.unlink() for each in pets.glob("test/*/*")],
         "pets: found no image in test; allowed: one or more",
@@ -225,6 +234,18 @@ def test_invalid_folders_are_refused_before_decoding(
     monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # decoding would fail
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
+
+
+def test_classes_that_are_nearly_the_same_are_named(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, more in (("Cat", 3), ("dog_", 2), ("c-at", 1)):
+        fill(pets / "train" / name, more)
+    made(pets, 11, 2, classes=5)
+    assert (
+        "pets: found classes that are nearly the same: 'Cat' and 'c-at' (3 and 1 training examples), "
+        "'Cat' and 'cat' (3 and 3 training examples)"
+    ) in caplog.text
 
 
 def test_unreadable_folder_is_named(pets: Path, monkeypatch: Any) -> None:

@@ -190,6 +190,15 @@ REFUSED = {
     ),
     "signed 8-bit TIFF": (tiff(4, 8, 1, bytes([0, 50, 156, 127] * 4), 2), "are signed int"),
     "signed 16-bit TIFF": (tiff(4, 16, 1, bytes(32), 2), "are 32-bit integers"),
+    "pages": (
+        saved(
+            Image.new("L", (8, 8)),
+            "TIFF",
+            save_all=True,
+            append_images=[Image.new("L", (8, 8))] * 2,
+        ),
+        "3 pages; allowed: one, so save each page as an image",
+    ),
     "white is zero": (tiff(4, 16, 0, bytes(32)), "zero is white; save it with zero as black"),
     "truncated JPEG": (saved(NOISE, "JPEG")[:2000], "truncated"),
     "truncated PNG": (saved(NOISE, "PNG")[:2000], "not an image"),
@@ -220,6 +229,22 @@ def test_unreadable_images_are_named(tmp_path: Path) -> None:
         assert said[kind].startswith("not an image that can be read (")
         assert reason.partition(".*")[0] in said[kind] and reason.rpartition(".*")[2] in said[kind]
         assert "0x" not in said[kind]  # memory addresses would differ between runs
+
+
+@pytest.mark.parametrize("bits", [12, 16])
+def test_images_of_fewer_bits_than_their_file_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
+) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / "pets" / split / name, 2)
+    levels = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
+    for name in ("a", "b"):
+        Image.fromarray(levels).save(tmp_path / "pets" / "train" / "cat" / f"{name}.png")
+    prepare("pets", section(tmp_path / "pets", 6, 4), tmp_path / "out")
+    said = "train: 2 of 6 images have no level from 17 to 255: they are black, or have 12 bits"
+    # 4095 of 65535 is level 16 of 255.
+    assert (said in caplog.text) == (bits == 12)
 
 
 def test_narrow_image_is_refused_before_enlarging() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpsweep.config.shares import held_out_rows, is_within
-from dpsweep.data.examples import stratified_share
+from dpsweep.data.examples import cut_test_set, stratified_share
 
 
 def test_stratified_share_keeps_the_share_of_every_class() -> None:
@@ -29,6 +29,25 @@ def test_additional_example_replaces_at_most_one_of_a_stratified_share() -> None
         after = share(more, np.insert(labels, place, 1))
         replaced.append(len(share(called, labels) - after))
     assert set(replaced) == {0, 1}
+
+
+def test_a_class_keeps_one_example_for_training() -> None:
+    """Without one, no network could learn it; the other examples stay where they were drawn."""
+    for seed in range(40):
+        names = [f"text {number}" for number in range(60)]
+        labels = np.array([0] * 50 + [1] * 3 + [2] * 6 + [3])
+        names[52] = names[51]  # examples of a name stay together
+        drawn = [is_within(0.5, seed, "test", name) for name in names]
+        train, test = cut_test_set(names, labels, 0.5, seed)
+        assert sorted([*train, *test]) == [*range(60)]
+        assert not {names[place] for place in train} & {names[place] for place in test}
+        assert set(labels[train].tolist()) == {0, 1, 2, 3}
+        moved = [place for place in range(60) if drawn[place] != (place in test)]
+        assert all(drawn[place] for place in moved)
+        for label in range(4):
+            of_class = np.flatnonzero(labels == label)
+            alone = all(drawn[place] for place in of_class)
+            assert len({names[place] for place in moved if labels[place] == label}) == alone
 
 
 def test_held_out_rows_depend_on_their_number_only() -> None:

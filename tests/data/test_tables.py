@@ -227,7 +227,10 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", GOOD.replace(",", "|"), r"'text'; allowed: one, of text\|label .*separated by commas"),
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     (".csv", "body,label\na,1\n", r"no column 'text'; allowed: one, of body, label \(source.input_column"),
-    (".csv", "buy now,spam\nsee you,ham\n", "no column 'text'; allowed: one, of buy now, spam"),
+    (".csv", "buy now,spam\nsee you,ham\n",
+     "no column 'text'; allowed: one, of buy now, spam .*The first line must name the columns"),
+    *((suffix, f"{line}\n{GOOD}".replace(",", ";"), r"line 1 \(.*: found a separator.*Remove this line")
+      for suffix in (".csv", ".tsv") for line in ("sep=;", '"sep=;"', "\ufeffSEP=,", "sep=\t")),
     (".csv", "text,label\nwell, hello,1\n", r"line 2 \(.well, hello,1.\): found 3 fields; .*in quotes"),
     (".csv", "text,label\na,1\nb\n", r"line 3 \(.b.\): found 1 field; allowed: 2"),
     (".csv", "text,label\n# mine\na,1\n", r"line 2 \(.# mine.\): found 1 field"),

@@ -124,7 +124,7 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
         (whole,) = found
         # Equal embeddings go to the same part.
         names = [f"{each:016x}" for each in whole.inputs.hashes.tolist()]
-        parts = cut_test_set(names, source.test_from_train, source.seed)
+        parts = cut_test_set(names, whole.labels, source.test_from_train, source.seed)
         found = [_only(whole, places) for places in parts]
     origin = ", ".join(source.local_files().values())
     whole, test = found

@@ -241,11 +241,16 @@ def stratified_share(
     return np.sort(np.concatenate(kept)) if kept else np.arange(0)
 
 
-def cut_test_set(names: Sequence[str], share: float, seed: int) -> tuple[list[int], list[int]]:
+def cut_test_set(
+    names: Sequence[str], labels: Labels, share: float, seed: int
+) -> tuple[list[int], list[int]]:
     """Split training examples into a training and a test set; each example is drawn by its name.
+
+    A class whose examples are all drawn for testing keeps one for training.
 
     Args:
         names: of the examples; examples of the same name go to the same part.
+        labels: of the examples.
         share: of the test set, above 0 and below 1.
         seed: of the draws.
 
@@ -255,9 +260,16 @@ def cut_test_set(names: Sequence[str], share: float, seed: int) -> tuple[list[in
     Raises:
         DatasetError: a part is empty.
     """
+    tested = {name for name in names if is_within(share, seed, "test", name)}
+    untrained = set(labels.tolist()) - {
+        label for name, label in zip(names, labels.tolist(), strict=True) if name not in tested
+    }
+    for each in untrained:
+        of_class = {name for name, label in zip(names, labels, strict=True) if label == each}
+        tested.discard(max(of_class, key=lambda name: (draw(seed, "test", name), name)))
     parts: tuple[list[int], list[int]] = [], []
     for place, name in enumerate(names):
-        parts[is_within(share, seed, "test", name)].append(place)
+        parts[name in tested].append(place)
     for part, use in zip(parts, ("train", "test"), strict=True):
         if not part:
             raise DatasetError(

@@ -25,6 +25,9 @@ from dpsweep.data.splits import (
     without_class,
 )
 
+_TABLES = frozenset({".csv", ".tsv", ".jsonl", ".json", ".txt", ".xlsx", ".parquet"})
+"""Suffixes of files that may have the labels of images."""
+
 log = logging.getLogger(__name__)
 
 
@@ -69,7 +72,7 @@ def load_folder(source: FolderSource) -> LabelledData:
         names = [image.name for image in train]
         train, test = (
             [train[place] for place in places]
-            for places in cut_test_set(names, source.test_from_train, source.seed)
+            for places in cut_test_set(names, labels[kept], source.test_from_train, source.seed)
         )
     if ignored := sorted(folder.ignored):
         log.warning(
@@ -121,8 +124,10 @@ class _Folder:
             else:
                 found[name] = entry
         if not found:
+            tables = [each.name for each in sorted(folder.iterdir()) if each.suffix in _TABLES]
             raise DatasetError(
                 f"{folder}: found no folder in it; allowed: one of images for each class"
+                + (f". {shorten(tables)} is not read; sort the images by it" if tables else "")
             )
         return dict(sorted(found.items()))
 

@@ -1,6 +1,7 @@
 """Decoding of images into one file of pixels: parallel, with bounded memory, resumable."""
 
 import io
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,6 +25,8 @@ from dpsweep.data.prepared import DatasetError
 from dpsweep.data.resize import Resize
 from dpsweep.data.unfinished import UnfinishedArray
 
+log = logging.getLogger(__name__)
+
 Content = bytes | Path
 """An encoded image, or its file."""
 Pixels = npt.NDArray[np.uint8]
@@ -33,6 +36,8 @@ _CHUNK = 32
 _BLOCK = 512
 """Number of images between two records of the progress."""
 _MOST_PROCESSES = 16
+_FEW_LEVELS = 17
+"""Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
 _MOST_PIXELS = 2**27
 """Limit of the resized image, before cropping."""
 
@@ -64,6 +69,9 @@ class Transform:
             raise ValueError("it is empty")
         try:
             with Image.open(_stream(content)) as opened:
+                pages = getattr(opened, "n_frames", 1)
+                if opened.format == "TIFF" and pages > 1:
+                    raise ValueError(f"{pages} pages; allowed: one, so save each page as an image")
                 hidden = _hidden(content, opened)
                 image = _rgb(ImageOps.exif_transpose(opened), opened)
         except UnidentifiedImageError:
@@ -226,13 +234,20 @@ def decode_images(
     identity = fingerprint(
         [transform.resize.model_dump(), transform.stored, images.identity, examples]
     )
+    dark = 0
     pixels = UnfinishedArray(path, np.dtype(np.uint8), transform.shape, examples, identity)
     with pixels.writing("images"):
         remaining = _decoded(images, transform, pixels.done, examples)
         while block := list(islice(remaining, _BLOCK)):
+            dark += sum(not isinstance(row, str) and row.max() < _FEW_LEVELS for row in block)
             pixels.append(block)
         if pixels.done != examples:
             raise DatasetError(f"{name}: {pixels.done} images for {examples} labels")
+    if dark:
+        log.warning(
+            "%s: %d of %d images have no level from %d to 255: they are black, or have 12 bits or fewer of "
+            "16, and should be stretched", name, dark, examples, _FEW_LEVELS,
+        )  # fmt: skip
     places = [place for place, _ in pixels.corrupt]
     return split.without(places, path), [what for _, what in pixels.corrupt]
 

@@ -210,8 +210,11 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         for key, value in found.items()
         if getattr(dataset, key) != value
     ]
+    alike = alike_classes(data)
     if dataset.classes != len(classes):
-        wrong.append(f"  the classes are: {shorten(classes)}{_alike(classes)}")
+        wrong.append("; ".join(filter(None, [f"  the classes are: {shorten(classes)}", alike])))
+    elif alike:
+        log.warning("%s: found classes that are %s", name, alike)
     counts = _wrong_counts(name, dataset, classes, train)
     more = len(counts) - _FEW_COUNTS
     wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
@@ -256,13 +259,21 @@ def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: La
     ]
 
 
-def _alike(classes: Sequence[str]) -> str:
-    """List classes that differ only in capitals, spaces or punctuation: often a mistake."""
-    first: dict[str, str] = {}
+def alike_classes(data: LabelledData) -> str:
+    """Name classes that differ only in capitals or inner punctuation, which is often a mistake.
+
+    Returns:
+        ``nearly the same: 'Cat' and 'cat' (20 and 3 training examples)``; empty if there are none.
+    """
+    counts = np.bincount(data.train.labels, minlength=len(data.classes)).tolist()
+    first: dict[str, int] = {}
     pairs = []
-    for each in classes:
-        plain = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", each).casefold())
-        if plain in first:
-            pairs.append(f"{first[plain]!r} and {each!r}")
-        first.setdefault(plain, each)
-    return f"; nearly the same: {shorten(pairs)}" if pairs else ""
+    for number, each in enumerate(data.classes):
+        plain = re.sub(r"(?<=\w)[\W_]+(?=\w)", "", unicodedata.normalize("NFKC", each).casefold())
+        other = first.setdefault(plain, number)
+        if other != number:
+            pairs.append(
+                f"{data.classes[other]!r} and {each!r} ({counts[other]:,} and {counts[number]:,} training "
+                "examples)"
+            )
+    return f"nearly the same: {shorten(pairs)}" if pairs else ""

@@ -23,6 +23,7 @@ from dpsweep.data.prepared import DatasetError
 
 # The start of a UTF-16 file: a byte order mark, or letters between zeros.
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|\0[^\0]\0[^\0]|[^\0]\0[^\0]\0")
+_EXCEL = re.compile(r'"?sep=.', re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -51,10 +52,14 @@ def read_table(path: Path, text: str, label: str) -> Columns:
         for name in (text, label):
             if names.count(name) != 1:
                 found = f"{names.count(name)} columns" if name in names else "no column"
-                commas = ". Are columns separated by commas?" if len(names) == 1 else ""
+                hint = ""
+                if path.suffix.lower() in (".csv", ".tsv"):
+                    hint = ". The first line must name the columns" + (
+                        ", separated by commas" if len(names) == 1 else ""
+                    )
                 raise DatasetError(
                     f"{path}: found {found} {name!r}; allowed: one, of {shorten(names)} "
-                    f"(source.input_column, source.label_column){commas}"
+                    f"(source.input_column, source.label_column){hint}"
                 )
         return read_columns(path, text, label)
 
@@ -122,6 +127,13 @@ class _Row:
 
 def _separated(usual: str) -> _Format:
     def names(path: Path) -> list[str]:
+        with path.open(encoding="utf-8-sig") as stream:
+            first = stream.readline()
+        if _EXCEL.match(first):
+            raise DatasetError(
+                f"{_at(path, 1, first)}: found a separator, which only Excel reads; allowed: the names of "
+                "the columns. Remove this line"
+            )
         return next(_rows(path, _delimiter(path, usual), quoted=True)).fields
 
     def columns(path: Path, text: str, label: str) -> Columns:

@@ -88,7 +88,7 @@ def load_files(source: FilesSource) -> LabelledData:
             whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
         )
     # Equal texts go to the same part.
-    parts = cut_test_set(texts, source.test_from_train, source.seed)
+    parts = cut_test_set(texts, numbers, source.test_from_train, source.seed)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
     return LabelledData(kept, held_out, classes, source.train)
 

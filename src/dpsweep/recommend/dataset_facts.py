@@ -16,6 +16,7 @@ from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.folder import folders_in, load_folder
 from dpsweep.data.hub import load_hub, open_hub
+from dpsweep.data.prepare import alike_classes
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import choose_splits
 from dpsweep.data.tables import column_names
@@ -230,6 +231,7 @@ def _found(
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
         for split in (data.train, data.test)
     )
+    alike = alike_classes(data)
     return FoundDataset(
         kind=kind,
         source=source,
@@ -237,7 +239,7 @@ def _found(
         train_counts=train_counts,
         test_counts=test_counts,
         skipped=len(data.skipped),
-        reading="; ".join(filter(None, [*reading, cut])),
+        reading="; ".join(filter(None, [*reading, cut, alike and f"classes that are {alike}"])),
     )
 
 
