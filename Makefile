@@ -15,7 +15,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film published status test test-for test-slow test-all test-lowest test-slurm test-campaigns real-data planted-bugs bench gpu-inputs gpu check docs format lock clean
+.PHONY: help setup demo findings film published status test test-for test-slow test-lowest test-slurm real-data planted-bugs nightly bench gpu-inputs gpu check docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,19 +37,19 @@ demo: setup ## run the demo study and say where its report is
 status: setup ## cells done, running, failed, waiting; GPU hours and time left (STUDY=...)
 	@dpsweep status --study $(or $(STUDY),config.yaml)
 
-MARKS := not slow
+FAST := -m "not slow and not nightly"
 test: check ## check, then the tests that take seconds: what a change needs
-	$(BIN)/pytest $(PARALLEL) -m "$(MARKS)"
+	$(BIN)/pytest $(PARALLEL) $(FAST)
 
 # The map of CONTRIBUTING.md.
 TESTS_FOR = $(shell sed -n 's/^| `$(PACKAGE)` | //p' CONTRIBUTING.md | grep -o 'tests/[a-z_./]*')
 test-for: ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=privacy
 	@test -n "$(TESTS_FOR)" || { echo "PACKAGE: found '$(PACKAGE)'; allowed: a package in the map of CONTRIBUTING.md"; exit 1; }
 	@$(MAKE) --no-print-directory setup
-	$(BIN)/pytest $(PARALLEL) -m "not slow" $(TESTS_FOR)
+	$(BIN)/pytest $(PARALLEL) $(FAST) $(TESTS_FOR)
 
 test-slow: setup ## the tests that take longer
-	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data and not campaign"
+	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data"
 
 # requirements.lock has the newest Snakemake. Newer ones do without appdirs and reretry.
 LOWEST = $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
@@ -58,13 +58,11 @@ test-lowest: setup ## the workflow with the lowest Snakemake that is allowed
 	PYTHONPATH=build/lowest $(BIN)/python -m snakemake --version
 	PYTHONPATH=build/lowest $(BIN)/pytest $(PARALLEL) $(addprefix tests/workflow/,test_calling.py test_module.py)
 
-test-all: test test-slow test-lowest test-slurm real-data ## every test but the campaigns
+real-data: setup ## train on real images and texts of ../shared, if it exists
+	$(BIN)/pytest -m "not nightly" $(SLOWEST) -s tests/real_data
 
-test-campaigns: setup ## short forms of the campaigns of docs/reliability.md (DPSWEEP_TEST_SLURM=1: on Slurm too)
-	$(BIN)/pytest -m campaign tests/workflow tests/slurm
-
-real-data: setup ## train on the real data in ../shared, a quarter of an hour on 2 busy cores
-	$(BIN)/pytest -m real_data $(SLOWEST) -s tests/real_data
+nightly: test test-slow test-lowest test-slurm real-data planted-bugs ## every test, one after another: hours
+	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m nightly $(SLOWEST)
 
 findings: setup ## run the study of frozen features, for docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
 	snakemake --config study=$(FINDINGS) -- all
@@ -78,7 +76,7 @@ film: setup ## keep what studies/film.yaml has trained, for docs/findings.md (ST
 
 test-slurm: setup ## the workflow on a real Slurm on this machine (root; installs Debian's slurm-wlm)
 	@$(BIN)/python -m tests.slurm.cluster install
-	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not campaign" $(SLOWEST) tests/slurm
+	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not nightly" $(SLOWEST) tests/slurm
 
 planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (20 minutes)
 	$(BIN)/python -m benchmarks.campaigns.planted_bugs

@@ -274,7 +274,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("section", USES)
 def test_the_addition_works(section: str, used: Path) -> None:
     assert (used / section / "done").exists(), (used / section / "said.txt").read_text()

@@ -61,8 +61,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_kit_continues_after_a_kill_and_runs_to_its_end(tmp_path: Path) -> None:
     results = tmp_path / "inputs" / "rehearsal"
     first = start(tmp_path)

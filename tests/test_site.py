@@ -12,7 +12,7 @@ import pytest
 from benchmarks import site
 from benchmarks.common import REPOSITORY, RESULTS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

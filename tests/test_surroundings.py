@@ -131,7 +131,7 @@ def test_a_folder_of_another_user_is_not_used(
     assert made.parent != tmp_path and made.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_study_runs_in_a_broken_environment(tmp_path: Path) -> None:
     here = tmp_path / "ä ö"
     environment = changed(

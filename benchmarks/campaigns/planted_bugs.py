@@ -179,7 +179,15 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
         if bug is not None:
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
             sys.meta_path.insert(0, _Planter(bug))
-        options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow"]
+        options = [
+            "-x",
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow and not nightly",
+        ]
         for tests in runs:
             status = pytest.main([*options, *tests], plugins=[found])
             if status == pytest.ExitCode.TESTS_FAILED:

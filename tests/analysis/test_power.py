@@ -111,7 +111,10 @@ FAST = ("the optimum lies beyond the grid",)
 
 @pytest.mark.parametrize(
     "world",
-    [each if each in FAST else pytest.param(each, marks=pytest.mark.slow) for each in NULL_WORLDS],
+    [
+        each if each in FAST else pytest.param(each, marks=pytest.mark.nightly)
+        for each in NULL_WORLDS
+    ],
 )
 def test_without_an_effect_wrong_verdicts_are_rare(world: str) -> None:
     studies = 10 if world in FAST else 20
@@ -121,7 +124,7 @@ def test_without_an_effect_wrong_verdicts_are_rare(world: str) -> None:
         assert row.get("supported_here", 0) + row.get("contradicted_here", 0) <= 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_intervals_contain_the_gain_without_noise() -> None:
     rows = rate(_several(), [], SimulationSettings(), False, 40, seed=1)
     covered = [
@@ -171,7 +174,7 @@ def test_documented_and_printed_forecasts_agree() -> None:
     assert float(line.split(", ")[1].split()[0]) == pytest.approx(row["smallest_visible"], rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_core_study_covers_the_rules_of_the_papers_study() -> None:
     whole, core = (
         prospects(design(study, ruled_cells(study)), SimulationSettings(), studies=60)

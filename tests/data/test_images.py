@@ -439,7 +439,7 @@ def start_many(folder: Path, count: int) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
     peaks = []
     for count in (600, 2000):

@@ -182,7 +182,10 @@ PRINTED = ["heatmap", "clipping_curve"]
 
 @pytest.mark.parametrize(
     "family",
-    [each if each in PRINTED else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES],
+    [
+        each if each in PRINTED else pytest.param(each, marks=pytest.mark.nightly)
+        for each in FAMILIES
+    ],
 )
 def test_files_are_ready_for_print(printed: Printed, family: str) -> None:
     paths = printed(family)
@@ -217,7 +220,7 @@ assert "torch" not in sys.modules
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_process_draws_the_same_bytes_without_torch_or_a_display(
     folder: Folder, printed: Printed
 ) -> None:

@@ -109,7 +109,7 @@ def with_few_trials(study: Study) -> Study:
     return study.model_copy(update={"sweeps": few})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["demo", "frozen-features", "wide"])
 def test_no_text_touches_another_or_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

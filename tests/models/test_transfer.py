@@ -78,7 +78,7 @@ def trained(
         return float((model(test_inputs).argmax(dim=1) == test_labels).float().mean())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_backbones_of_the_demo_transfer(paths: Paths) -> None:
     names = [f"vit-{each}" for each in ("strong", "weak", "random")]
     prepare(paths, ["digits", "glyphs"], names)
@@ -91,7 +91,7 @@ def test_backbones_of_the_demo_transfer(paths: Paths) -> None:
     assert random <= weak - 0.10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pretraining_on_public_texts_helps(paths: Paths) -> None:
     prepare(paths, ["docstrings", "docstrings-public"], ["text", "text-random"])
     rates = (0.004, 0.012)

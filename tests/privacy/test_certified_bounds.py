@@ -311,7 +311,7 @@ def test_splitting_losses_keeps_the_probabilities_under_both_neighbours(directio
 # -- rounding ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("sigma", "q", "steps"), [*SETTINGS, *MORE])
 def test_rounding_of_prv_stays_far_below_its_allowance(sigma, q, steps, monkeypatch):
     kept = _keep_composition(monkeypatch)

@@ -14,7 +14,7 @@ from tests.workflow.chain import ROOT, Workflow
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
-pytestmark = [pytest.mark.real_data, pytest.mark.slow]
+pytestmark = pytest.mark.real_data
 
 STUDIES, SHARED = ROOT / "studies", ROOT.parent / "shared"
 CIFAR, NEWSGROUPS = SHARED / "data" / "cifar100", SHARED / "data" / "20_newsgroups"
@@ -55,6 +55,7 @@ def train(
     return pd.concat(map(pd.read_parquet, outputs)), paths
 
 
+@pytest.mark.nightly
 @needs(FASHION_DATA)
 def test_the_published_accuracy_is_reached(tmp_path: Path) -> None:
     rows, _ = train(tmp_path, FASHION.name, {}, sweep="published")
@@ -65,6 +66,7 @@ def test_the_published_accuracy_is_reached(tmp_path: Path) -> None:
     assert rows["accuracy"].mean() >= 0.895
 
 
+@pytest.mark.slow
 @needs(CIFAR, NEWSGROUPS, VIT, ENCODER)
 def test_features_of_real_images_and_texts_reach_good_accuracy(tmp_path: Path) -> None:
     datasets = {
@@ -96,6 +98,7 @@ def test_features_of_real_images_and_texts_reach_good_accuracy(tmp_path: Path) -
     assert accuracy["20newsgroups"] >= 0.4
 
 
+@pytest.mark.nightly
 @needs(CIFAR, VIT)
 def test_private_training_needs_pretraining(tmp_path: Path) -> None:
     # A quarter of the study's work: fewer pixels and half of its epochs.
@@ -120,6 +123,7 @@ def test_private_training_needs_pretraining(tmp_path: Path) -> None:
     assert pretrained >= random + 0.20
 
 
+@pytest.mark.nightly
 @needs(NEWSGROUPS)
 def test_newsgroups_are_read_trained_on_and_measured(tmp_path: Path) -> None:
     overlay = {"datasets": {"20newsgroups": {"source": {"path": str(NEWSGROUPS)}}}}

@@ -75,7 +75,7 @@ def test_the_cost_of_the_habit_comes_from_a_setting_in_which_it_is_seen() -> Non
     assert "up to 2.0 points" in habit and "in 1 of 2 settings" in habit
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_chance_alone_rarely_makes_a_sentence_about_costs() -> None:
     wrong = sum(any("costs" in each for each in said({}, seed)) for seed in range(100, 108))
     assert wrong <= 1

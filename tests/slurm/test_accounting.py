@@ -12,11 +12,11 @@ import pytest
 import yaml
 from tests.slurm import cluster
 from tests.slurm.site import Site
-from tests.slurm.test_slurm import SHORT, forty_cells, training_pid
+from tests.slurm.test_slurm import SHORT, ten_cells, training_pid
 from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import ROOT, Chain
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
@@ -28,7 +28,7 @@ EXAMPLES = [
 
 
 def few_cells() -> dict[str, Any]:
-    study = forty_cells()
+    study = ten_cells()
     study["sweeps"] = {SHORT: study["sweeps"][SHORT] | {"clipping_bound": [1.0, 2.0]}}
     return study
 

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE, wait_for
 from tests.workflow.chain import STUDY, Chain
 from tests.workflow.test_release_rule import FILES, RELEASE, files
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 

@@ -1,6 +1,6 @@
-"""Forty cells on a real Slurm without accounting, and everything that can end jobs there.
+"""Ten cells on a real Slurm without accounting, and everything that can end jobs there.
 
-In the first call, a cell fails, one runs out of memory, one reaches its time limit twice, one is cancelled by
+In the first call, a cell fails, one runs out of memory, one reaches its time limit, one is cancelled by
 hand, and the node is lost. Ctrl-C ends the second call, and the third makes the missing outputs. All counts
 come from the jobs' own journal.
 
@@ -47,12 +47,11 @@ esac
 """
 
 
-def forty_cells() -> dict[str, Any]:
+def ten_cells() -> dict[str, Any]:
     study = {key: STUDY[key] for key in ("title", "datasets", "backbones", "methods", "sweeps")}
     study = copy.deepcopy(study)
     one = {"learning_rate": [0.003], "seeds": 1}
-    bounds = [float(bound) for bound in range(1, 19)]
-    study["sweeps"][SHORT] |= one | {"batch_size": [64, 128], "clipping_bound": bounds}
+    study["sweeps"][SHORT] |= one | {"batch_size": [64, 128], "clipping_bound": [1.0, 2.0, 3.0]}
     # 2,526 steps, with a checkpoint every few of them.
     study["sweeps"][LONG] = study["sweeps"][SHORT] | {
         **{"optimizer": "sgd", "epochs": [30], "batch_size": [16]},
@@ -87,7 +86,7 @@ def was_told(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """Return the same study on this machine without Slurm, with the inputs of jobs."""
-    chain = Chain(tmp_path_factory.mktemp("local"), forty_cells())
+    chain = Chain(tmp_path_factory.mktemp("local"), ten_cells())
     chain.run(*TARGETS, options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
     return chain
 
@@ -96,7 +95,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 def disturbed(slurm: None, local: Chain, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Return the study after the disturbed first call."""
     folder = tmp_path_factory.mktemp("slurm") / "clone"
-    site = Site(folder, forty_cells(), local.results, TROUBLE)
+    site = Site(folder, ten_cells(), local.results, TROUBLE)
     (folder / "bad").touch()
     limits = ("--resources", f"mem_mb={MEGABYTES}", "runtime=60")
     run = site.start("--prioritize", TARGETS[0], *limits, "--", *TARGETS)
@@ -192,8 +191,6 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     subprocess.run(["scancel", *cells.starts(CANCELLED)], check=True)
     cells.meet_limit(LIMITED)
     cells.suspend(LIMITED, start=2)
-    cells.meet_limit(LIMITED)
-    cells.suspend(LIMITED, start=3)
     # Wait, because output of a job before it continues from its checkpoint would be lost with the node.
     for cell in (CANCELLED, KILLED):
         cells.wait_for_another(cell)
@@ -203,7 +200,7 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
 
 def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     done = disturbed.cells()
-    assert len(done) == 39
+    assert len(done) == 9
     assert f"{SHORT}/{BAD}" not in done
     assert (disturbed.results / f"problems/{LONG}.parquet").exists()
     assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
@@ -218,10 +215,10 @@ def test_slurm_restarts_jobs_that_met_their_limit_or_lost_their_node(disturbed: 
     assert {cell: len(set(each)) for cell, each in jobs.items()} == {
         LIMITED: 1, CANCELLED: 2, LOST: 1, KILLED: 2,
     }  # fmt: skip
-    assert len(jobs[LIMITED]) >= 3
+    assert len(jobs[LIMITED]) == 3  # after its limit, and after the loss of the node
     assert len(jobs[LOST]) == 2
     journal = disturbed.journal_text()
-    assert journal.count("stopped by SIGUSR1, exit status 75") == 2
+    assert journal.count("stopped by SIGUSR1, exit status 75") == 1
     assert {cell: continued(disturbed, each) for cell, each in jobs.items()} == {
         cell: len(each) - 1 for cell, each in jobs.items()
     }
@@ -235,7 +232,7 @@ def test_a_cell_without_enough_memory_is_tried_again(disturbed: Site) -> None:
 
 def test_no_trial_is_trained_twice(disturbed: Site) -> None:
     finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
-    assert len(finished) == len(disturbed.stored_trials()) == 39
+    assert len(finished) == len(disturbed.stored_trials()) == 9
 
 
 def test_every_job_had_a_gpu(disturbed: Site) -> None:
@@ -257,7 +254,7 @@ def status(site: Site, *options: str) -> str:
 
 def test_status_lists_failures_from_files(disturbed: Site) -> None:
     everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
-    assert everything.split()[1:6] == ["39", "0", "1", "0", "0"]
+    assert everything.split()[1:6] == ["9", "0", "1", "0", "0"]
     said = status(disturbed, "--failed")
     assert f"{SHORT}/{BAD}" in said
     assert "broken on purpose" in said

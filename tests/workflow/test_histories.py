@@ -6,7 +6,7 @@ import pytest
 from benchmarks.campaigns import kills
 from benchmarks.campaigns.histories import run_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+pytestmark = pytest.mark.nightly
 
 
 def test_a_history_has_the_results_of_a_fresh_run(tmp_path: Path) -> None:

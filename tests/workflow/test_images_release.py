@@ -16,7 +16,7 @@ from dpsweep.release import CERTIFICATE
 CLASSES = 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_folder_of_images_becomes_a_verified_release(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,7 +66,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     assert len(verify(folder).releases.earlier) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
     """SIGKILL while it writes; then the same command."""
     chain = Chain(tmp_path, copy.deepcopy(STUDY) | {"release": RELEASE})

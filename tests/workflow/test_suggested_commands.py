@@ -14,7 +14,7 @@ from tests.workflow.chain import ROOT, STUDY, Chain
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CELL = "eps8_epochs2_B128_C1"
 SWEEP = "digits_vit_film"

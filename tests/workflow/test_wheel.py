@@ -62,7 +62,7 @@ echo $! | tee -a submitted
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_study_runs_in_an_empty_folder_by_the_commands_of_another_scheduler(
     installed: dict[str, str], tmp_path: Path
 ) -> None:

@@ -190,7 +190,7 @@ RUNS = (
 DRAWN = {"studies/beans.yaml", "studies/mails.yaml"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("names", RUNS, ids=lambda names: names[-1])
 def test_example_runs_with_fewer_pixels(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
