@@ -32,6 +32,9 @@ wildcard_constraints:
 
 onstart:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Snakemake's own handler may wait for ever
+    # No limit of jobs per second, as by default in Snakemake's API. With one, every finished job adds a timer that wakes
+    # the scheduler again and again while jobs are ready: hours of processor time (python -m benchmarks.speed.scheduler).
+    workflow.scheduler.job_rate_limiter = None
     preload.start()
     progress.start()
 
