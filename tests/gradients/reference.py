@@ -27,7 +27,9 @@ def one_by_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
     losses, gradients = [], []
     for x, y in zip(inputs, case.labels, strict=True):
         losses.append(F.cross_entropy(model(x[None]), y[None]))
-        gradients.append(torch.autograd.grad(losses[-1], list(parameters.values())))
+        gradients.append(
+            torch.autograd.grad(losses[-1], list(parameters.values()), materialize_grads=True)
+        )
     rows = [
         torch.stack([each.to_dense() for each in column]) for column in zip(*gradients, strict=True)
     ]

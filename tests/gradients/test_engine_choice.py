@@ -44,7 +44,7 @@ def test_linear_layers_use_the_linear_engine_for_every_first_label(
         ("Conv1d", "'layer.weight' of a Conv1d is used by conv1d()"),
         ("attention", "'layer.self_attn.in_proj_weight' of a MultiheadAttention"),
         ("LSTM", "'layer.weight_ih_l0' of a Recurrent is used by lstm()"),
-        ("reads values", "'layer.weight' of a ReadsValues is used by conv1d()"),
+        ("reads values", "any() chooses, orders or merges rows of a batch by their content"),
         ("function of autograd", "'layer.scale' are used where this engine does not see it"),
         ("two names, factors", "'layer.one.weight'"),
     ],

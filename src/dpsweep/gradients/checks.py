@@ -20,6 +20,7 @@ from dpsweep.gradients.batches import (
     check_outputs,
     unreadable,
 )
+from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.examples import COUNT, drawn, from_batch, mixes
 from dpsweep.gradients.loop import LoopEngine
@@ -28,8 +29,9 @@ from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.refusals import (
     UnsupportedModelError,
     refuse_batch_statistics,
+    without_influence,
 )
-from dpsweep.gradients.state import Watch, check_passes, copy_of, same_draws
+from dpsweep.gradients.state import Watch, check_passes, copy_of, no_warnings, same_draws
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,9 @@ class CheckedEngine(GradientEngine):
     - The engine must give the gradients of the loop: for each of three examples and each parameter, with
       parameters that are not zero. So an engine that mixes the examples of an unusual model, or misses a
       parameter, is not used. The choice depends only on the model.
+    - Only engines that compute each example alone compute networks whose operations choose, order or merge
+      rows by their content (`data_dependent`). A parameter that no made-up example reaches is an error in
+      other networks; in these, another example may reach it.
     """
 
     def __init__(
@@ -118,10 +123,15 @@ class CheckedEngine(GradientEngine):
         layers = [(each, each.training) for each in self.model.modules()]
         if layers != self._layers or self._chosen is None:
             refuse_batch_statistics(self.model)
-            examples, others = self._check_passes(inputs)
+            examples, others, unused = self._check_passes(inputs)
             changed = _with_random_values(self.model)
             _refuse_mixing(changed, examples, others)
-            self._chosen = self._given or self._compare(changed, examples, inputs, labels)
+            operation = _data_dependent(changed, examples)
+            if unused and operation is None:
+                raise without_influence(unused)
+            self._chosen = self._given or self._compare(
+                changed, examples, operation, inputs, labels
+            )
             self._layers = layers
         return self._chosen
 
@@ -171,8 +181,13 @@ class CheckedEngine(GradientEngine):
 
     @full_precision()
     @torch.enable_grad()
-    def _check_passes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Check passes of made-up examples; return examples that the network can read."""
+    def _check_passes(self, inputs: Tensor) -> tuple[Tensor, Tensor, set[str]]:
+        """Check passes of made-up examples.
+
+        Returns:
+            Examples that the network can read, others, and the parameters without influence on them.
+        """
+        unused = set(self.parameters)
 
         def run(model: nn.Module, examples: Tensor) -> Tensor:
             found: list[Tensor] = []
@@ -190,8 +205,11 @@ class CheckedEngine(GradientEngine):
             labels = _made_up_labels(examples)
             loss = example_losses(logits, examples, labels, self._autocast).sum()
             if loss.requires_grad:
-                trained = [each for each in model.parameters() if each.requires_grad]
-                torch.autograd.grad(loss, trained, allow_unused=True)
+                trained = {n: each for n, each in model.named_parameters() if each.requires_grad}
+                gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+                unused.difference_update(
+                    name for name, each in zip(trained, gradients, strict=True) if each is not None
+                )
             return found[0].detach()
 
         made = [drawn(inputs), *([from_batch(inputs)] if inputs.is_floating_point() else [])]
@@ -205,11 +223,16 @@ class CheckedEngine(GradientEngine):
             if outputs.isfinite().all():
                 break
         self._classes = outputs.shape[1]
-        return examples
+        return *examples, unused
 
     @full_precision()
     def _compare(
-        self, fresh: nn.Module, examples: Tensor, inputs: Tensor, labels: Tensor
+        self,
+        fresh: nn.Module,
+        examples: Tensor,
+        operation: str | None,
+        inputs: Tensor,
+        labels: Tensor,
     ) -> tuple[str, GradientEngine]:
         batch = examples, _made_up_labels(examples)
         _refuse_random(fresh, examples)
@@ -219,6 +242,15 @@ class CheckedEngine(GradientEngine):
             # A copy, because an engine that fails halfway may leave the model changed.
             model = copy_of(fresh)
             try:
+                if operation is not None and not kind.by_example:
+                    found = (
+                        f"{operation}() chooses, orders or merges rows of a batch by their content"
+                    )
+                    raise UnsupportedModelError(
+                        f"{found}, and engine {name!r} assigns rows to examples by their place; use engine "
+                        "auto",
+                        because=found,
+                    )
                 difference = _difference(_batched(kind(model, self._head), *batch), wanted)
                 if difference is not None:
                     raise UnsupportedModelError(
@@ -356,6 +388,13 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
         f"{type(model).__name__} draws random numbers {found}, so that no engine can be compared with the "
         f"loop over examples: {remedy}, or choose engine 'loop', which is slow"
     )
+
+
+@full_precision()
+@torch.enable_grad()
+def _data_dependent(model: nn.Module, inputs: Tensor) -> str | None:
+    with no_warnings(), same_draws(inputs.device):
+        return data_dependent(model, inputs)
 
 
 @full_precision()

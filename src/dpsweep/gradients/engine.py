@@ -54,6 +54,8 @@ class GradientEngine(ABC):
     """
 
     parameters: Mapping[str, nn.Parameter]
+    by_example: ClassVar[bool] = False
+    """Whether each example is computed alone, so that the network may reorder the rows of a batch."""
 
     def __init__(
         self,

@@ -336,6 +336,8 @@ class VmapEngine(StatelessEngine):
     needs more memory. It divides micro-batches into chunks, which limits that memory.
     """
 
+    by_example: ClassVar[bool] = True
+
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
     ) -> GradientSum:

@@ -1,6 +1,7 @@
 """The engine that computes one example after the other; the reference for all others."""
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,11 +9,12 @@ from torch import Tensor
 from dpsweep.config.clipping import Clipping
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.precision import full_precision, sum_dtype
-from dpsweep.gradients.refusals import without_influence
 
 
 class LoopEngine(GradientEngine):
     """An engine that runs one forward and backward pass for each example, with plain autograd."""
+
+    by_example: ClassVar[bool] = True
 
     @full_precision()
     def clipped_sum(
@@ -64,13 +66,12 @@ class LoopEngine(GradientEngine):
                 else [None] * len(parameters)
             )
             gradients = {
-                # The gradient of an embedding may be sparse.
-                name: gradient.to_dense().to(sum_dtype(gradient))
-                for name, gradient in zip(self.parameters, found, strict=True)
-                if gradient is not None
+                # The gradient of an embedding may be sparse. There is none for what an example skips.
+                name: torch.zeros_like(each, dtype=sum_dtype(each))
+                if gradient is None
+                else gradient.to_dense().to(sum_dtype(gradient))
+                for (name, each), gradient in zip(self.parameters.items(), found, strict=True)
             }
-            if unused := self.parameters.keys() - gradients.keys():
-                raise without_influence(unused)
             yield loss.detach(), gradients
 
 

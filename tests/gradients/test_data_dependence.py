@@ -1,0 +1,288 @@
+"""Networks that order, drop or merge rows by their content have the gradients of single examples.
+
+Made-up examples have the same length here, so that their rows keep their order, and the comparison of engines
+with the loop does not show that rows belong to other examples.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.gradients.reference import check
+from tests.gradients.tiny_models import CLASSES, Case, Layer, make
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+
+from dpsweep.config.clipping import FlatClipping
+from dpsweep.data.prepared import PADDING
+from dpsweep.gradients import UnsupportedModelError, make_engine
+from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.data_dependence import data_dependent
+from dpsweep.models.sequence_classifier import SequenceClassifier
+
+WIDTH, TOKENS, EXAMPLES, END = 4, 6, 8, -9.0
+HEAD = frozenset({"head.weight", "head.bias"})
+
+
+def present(x: Tensor) -> Tensor:
+    """Return which tokens a set has: those before the first number `END`."""
+    return x[..., 0] != END
+
+
+def lengths(x: Tensor) -> Tensor:
+    return present(x).sum(1)
+
+
+def pooled(self: Any, rows: Tensor, owner: Tensor, examples: int) -> Tensor:
+    found = rows.new_zeros(examples, WIDTH).index_add(0, owner, self.norm(rows))
+    logits: Tensor = self.head(found)
+    return logits
+
+
+def bags(self: Any, x: Tensor) -> Tensor:
+    """Take the tokens of all sets as rows, without padding."""
+    owner, place = present(x).nonzero(as_tuple=True)
+    return pooled(self, x[owner, place], owner, len(x))
+
+
+def packed(self: Any, x: Tensor) -> Tensor:
+    given = rnn.pack_padded_sequence(x, lengths(x), batch_first=True, enforce_sorted=False)
+    states, _ = self.gru(given)
+    states = states._replace(data=self.norm(states.data))
+    logits: Tensor = self.head(rnn.pad_packed_sequence(states, batch_first=True)[0].sum(1))
+    return logits
+
+
+def packed_by_lists(self: Any, x: Tensor) -> Tensor:
+    sizes = lengths(x).tolist()
+    order = sorted(range(len(x)), key=lambda row: -sizes[row])
+    rows = torch.cat([x[row, : sizes[row]] for row in order])
+    owner = torch.tensor([row for row in order for _ in range(sizes[row])])
+    return pooled(self, rows, owner, len(x))
+
+
+def by_length(self: Any, x: Tensor) -> Tensor:
+    order = lengths(x).argsort(stable=True)
+    logits: Tensor = self.head(self.norm(x[order]).sum(1))
+    return logits[order.argsort()]
+
+
+def by_permutation(self: Any, x: Tensor) -> Tensor:
+    """Sort with a matrix product, which reads no row by an index."""
+    long = lengths(x) - torch.arange(len(x)) / len(x)
+    rank = (long[:, None] < long).sum(1)
+    matrix = (rank[:, None] == torch.arange(len(x))).to(x.dtype)
+    logits: Tensor = matrix @ self.head(self.norm((matrix.T @ x.flatten(1)).view_as(x)).sum(1))
+    return logits
+
+
+def experts(self: Any, x: Tensor) -> Tensor:
+    """Send tokens to the expert with the highest score; made-up ones all go to the first."""
+    rows = x.flatten(0, 1)
+    found = torch.zeros_like(rows)
+    for number, expert in enumerate(self.experts):
+        (some,) = ((rows[:, 0] == END).long() == number).nonzero(as_tuple=True)
+        found = found.index_add(0, some, expert(rows[some]))
+    logits: Tensor = self.head(found.view_as(x).sum(1))
+    return logits
+
+
+def branches(self: Any, x: Tensor) -> Tensor:
+    """Use another layer for examples with an end."""
+    for number, size in enumerate(lengths(x)):
+        if size < TOKENS:
+            x = x.index_fill(0, torch.tensor([number]), 0.0) + self.experts[1](x)
+    logits: Tensor = self.head(self.experts[0](x).sum(1))
+    return logits
+
+
+def dropped(self: Any, x: Tensor) -> Tensor:
+    """Leave out tokens beyond the capacity of the batch; nothing is taken by an index."""
+    place = (~present(x)).flatten().cumsum(0).view_as(x[..., 0])
+    logits: Tensor = self.head(self.norm(x * (place <= 3)[..., None]).sum(1))
+    return logits
+
+
+def merged(self: Any, x: Tensor) -> Tensor:
+    """Merge neighbours that are equal in their second number."""
+    _, owner = torch.unique_consecutive(x[:, 0, 1], return_inverse=True)
+    total = torch.zeros_like(x).scatter_add_(0, owner[:, None, None].expand_as(x), x)
+    logits: Tensor = self.head(self.norm(total).sum(1))
+    return logits[owner]
+
+
+def largest(self: Any, x: Tensor) -> Tensor:
+    """Limit numbers if one of the batch is too large."""
+    logits: Tensor = self.head(self.norm(x).sum(1))
+    return torch.where(x.abs().amax() > 1e3, logits.tanh(), logits)
+
+
+def network(function: Callable[[Any, Tensor], Tensor]) -> nn.Module:
+    layers = {"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES)}
+    if function is packed:
+        layers["gru"] = nn.GRU(WIDTH, WIDTH, batch_first=True).requires_grad_(False)
+    if function in (experts, branches):
+        layers["experts"] = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        del layers["norm"]
+    return Layer(function, **layers).double()
+
+
+def case(function: Callable[[Any, Tensor], Tensor]) -> Case:
+    """Return a network on sets of 1 to 6 tokens, 16 in 4 examples, that need another order."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = network(function)
+        for parameter in model.parameters():
+            parameter.data += 0.2 * torch.randn_like(parameter)
+        inputs = torch.randn(EXAMPLES, TOKENS, WIDTH).double()
+    sizes = torch.tensor([2, 6, 1, 5, 3, 6, 4, 5])
+    inputs[torch.arange(TOKENS) >= sizes[:, None]] = END
+    inputs[3, 0, 1] = inputs[2, 0, 1]
+    inputs[5, 0, 2] = 2e3
+    return Case(model, HEAD, inputs, torch.arange(EXAMPLES) % CLASSES, torch.arange(EXAMPLES) < 7)
+
+
+NETWORKS = [
+    *(bags, packed, packed_by_lists, by_length, by_permutation, experts, branches, dropped, merged),
+    largest,
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("limit", [0, 2**20])
+@pytest.mark.parametrize("function", NETWORKS)
+def test_rows_belong_to_their_examples(
+    function: Callable[[Any, Tensor], Tensor], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", limit)
+    given = case(function)
+    made = check(given)
+    rule = FlatClipping(1e-3)
+
+    def total(mask: Tensor) -> Tensor:
+        some = [each[mask] for each in (given.inputs, given.labels, mask)]
+        found = made.clipped_sum(*some, rule).gradients
+        return torch.cat([each.flatten() for each in found.values()])
+
+    everything = torch.ones(EXAMPLES, dtype=torch.bool)
+    for left_out in range(EXAMPLES):
+        others = everything.clone()
+        others[left_out] = False
+        assert float((total(everything) - total(others)).norm()) <= 1 + 1e-6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["expanded", "bookkeeping"])
+@pytest.mark.parametrize("function", NETWORKS)
+def test_engines_that_assign_rows_by_place_refuse(
+    function: Callable[[Any, Tensor], Tensor], engine: str
+) -> None:
+    given = case(function)
+    with pytest.raises(UnsupportedModelError, match=r"\(\) .*rows of a batch by their content"):
+        make_engine(engine, given.model).norms(*given.batch)
+
+
+def chosen(row: Tensor) -> Tensor:
+    return row[:, 0] > 0.5
+
+
+X = torch.rand(3, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
+Function = Callable[[Tensor], object]
+BY_CONTENT: dict[str, Function] = {
+    "mask": lambda x: x[chosen(x[:, 0])],
+    "index": lambda x: torch.arange(len(x))[(2 * x[:, 0, 0]).long()],
+    "table": lambda x: F.embedding((2 * x[:, 0, 0]).long(), x[:, 0]),
+    "top": lambda x: x.flatten(0, 1)[:, 0].topk(2),
+    "take": lambda x: x.take((2 * x[:, 0, 0]).long()),
+    "masked select": lambda x: x.masked_select(x > 0.5),
+    "masked scatter": lambda x: torch.zeros_like(x).masked_scatter(x > 0.5, x),
+    "bins": lambda x: x.flatten().long().bincount(),
+    "repeats": lambda x: x.repeat_interleave((3 * x[:, 0, 0]).long(), 0),
+    "borders": lambda x: torch.searchsorted(x[:, 0, 0], x[:, 1, 0]),
+    "into a row": lambda x: torch.zeros(9, WIDTH).index_put_(((9 * x[:, 0, 0]).long(),), x[:, 0]),
+    "copied before": lambda x: torch.zeros(len(x)).copy_(x[:, 0, 0]).sort(),
+    "item": lambda x: x[0, 0, 0].item(),
+    "bool": lambda x: bool(x[0, 0, 0] > 0),
+    "equal": lambda x: torch.equal(x, 2 * x),
+    "numpy": lambda x: x.detach().numpy(),
+    "classes of the batch": lambda x: F.one_hot(x[:, 0].long()),
+}
+IN_PLACE: dict[str, Function] = {
+    "sorted tokens": lambda x: x.sort(dim=1),
+    "best tokens": lambda x: x.gather(1, x[..., :1].topk(2, 1).indices.expand(-1, -1, WIDTH)),
+    "last token": lambda x: x[torch.arange(len(x)), (x[..., 0] > 0.5).sum(1) - 1],
+    "tokens of rows": lambda x: torch.zeros(len(x), 9).index_put_(
+        (torch.arange(len(x))[:, None], (9 * x[..., 0]).long()), x[..., 0]
+    ),
+    "counts of words": lambda x: torch.zeros(len(x), 9).scatter_add_(
+        1, (9 * x[..., 0]).long(), x[..., 0]
+    ),
+    "numbers below a bound": lambda x: x.masked_fill(x < 0.5, 0).cumsum(1),
+    "classes": lambda x: F.one_hot((2 * x).long(), 3),
+    "table of the network": lambda x: F.embedding((2 * x).long(), torch.ones(9, 2)),
+    "bag of words": lambda x: F.embedding_bag((9 * x[..., 0]).long(), torch.ones(9, 2)),
+    "constant order": lambda x: x[torch.ones(len(x)).argsort()],
+    "size of the batch": lambda x: torch.zeros_like(x[:, 0, 0]).sort(),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x) + (x @ x.mT).softmax(-1) @ x,
+}
+
+
+@pytest.mark.parametrize("name", [*BY_CONTENT, *IN_PLACE])
+def test_operations_by_content(name: str) -> None:
+    found = data_dependent((BY_CONTENT | IN_PLACE)[name], X)
+    assert (found is not None) == (name in BY_CONTENT), found
+
+
+class Texts(nn.Module):
+    """A text classifier with the library's own masks, which asks whether a batch has padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        config = AutoConfig.for_model("bert", num_labels=CLASSES, **SMALL)
+        self.network = AutoModelForSequenceClassification.from_config(config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = (tokens != PADDING).long()
+        logits: Tensor = self.network(input_ids=tokens * mask, attention_mask=mask).logits
+        return logits
+
+
+SMALL = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+SMALL |= {"intermediate_size": 8, "max_position_embeddings": 16}
+GPT2 = {"vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+TEXTS: dict[str, Callable[[], nn.Module]] = {
+    "masks of transformers": Texts,
+    "bert": lambda: SequenceClassifier.create("bert", SMALL, CLASSES),
+    "gpt2": lambda: SequenceClassifier.create("gpt2", GPT2 | {"pad_token_id": 0}, CLASSES),
+}
+
+
+@pytest.mark.parametrize("name", [*TEXTS, "vit-all", "vit-lora", "resnet-all", "distilbert-lora"])
+def test_common_networks_stay_on_fast_engines(name: str) -> None:
+    if name in TEXTS:
+        inputs = torch.arange(24).view(4, 6) % 11
+        inputs[1, 3:] = inputs[2, 5:] = PADDING
+        model, batch = TEXTS[name]().eval(), (inputs, torch.zeros(4, dtype=torch.long))
+        if name == "gpt2":  # bookkeeping has no rule for its linear layers
+            for key, each in model.named_parameters():
+                each.requires_grad_("ln_" in key or "score" in key)
+    else:
+        given = make(name, torch.float32)
+        model, batch = given.model, (given.inputs, given.labels)
+    made = make_engine("auto", model)
+    assert isinstance(made, CheckedEngine)
+    assert made.choose(*batch)[0] in ("expanded", "bookkeeping")
+
+
+def test_long_text_that_skips_an_expert_has_no_gradient_there() -> None:
+    """No made-up example reaches the second expert, and no private one needs to."""
+    given = case(experts)
+    made = make_engine("auto", given.model)
+    mask = torch.ones(1, dtype=torch.bool)
+    found = made.clipped_sum(given.inputs[1:2], given.labels[1:2], mask, FlatClipping(1.0))
+    assert not found.gradients["experts.1.weight"].any()
+    assert found.gradients["experts.0.weight"].any()
