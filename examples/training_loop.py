@@ -27,24 +27,15 @@ def main() -> None:
     noise = dpsweep.calibrate(
         epsilon=EPSILON, delta=DELTA, train_size=len(labels), batch_size=BATCH_SIZE, steps=STEPS
     )
-    secret = dpsweep.new_secret()  # never store it: who knows it can take the noise away
-    optimizer = dpsweep.PrivateOptimizer(
-        torch.optim.Adam(model.parameters(), lr=0.01),
-        dpsweep.make_engine("auto", model),
-        dpsweep.FlatClipping(1.0),
-        noise_multiplier=noise.noise_multiplier,
-        expected_batch_size=noise.batch_size,
-        noise=dpsweep.GaussianNoise("noise", secret=secret),
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    training = dpsweep.PrivateTraining(
+        model, optimizer, clipping=dpsweep.FlatClipping(1.0), calibration=noise
     )
-    sampler = dpsweep.PoissonSampler(noise.train_size, noise.batch_size, "sampling", secret=secret)
-    for step in range(noise.steps):
-        optimizer.step(
-            (inputs[rows], labels[rows], torch.from_numpy(mask))
-            for rows, mask in dpsweep.microbatches(sampler.batch(step), 64)
-        )
+    for batch in training.batches(inputs, labels):
+        training.step(batch)
     with torch.no_grad():
         accuracy = (model(unseen).argmax(1) == classes).double().mean()
-    print(f"accuracy {accuracy:.3f} at epsilon = {noise.certified_epsilon:.2f}, delta = {DELTA}")
+    print(f"accuracy {accuracy:.3f} at epsilon = {training.epsilon_spent:.2f}, delta = {DELTA}")
 
 
 if __name__ == "__main__":

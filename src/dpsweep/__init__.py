@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpsweep.privacy.calibration import calibrate
     from dpsweep.release.verify import verify
     from dpsweep.training.optimizer import PrivateOptimizer
+    from dpsweep.training.private_training import PrivateTraining
     from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches, new_secret
 
 __version__ = "0.2.0"
@@ -30,6 +31,7 @@ _MODULES = {
     "GaussianNoise": "training.randomness",
     "PoissonSampler": "training.randomness",
     "PrivateOptimizer": "training.optimizer",
+    "PrivateTraining": "training.private_training",
     "calibrate": "privacy.calibration",
     "make_engine": "gradients",
     "microbatches": "training.randomness",
@@ -44,6 +46,7 @@ __all__ = [
     "GaussianNoise",
     "PoissonSampler",
     "PrivateOptimizer",
+    "PrivateTraining",
     "calibrate",
     "make_engine",
     "microbatches",

@@ -175,8 +175,8 @@ class CheckedEngine(GradientEngine):
         if changed:
             raise UnsupportedModelError(
                 f"what trains has changed since the engine was made: {shorten(map(repr, changed))} no longer "
-                "trains, is new, or has another shape, dtype or device; make the engine and its optimizer "
-                "again after such a change"
+                "trains, is new, or has another shape, dtype or device; after such a change make the engine "
+                "again, or call use_optimizer of dpsweep.PrivateTraining"
             )
 
     @full_precision()

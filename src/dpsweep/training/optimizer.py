@@ -77,8 +77,8 @@ class PrivateOptimizer:
             clipping: scales these gradients.
             noise_multiplier: standard deviation of the noise; 0 for training without privacy.
             expected_batch_size: sampling rate times training examples.
-            noise: the noise stream. Nothing else may draw from it: two updates with the same
-                noise give no privacy.
+            noise: the noise stream. Nothing else may draw from it: the difference of two updates with
+                the same noise has no noise.
 
         Raises:
             ValueError: the optimizer has other parameters than the engine, there is noise
@@ -108,7 +108,14 @@ class PrivateOptimizer:
         self.expected_batch_size = expected_batch_size
         self._noise = noise
         self._steps = 0
+        # A copy of this optimizer has another one, and is another user of the noise.
+        self._user = object()
         self._refuse_other_parameters()
+
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return self._steps
 
     def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
@@ -117,11 +124,13 @@ class PrivateOptimizer:
         it again repeats it with the same noise.
 
         Raises:
-            ValueError: the optimizer does not hold exactly the trainable parameters.
+            ValueError: the optimizer does not hold exactly the trainable parameters, or another one
+                draws from its noise.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
         """
         self._refuse_other_parameters()
+        self._noise.reserve(self._user)
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
         total = torch.zeros(
@@ -174,7 +183,7 @@ class PrivateOptimizer:
         if frozen := [name for name, each in parameters.items() if not each.requires_grad]:
             raise ValueError(
                 f"what trains has changed since the engine was made: {shorten(map(repr, frozen))} no longer "
-                "trains; make the engine and its optimizer again after such a change"
+                "trains; after such a change call use_optimizer of dpsweep.PrivateTraining"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -183,6 +192,8 @@ class PrivateOptimizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict()``: all later steps equal those of an uninterrupted run.
+
+        The optimizer that has drawn from the noise before, if any, can no longer do so.
 
         Raises:
             DoesNotFitError: the state is valid, but does not fit in the device's memory.
@@ -198,3 +209,4 @@ class PrivateOptimizer:
                 "other programs use it, and call again: the trial goes on from its checkpoint"
             ) from error
         self._steps = steps
+        self._noise.reserve(self._user, move=True)

@@ -32,6 +32,9 @@ KEY_BITS = 128
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+# The user of each secret stream of noise that was drawn from, by the stream's key.
+_USERS: dict[int, object] = {}
+
 # Noise is drawn in chunks of so many numbers, so that it never fills the memory.
 _CHUNK = 1 << 20
 
@@ -201,6 +204,28 @@ class GaussianNoise:
         """
         secret = _checked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
+        # A stream without a secret is public anyway: trials are trained again with the same noise.
+        self._public_users: dict[int, object] | None = None if secret else {}
+
+    def reserve(self, user: object, *, move: bool = False) -> None:
+        """Make a user the only one that draws from this stream, in this process.
+
+        Args:
+            user: for example of an optimizer.
+            move: whether the stream may be taken from another user, who cannot draw from then on.
+
+        Raises:
+            ValueError: another user has the stream.
+        """
+        users = _USERS if self._public_users is None else self._public_users
+        if move:
+            users[self._key] = user
+        elif users.setdefault(self._key, user) is not user:
+            raise ValueError(
+                "the noise of this name and secret belongs to another optimizer: two models with the same "
+                "noise differ by the gradient of one person. Use dpsweep.PrivateTraining, or give each "
+                "training its own secret = dpsweep.new_secret()"
+            )
 
     def add_to(self, total: Tensor, step: int, standard_deviation: float) -> None:
         """Add the noise of a step in place.

@@ -1,0 +1,309 @@
+"""A private training as one object, whose batches, noise and number of steps are those of its calibration.
+
+Whoever joins the parts (`PoissonSampler`, `GaussianNoise`, `PrivateOptimizer`) by hand can give them other
+numbers than the accountant had, or one secret to two trainings: the difference of two models that were
+trained with the same noise is the gradient of one person. Here neither is possible.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpsweep.base.numbers import integer
+from dpsweep.config.clipping import Clipping
+from dpsweep.gradients import make_engine
+from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.stored import verify
+from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
+from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, usual_batch
+from dpsweep.training.randomness import GaussianNoise, Indices, PoissonSampler, new_secret
+
+
+class Batch(NamedTuple):
+    """The examples that one step has sampled; not private.
+
+    Attributes:
+        rows: their sorted indices, int64; there may be none.
+        inputs: of all N examples.
+        labels: of all N examples, int64.
+    """
+
+    rows: Indices
+    inputs: Any
+    labels: Tensor
+
+
+class PrivateTraining:
+    """Differentially private training of a classifier with exactly the steps that were calibrated.
+
+    >>> from dpsweep import FlatClipping, PrivateTraining, calibrate
+    >>> inputs, labels = torch.randn(100, 5), torch.randint(3, (100,))
+    >>> noise = calibrate(epsilon=2, delta=1e-3, train_size=100, batch_size=10, steps=4)
+    >>> model = torch.nn.Linear(5, 3)
+    >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> training = PrivateTraining(model, sgd, clipping=FlatClipping(1.0), calibration=noise)
+    >>> for batch in training.batches(inputs, labels):
+    ...     statistics = training.step(batch)
+    >>> training.steps_taken, training.epsilon_spent == noise.certified_epsilon
+    (4, True)
+
+    Sampling and noise come from a secret that each object draws from the operating system. So two
+    trainings never share noise, and none can be repeated but by its own state (`state_dict`).
+
+    Attributes:
+        calibration: N, B, the number of steps, the noise multiplier and the proven epsilon.
+        model: the network.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clipping: Clipping,
+        calibration: Calibration,
+        engine: str = "auto",
+        autocast: torch.dtype | None = None,
+        physical_batch: int | None = None,
+    ) -> None:
+        """Verify the calibration, draw the secret, and prepare engine, sampler and noise.
+
+        Args:
+            model: maps a tensor of inputs to logits; see `dpsweep.make_engine`.
+            optimizer: of torch, over exactly the trainable parameters of the model.
+            clipping: scales the gradients of the examples.
+            calibration: of `dpsweep.calibrate`.
+            engine: for per-example gradients; see `dpsweep.make_engine`.
+            autocast: dtype of the passes; see `dpsweep.make_engine`.
+            physical_batch: the most examples on the device at once; halved when memory runs out.
+
+        Raises:
+            CalibrationError: the numbers of the calibration do not belong together.
+            ValueError: see `PrivateOptimizer`.
+            UnsupportedModelError: see `dpsweep.make_engine`.
+        """
+        verify(calibration)
+        self.calibration = calibration
+        self.model = model
+        self._clipping = clipping
+        self._engine, self._autocast = engine, autocast
+        self._use_secret(new_secret())
+        self._optimizer = self._private(optimizer)
+        usual = usual_batch(calibration.batch_size, calibration.train_size)
+        on_the_cpu = self._device.type == "cpu"
+        size = integer("physical_batch", physical_batch or (ON_THE_CPU if on_the_cpu else usual))
+        if size < 1:
+            raise ValueError(f"physical_batch = {size}: it must be at least 1")
+        self._physical = PhysicalBatch(size)
+        self._batch: Batch | None = None
+
+    @property
+    def steps_taken(self) -> int:
+        """The number of steps so far."""
+        return self._optimizer.steps
+
+    @property
+    def epsilon_spent(self) -> float:
+        """Proven epsilon of the steps so far, at the delta of the calibration."""
+        return self.epsilon_after(self.steps_taken)
+
+    def epsilon_after(self, steps: int) -> float:
+        """Return the epsilon that is proven for a number of steps, also of more than were calibrated.
+
+        Raises:
+            CalibrationError: no accountant can compute it.
+        """
+        noise = self.calibration
+        if steps == noise.steps:
+            return noise.certified_epsilon
+        if steps == 0:
+            return 0.0
+        # The accountant's mesh needs the order of magnitude of its result.
+        about = noise.epsilon * math.sqrt(steps / noise.steps)
+        if math.isinf(about):
+            return math.inf
+        target = PrivacyTarget(about, noise.delta, noise.sampling_rate, steps)
+        return proven_epsilon(target, noise.noise_multiplier)
+
+    def batches(self, inputs: Any, labels: Any, steps: int | None = None) -> Iterator[Batch]:
+        """Hand out the batches of the next steps; `step` takes each of them.
+
+        Args:
+            inputs: of all N training examples: a tensor, an array, or an object of yours with a length
+                that returns inputs for an array of rows (so files can be read when they are needed).
+            labels: their class numbers, (N,).
+            steps: how many; without it, all that are left.
+
+        Raises:
+            ValueError: there are not N inputs and labels, or more steps than were calibrated.
+        """
+        for name, values in (("inputs", inputs), ("labels", labels)):
+            if len(values) != self.calibration.train_size:
+                raise ValueError(
+                    f"{name}: found {len(values)} examples, but the noise was calibrated for "
+                    f"{self.calibration.train_size}: calibrate with train_size={len(values)}"
+                )
+        left = self.calibration.steps - self.steps_taken
+        steps = max(left, 1) if steps is None else integer("steps", steps)
+        if steps > left:
+            self._refuse(self.steps_taken + steps)
+        labels = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
+        return self._hand_out(inputs, labels, self.steps_taken + steps)
+
+    def _hand_out(self, inputs: Any, labels: Tensor, end: int) -> Iterator[Batch]:
+        for step in range(self.steps_taken, end):
+            if step != self.steps_taken:
+                raise ValueError(
+                    f"a batch was handed out for step {step}, but {self.steps_taken} steps were taken: call "
+                    "`step` with each batch"
+                )
+            self._batch = Batch(self._sampler.batch(step), inputs, labels)
+            yield self._batch
+
+    def step(self, batch: Batch) -> StepStatistics:
+        """Take one step with the batch that was handed out last.
+
+        If it fails, neither the parameters nor the optimizer have changed, and it may be called again.
+
+        Returns:
+            Statistics of the batch, which are not private.
+
+        Raises:
+            ValueError: this batch was not handed out last, or its step was taken.
+            DoesNotFitError: not even one example fits in memory.
+            UnsupportedModelError: see `PrivateOptimizer.step`.
+        """
+        if batch is not self._batch:
+            if self.steps_taken == self.calibration.steps:
+                self._refuse(self.steps_taken + 1)
+            raise ValueError(
+                "a step takes the batch that `batches` handed out last, and each batch once: the noise is "
+                "calibrated for batches that are drawn anew, not for chosen ones"
+            )
+        statistics = self._physical.fit(lambda size: self._optimizer.step(self._parts(batch, size)))
+        self._batch = None
+        return statistics
+
+    def _parts(self, batch: Batch, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for start in range(0, len(batch.rows), size):
+            rows = batch.rows[start : start + size]
+            inputs = torch.as_tensor(batch.inputs[rows]).to(self._device)
+            labels = batch.labels[rows].to(self._device)
+            yield inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+
+    def _refuse(self, steps: int) -> NoReturn:
+        noise = self.calibration
+        raise ValueError(
+            f"the noise was calibrated for {noise.steps} steps (epsilon {noise.certified_epsilon:.4g}); "
+            f"{steps} steps would cost epsilon {self.epsilon_after(steps):.4g} at delta {noise.delta:g}: "
+            f"calibrate with steps={steps}, and train from the start"
+        )
+
+    def use_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Continue with another torch optimizer, or after a change of which parameters train.
+
+        Steps are counted on and the noise continues, so epsilon stays that of all steps together.
+
+        Raises:
+            ValueError: see `PrivateOptimizer`.
+            UnsupportedModelError: see `dpsweep.make_engine`.
+        """
+        private = self._private(optimizer)
+        private.load_state_dict(private.state_dict() | {"steps": self.steps_taken})
+        self._optimizer = private
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything that a resumed training needs; `torch.save` can write it.
+
+        It contains the **secret** of sampling and noise. Whoever has it and the model can take the noise
+        away: keep it where you keep the training data, and delete it when the training is done.
+        """
+        return copy.deepcopy(
+            {
+                "settings": self._settings(),
+                "secret": self._secret,
+                "parameters": {
+                    name: each.detach() for name, each in self._optimizer.engine.parameters.items()
+                },
+                "optimizer": self._optimizer.state_dict(),
+            }
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue a training from its ``state_dict()``: later steps equal those of an uninterrupted one.
+
+        The model's parameters are loaded too. The state's noise moves here: the training that it is from
+        cannot go on beside this one.
+
+        Raises:
+            ValueError: the state is of a training with other settings; nothing has been loaded.
+            DoesNotFitError: the state does not fit in the device's memory.
+        """
+        given = state.get("settings", {})
+        if differing := [
+            f"{name}: found {given.get(name)}, expected {value}"
+            for name, value in self._settings().items()
+            if given.get(name) != value
+        ]:
+            raise ValueError(f"the state is of another training ({'; '.join(differing)})")
+        before = self._secret
+        self._use_secret(state["secret"])
+        try:
+            private = self._private(self._optimizer.optimizer)
+            private.load_state_dict(copy.deepcopy(state["optimizer"]))
+        except BaseException:
+            self._use_secret(before)
+            raise
+        self._optimizer, self._batch = private, None
+        with torch.no_grad():
+            for name, parameter in private.engine.parameters.items():
+                parameter.copy_(state["parameters"][name])
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies and pickles: both would draw the same noise."""
+        raise TypeError(
+            "a private training is not copied, because both would share their noise; make a new one, or "
+            "save its state_dict()"
+        )
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._optimizer.engine.parameters.values())).device
+
+    def _use_secret(self, secret: bytes) -> None:
+        noise = self.calibration
+        self._secret = secret
+        self._noise = GaussianNoise("noise", secret=secret)
+        self._sampler = PoissonSampler(
+            noise.train_size, noise.batch_size, "sampling", secret=secret
+        )
+
+    def _private(self, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
+        return PrivateOptimizer(
+            optimizer,
+            make_engine(self._engine, self.model, autocast=self._autocast),
+            self._clipping,
+            noise_multiplier=self.calibration.noise_multiplier,
+            expected_batch_size=self.calibration.batch_size,
+            noise=self._noise,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what a state must agree with, in plain values."""
+        optimizer = self._optimizer.optimizer
+        return {
+            **asdict(self.calibration),
+            "clipping": {"rule": type(self._clipping).__name__, **vars(self._clipping)},
+            "optimizer": f"{type(optimizer).__name__} {optimizer.defaults}",
+            "parameters": {
+                name: f"{tuple(each.shape)} {each.dtype}"
+                for name, each in self._optimizer.engine.parameters.items()
+            },
+        }

@@ -1,0 +1,325 @@
+"""`PrivateTraining`: what is trained is what was calibrated, with noise that nothing else has."""
+
+import copy
+import io
+import pickle
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from torch import Tensor, nn
+
+from dpsweep.config.clipping import AutomaticClipping, FlatClipping
+from dpsweep.gradients import make_engine
+from dpsweep.privacy import Calibration, CalibrationError
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.private_training import PrivateTraining
+from dpsweep.training.randomness import GaussianNoise, new_secret
+
+N, WIDTH, CLASSES = 60, 5, 3
+DELTA = 1e-3
+
+
+@cache
+def noise(epsilon: float = 1.0, batch_size: int = 20, steps: int = 2) -> Calibration:
+    return calibrate(epsilon, DELTA, N, batch_size, steps)
+
+
+def data(examples: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(examples, WIDTH, generator=generator)
+    return inputs, torch.randint(CLASSES, (examples,), generator=generator)
+
+
+def net() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
+
+
+def training(
+    calibration: Calibration | None = None, kind: Any = torch.optim.SGD, **settings: Any
+) -> PrivateTraining:
+    model = net()
+    rate = settings.pop("rate", 0.5)
+    given = {"clipping": FlatClipping(1.0), "calibration": calibration or noise()} | settings
+    return PrivateTraining(model, kind(model.parameters(), lr=rate), **given)
+
+
+def parameters(made: PrivateTraining) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in made.model.parameters()])
+
+
+def run(made: PrivateTraining, steps: int | None = None, examples: Any = None) -> PrivateTraining:
+    for batch in made.batches(*(examples or data()), steps=steps):
+        made.step(batch)
+    return made
+
+
+def epsilon_by_dp_accounting(calibration: Calibration, steps: int) -> float:
+    """Return epsilon by connect-the-dots, which the certificate does not use."""
+    step = dp_event.PoissonSampledDpEvent(
+        calibration.batch_size / N, dp_event.GaussianDpEvent(calibration.noise_multiplier)
+    )
+    return float(PLDAccountant().compose(step, steps).get_epsilon(DELTA))
+
+
+# -- noise that nothing else has ---------------------------------------------------------------
+
+
+def test_models_of_a_loop_do_not_differ_by_the_gradient_of_one_person() -> None:
+    """With shared noise, B times the difference of two updates is that gradient exactly."""
+    inputs, labels = data()
+    other = labels.clone()
+    other[7] = (labels[7] + 1) % CLASSES
+    full = noise(1.0, N, 1)
+    moved = [
+        parameters(run(training(full, rate=1.0), examples=(inputs, each))) - parameters(training())
+        for each in (labels, other)
+    ]
+    difference = N * (moved[0] - moved[1])
+    # Two gradients of norm at most 1, beside the difference of two draws of noise in d dimensions.
+    expected = full.noise_multiplier * np.sqrt(2 * len(difference))
+    assert 0.5 * expected < float(difference.norm()) < 1.7 * expected
+    assert 0.5 * expected > 2
+
+
+def test_trainings_sample_other_batches() -> None:
+    first, second = (next(training().batches(*data())).rows for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def parts(stream: GaussianNoise) -> PrivateOptimizer:
+    model = net()
+    return PrivateOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        make_engine("auto", model),
+        FlatClipping(1.0),
+        noise_multiplier=1.0,
+        expected_batch_size=4,
+        noise=stream,
+    )
+
+
+@pytest.mark.parametrize("secret", [b"", b"one secret"])
+def test_a_second_optimizer_on_the_same_noise_is_refused(secret: bytes) -> None:
+    stream = GaussianNoise("shared", secret=secret)
+    first, second = parts(stream), parts(stream)
+    first.step([])
+    with pytest.raises(ValueError, match="belongs to another optimizer"):
+        second.step([])
+    first.step([])
+
+
+def test_a_second_stream_of_the_same_secret_and_name_is_refused() -> None:
+    """As in a loop over rates below one secret, and where engine and optimizer are made again."""
+    secret = new_secret()
+    first = parts(GaussianNoise("noise", secret=secret))
+    first.step([])
+    for other in (parts(GaussianNoise("noise", secret=secret)), copy.deepcopy(first)):
+        with pytest.raises(ValueError, match="belongs to another optimizer"):
+            other.step([])
+    parts(GaussianNoise("noise", 2, secret=secret)).step([])
+    parts(GaussianNoise("noise", secret=new_secret())).step([])
+
+
+def test_a_resumed_optimizer_takes_the_noise_with_it() -> None:
+    secret = new_secret()
+    first, second = (parts(GaussianNoise("noise", secret=secret)) for _ in range(2))
+    first.step([])
+    second.load_state_dict(first.state_dict())
+    second.step([])
+    with pytest.raises(ValueError, match="belongs to another optimizer"):
+        first.step([])
+
+
+def test_a_training_is_not_copied() -> None:
+    made = training()
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="share their noise"):
+            duplicate(made)
+
+
+# -- what was calibrated is what is trained ----------------------------------------------------
+
+
+def test_an_update_is_that_of_the_parts() -> None:
+    """The right value is of the loop over examples, with the noise of the state's secret."""
+    calibration = noise()
+    made = training(physical_batch=7, rate=1.0)
+    secret = made.state_dict()["secret"]
+    inputs, labels = data()
+    for step, batch in enumerate(made.batches(inputs, labels)):
+        rows, mask = batch.rows, torch.ones(len(batch.rows), dtype=torch.bool)
+        engine, clipping = make_engine("loop", made.model), FlatClipping(1.0)
+        found = engine.clipped_sum(inputs[rows], labels[rows], mask, clipping).gradients
+        wanted = torch.cat([each.flatten() for each in found.values()]).double()
+        stream = GaussianNoise("noise", secret=secret)
+        stream.add_to(wanted, step, calibration.noise_multiplier)
+        before = parameters(made)
+        statistics = made.step(batch)
+        assert int(statistics.sampled_examples) == len(rows)
+        moved = (before - parameters(made)).double()
+        torch.testing.assert_close(moved, wanted / 20, rtol=1e-4, atol=1e-5)
+    assert made.steps_taken == 2
+
+
+def test_a_step_beyond_the_calibrated_ones_is_refused_with_its_epsilon() -> None:
+    made = training()
+    expected = epsilon_by_dp_accounting(noise(), 20)
+    assert expected > 3
+    with pytest.raises(ValueError, match=r"calibrated for 2 steps.* 20 steps would cost") as error:
+        run(made, 20)
+    said = float(str(error.value).split("would cost epsilon ")[1].split()[0])
+    assert said == pytest.approx(expected, rel=2e-3)
+    *_, last = (batch for batch in made.batches(*data()) if made.step(batch))
+    before = parameters(made)
+    for beyond in (lambda: made.step(last), lambda: made.batches(*data())):
+        with pytest.raises(ValueError, match="3 steps would cost epsilon 1"):
+            beyond()
+    assert torch.equal(parameters(made), before)
+
+
+@pytest.mark.parametrize("batch_size", [20, N])
+def test_epsilon_spent_is_that_of_the_steps_taken(batch_size: int) -> None:
+    calibration = noise(1.0, batch_size, 4)
+    made = training(calibration)
+    assert made.epsilon_spent == 0
+    for batch in made.batches(*data()):
+        made.step(batch)
+        expected = epsilon_by_dp_accounting(calibration, made.steps_taken)
+        assert made.epsilon_spent == pytest.approx(expected, rel=5e-3)
+    assert made.epsilon_spent == calibration.certified_epsilon <= 1
+
+
+def test_without_privacy_every_step_costs_infinity() -> None:
+    made = training(noise(np.inf))
+    assert made.epsilon_spent == 0
+    assert run(made, 1).epsilon_spent == np.inf
+
+
+@pytest.mark.parametrize("examples", [N // 2, N + 1])
+def test_data_of_another_size_are_refused(examples: int) -> None:
+    inputs, labels = data(N + 1)
+    made = training()
+    for given in ((inputs[:examples], labels[:N]), (inputs[:N], labels[:examples])):
+        with pytest.raises(ValueError, match=f"found {examples} examples.* calibrated for {N}"):
+            made.batches(*given)
+
+
+def test_a_changed_calibration_is_refused() -> None:
+    for change in (
+        {"steps": 20},
+        {"batch_size": 50},
+        {"noise_multiplier": 0.5},
+        {"train_size": 30},
+    ):
+        with pytest.raises(CalibrationError):
+            training(replace(noise(), **change))
+
+
+def test_a_batch_is_used_once_and_in_order() -> None:
+    made = training()
+    batch = next(made.batches(*data()))
+    made.step(batch)
+    for other in (batch, batch._replace(rows=np.arange(N))):
+        with pytest.raises(ValueError, match="each batch once"):
+            made.step(other)
+    passed = iter(training().batches(*data()))
+    next(passed)
+    with pytest.raises(ValueError, match="call `step` with each batch"):
+        next(passed)
+
+
+class Files:
+    """Inputs that are read when they are needed."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return data()[0].numpy()[rows]
+
+
+def test_inputs_may_be_arrays_or_read_when_needed() -> None:
+    inputs, labels = data()
+    first = training()
+    state, ends = first.state_dict(), []
+    for given in ((inputs, labels), (inputs.numpy(), labels.numpy()), (Files(), labels.tolist())):
+        made = training()
+        made.load_state_dict(state)
+        ends.append(parameters(run(made, examples=given)))
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+
+
+# -- resuming ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(kind: Any) -> None:
+    calibration = noise(1.0, 20, 6)
+    whole = run(training(calibration, kind), 2)
+    file = io.BytesIO()
+    torch.save(whole.state_dict(), file)
+    in_memory = whole.state_dict()
+    run(whole)
+    for state in (torch.load(io.BytesIO(file.getvalue()), weights_only=True), in_memory):
+        resumed = training(calibration, kind)
+        resumed.load_state_dict(state)
+        assert resumed.steps_taken == 2
+        assert torch.equal(parameters(run(resumed)), parameters(whole))
+
+
+def test_a_state_of_other_settings_is_refused() -> None:
+    state = run(training(), 1).state_dict()
+    others = {
+        "noise_multiplier": training(noise(0.9)),
+        "batch_size": training(noise(1.0, 30)),
+        "steps": training(noise(1.0, 20, 3)),
+        "clipping": training(clipping=FlatClipping(2.0)),
+        "clipping: ": training(clipping=AutomaticClipping()),
+        "optimizer": training(kind=torch.optim.Adam),
+        "optimizer: ": training(rate=0.1),
+    }
+    for name, other in others.items():
+        before, batch = parameters(other), next(other.batches(*data())).rows
+        with pytest.raises(ValueError, match=f"of another training.*{name}"):
+            other.load_state_dict(state)
+        assert torch.equal(parameters(other), before) and other.steps_taken == 0
+        assert np.array_equal(next(other.batches(*data())).rows, batch)
+    frozen = net()
+    frozen[0].requires_grad_(False)
+    sgd = torch.optim.SGD(frozen[1].parameters(), lr=0.5)
+    other = PrivateTraining(frozen, sgd, clipping=FlatClipping(1.0), calibration=noise())
+    with pytest.raises(ValueError, match=r"of another training.*parameters"):
+        other.load_state_dict(state)
+    with pytest.raises(ValueError, match="of another training"):
+        other.load_state_dict({})
+
+
+def test_another_optimizer_continues_the_steps_and_the_noise() -> None:
+    """Without it, the noise of the first step would be drawn twice."""
+    made = run(training(rate=1.0), 1)
+    made.model[0].requires_grad_(False)  # type: ignore[index]
+    made.use_optimizer(torch.optim.SGD(made.model[1].parameters(), lr=1.0))  # type: ignore[index]
+    assert made.steps_taken == 1
+    secret = made.state_dict()["secret"]
+    before = parameters(made)
+    (batch,) = made.batches(*(torch.zeros(N, WIDTH), data()[1]))
+    rows = batch.rows
+    engine, mask = make_engine("loop", made.model), torch.ones(len(rows), dtype=torch.bool)
+    zeros, labels = torch.zeros(len(rows), WIDTH), data()[1][rows]
+    found = engine.clipped_sum(zeros, labels, mask, FlatClipping(1.0)).gradients
+    wanted = torch.cat([each.flatten() for each in found.values()]).double()
+    GaussianNoise("noise", secret=secret).add_to(wanted, 1, noise().noise_multiplier)
+    made.step(batch)
+    moved = (before - parameters(made)).double()
+    torch.testing.assert_close(moved[2 * WIDTH :], wanted / 20, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="3 steps would cost"):
+        made.batches(*data())
