@@ -291,6 +291,21 @@ def test_a_run_without_a_terminal_writes_ten_lines(
     assert re.search(r" 37 of 37 jobs \(100%\), 20 s spent$", lines[-1]), lines[-1]
 
 
+def test_a_run_without_a_terminal_tells_the_first_figure_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = progress.Tenths()
+    for number, rule in enumerate(["train", "figure", "figure"]):
+        started = {"event": LogEvent.JOB_INFO, "jobid": number, "rule_name": rule}
+        handler.emit(
+            logging.makeLogRecord(started | {"output": [f"{number}.pdf", f"{number}.csv"]})
+        )
+    for number in (0, 2, 1):
+        handler.emit(logging.makeLogRecord({"event": LogEvent.JOB_FINISHED, "job_id": number}))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(r" the first figure is there after .*: 2\.pdf$", line), line
+
+
 @pytest.mark.parametrize(
     ("words", "terminal", "shown"), [([], False, 1), ([], True, 0), (["--touch"], False, 0)]
 )
