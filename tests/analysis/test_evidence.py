@@ -244,6 +244,40 @@ def test_effects_below_the_noise_of_the_reference_support_no_rule(
     assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
+@pytest.mark.parametrize("accuracy", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("test_size", [200, math.inf])
+def test_equal_accuracies_have_no_interval_of_width_zero(accuracy: float, test_size: float) -> None:
+    """Every trial diverged, or is right: no seed scatters, and p (1 - p) may be 0."""
+    same = np.full((3, 3, 3), accuracy)
+    grids = [
+        Grid(
+            dataset, backbone, "film", "adam", epsilon, epochs, (64, 256, 1024), (0.1, 1.0, 10.0),
+            same, same, same, test_size,
+        )
+        for dataset in "abcd"
+        for backbone in ("small", "large")
+        for epsilon in (1.0, 8.0)
+        for epochs in (2, 8)
+    ]  # fmt: skip
+    found = evidence_table(compare(grids))
+    assert found["effect"].abs().max() < 1e-9
+    assert (found["units"] >= 2).all()
+    assert set(found["verdict"]) == {"not resolved"}
+    for scope in ("here", "elsewhere"):
+        widths = found[f"upper_{scope}"] - found[f"lower_{scope}"]
+        assert not (widths < 1e-9).any()
+        assert widths.notna().any() == math.isfinite(test_size)
+
+
+def test_the_error_over_datasets_is_at_least_that_of_their_test_sets() -> None:
+    effects, groups = np.array([1.0, 1.0, 1.0, 1.0]), [0, 0, 1, 2]
+    # Means of two, one and one unit, each with error 0.6; then of three datasets.
+    expected = 0.6 * math.sqrt(1 / 2 + 1 + 1) / 3
+    assert mean_elsewhere(effects, groups, 0.6).error == pytest.approx(expected)
+    far = mean_elsewhere(effects * [1, 1, 10, 30], groups, 0.6).error
+    assert far == pytest.approx(stats.sem([1, 10, 30]))
+
+
 def test_without_comparisons_no_rule_is_resolved() -> None:
     found = evidence_table(compare([]))
     assert list(found["rule"]) == [rule.key for rule in RULES]

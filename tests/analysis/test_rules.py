@@ -19,6 +19,7 @@ from dpsweep.analysis.rules import (
     standard_error,
     variance_of_test_set,
 )
+from dpsweep.analysis.statistics import share_error
 
 BOUNDS = (0.1, 1.0, 10.0, 100.0)
 SIZES = (100, 200, 400, 800)
@@ -98,7 +99,7 @@ def test_gain_and_variance_equal_those_of_a_loop_over_all_cells(axis: Any) -> No
     # Two networks err independently on 400 examples; the difference of a cell to itself is 0.
     known = variance_of_test_set(easy, replace(hard, test_size=400, accuracy=hard.selection), axis)
     top = hard.selection.mean(axis=2).max()
-    variance = 100**2 * 2 * top * (1 - top) / 400
+    variance = 2 * (100 * share_error(top, 400)) ** 2
     assert known == pytest.approx(variance * (weights * differing).sum() / 2)
 
 

@@ -57,6 +57,8 @@ def test_the_scatter_is_pooled_over_the_better_half_of_each_grid() -> None:
 def test_cells_within_the_scatter_are_as_good_as_the_best() -> None:
     assert as_good(CELLS) == ["high", "near"]
     assert as_good({"high": [0.9], "low": [0.1]}) == []  # one seed has no scatter
+    # Seeds that agree exactly do not tell how far seeds scatter.
+    assert as_good({"high": [0.9, 0.9], "near": [0.899, 0.899]}) == []
     deviation = math.sqrt((0.01**2 + 0.005**2) / 2)
     # Student's quantile, for two comparisons.
     visible = student.ppf(1 - 0.05 / 2, 4) * deviation * math.sqrt(2 / 3)

@@ -15,6 +15,7 @@ from dpsweep.analysis.statistics import (
     relative_retained_weight,
     retained_weight,
     running_mean,
+    share_error,
 )
 
 nan = math.nan
@@ -85,6 +86,17 @@ def test_the_log_density_of_equal_norms_is_a_peak_without_unusable_norms() -> No
     assert np.isnan(log_density([0.0, nan], GRID)).all()
 
 
+# -- intervals of counts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("right", [0, 1, 7, 150, 199, 200])
+def test_the_error_of_a_share_is_the_farther_end_of_its_wilson_interval(right: int) -> None:
+    interval = stats.binomtest(right, 200).proportion_ci(method="wilson")
+    farther = max(interval.high - right / 200, right / 200 - interval.low)
+    assert share_error(right / 200, 200) * stats.norm.ppf(0.975) == pytest.approx(farther)
+    assert share_error(right / 200, math.inf) == 0
+
+
 # -- intervals over problems ---------------------------------------------------------------
 
 
@@ -126,6 +138,10 @@ def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
     broken = jackknife(trials({"a": [0.1], "b": [0.2], "c": [0.2]}), _several)
     assert np.isfinite(broken.value)
     assert np.isnan([broken.lower, broken.upper]).all()
+    # Problems that agree exactly do not tell how far problems scatter.
+    alike = jackknife(trials({"a": [0.1, 0.3], "b": [0.2], "c": [0.2, 0.2]}), mean)
+    assert alike.value == pytest.approx(0.2)
+    assert np.isnan([alike.lower, alike.upper]).all()
     assert np.isnan(jackknife(trials({}).reindex(columns=["problem", "x"]), mean).value)
 
 

@@ -153,7 +153,8 @@ def test_the_interval_over_problems_is_that_of_their_means() -> None:
     (row,) = optimizers_table(frame, "adam").to_dict("records")
     wanted = t_interval(100 * np.array(gains))
     assert [row["gain"], row["lower_elsewhere"], row["upper_elsewhere"]] == pytest.approx(wanted)
-    assert (row["lower"], row["upper"]) == pytest.approx((4.0, 4.0))
+    # The two seeds agree exactly, which does not tell how far seeds scatter.
+    assert np.isnan([row["lower"], row["upper"]]).all()
 
 
 def test_one_optimizer_or_an_unknown_baseline_makes_no_table(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ Two means, each with an interval, answer two questions:
   1947), with Satterthwaite's (1946) degrees of freedom; groups with one unit are merged. The error is at
   least the error from the test set alone (`dpsweep.analysis.rules.variance_of_test_set`).
 - *Other datasets*: would it hold on another dataset? The units are the datasets, with one number each.
-  Datasets that share examples, or that are compared with each other, count as one.
+  Datasets that share examples, or that are compared with each other, count as one. The error is at least
+  that from the test set, as above.
 
 All intervals of a table hold at the same time with 95 % (Bonferroni). So all verdicts of the table are right
 at the same time with at least that probability:
@@ -35,13 +36,12 @@ from scipy.stats import t as student
 
 from dpsweep.analysis.grids import CONDITIONS, Array, Grid
 from dpsweep.analysis.rules import RULES, Comparison, Rule
+from dpsweep.analysis.statistics import LEVEL, ROUNDING
 
 FEWEST_UNITS = 4
 """The fewest problems, or pairs of problems, for a verdict on this study."""
 FEWEST_DATASETS = 3
 """The fewest separate datasets for a verdict on other datasets."""
-LEVEL = 0.05
-"""Probability that any interval of a table misses its effect."""
 POWER = 0.8
 """Probability of detecting the smallest visible effect."""
 NOT_RESOLVED = "not resolved"
@@ -61,8 +61,12 @@ class Mean:
     """The effects of the units, shape (..., units)."""
 
     def interval(self, level: float) -> tuple[Array, Array]:
-        """Return the t interval that misses the effect with probability ``level``."""
-        reach = student.ppf(1 - level / 2, self.degrees) * self.error
+        """Return the t interval that misses the effect with probability ``level``.
+
+        NaN if the error is 0: units that agree exactly do not tell how far they scatter.
+        """
+        error = np.where(self.error > ROUNDING, self.error, np.nan)
+        reach = student.ppf(1 - level / 2, self.degrees) * error
         return self.effect - reach, self.effect + reach
 
     def smallest_visible(self, threshold: float | Array, level: float) -> Array:
@@ -133,15 +137,20 @@ def _strata(groups: Sequence[int]) -> list[npt.NDArray[np.intp]]:
     return several
 
 
-def mean_elsewhere(effects: Array, groups: Sequence[int]) -> Mean:
+def mean_elsewhere(effects: Array, groups: Sequence[int], test_errors: Array | float = 0.0) -> Mean:
     """Return the mean over datasets of the mean over their units, with datasets as units.
 
     Args:
         effects: shape (..., units).
         groups: the group of datasets of every unit: 0, 1, ...; two groups or more.
+        test_errors: as for `mean_here`.
     """
     means = _means_of_groups(effects, groups)
-    error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    sizes = np.unique(groups, return_counts=True)[1]
+    squares = np.broadcast_to(np.square(test_errors), effects.shape)
+    least = (_means_of_groups(squares, groups).T / sizes).T.sum(axis=0)
+    spread = len(means) * means.var(axis=0, ddof=1)
+    error = np.sqrt(np.maximum(spread, least)) / len(means)
     degrees = np.full(error.shape, len(means) - 1.0)
     return Mean(means.mean(axis=0), error, degrees, np.moveaxis(means, 0, -1))
 
@@ -202,7 +211,7 @@ class Evidence:
         enough = len(members) >= FEWEST_UNITS
         many = enough and len(set(groups)) >= FEWEST_DATASETS
         here = mean_here(effects, groups, errors) if enough else None
-        elsewhere = mean_elsewhere(effects, groups) if many else None
+        elsewhere = mean_elsewhere(effects, groups, errors) if many else None
         effect = _means_of_groups(effects, groups).mean(axis=0) if here is None else here.effect
         return cls(rule, known, groups, effects, effect, here, elsewhere)
 

@@ -48,6 +48,7 @@ from dpsweep.analysis.grids import (
     without_diverged,
 )
 from dpsweep.analysis.scatter import pooled_variance
+from dpsweep.analysis.statistics import share_error
 from dpsweep.config.cells import number
 
 Side = Literal["larger", "smaller"]
@@ -302,7 +303,7 @@ def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
     """Return an upper bound on the variance of a `gain_of_adapting` from the test set; squared points.
 
     If two networks of accuracy p err independently on n test examples, the difference of their accuracies
-    has variance 2 p (1 - p) / n (binomial). It is smaller for similar networks, and 0 within a cell.
+    has variance 2 p (1 - p) / n (`share_error`). It is smaller for similar networks, and 0 within a cell.
     """
     if harder.seeds == 1:
         return np.full(harder.accuracy.shape[:-3], np.nan)
@@ -355,10 +356,8 @@ def standard_error(grid: Grid) -> Array:
 
 
 def error_of_test_set(grid: Grid) -> Array:
-    """Return the standard error of an accuracy from the test set alone (binomial); shape (...)."""
-    accuracy = grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1)
-    error: Array = np.sqrt(accuracy * (1 - accuracy) / grid.test_size)
-    return error
+    """Return the standard error of the best accuracy from the test set alone (`share_error`); shape (...)."""
+    return share_error(grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1), grid.test_size)
 
 
 def _scatter(values: Array) -> Array:

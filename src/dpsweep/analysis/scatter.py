@@ -14,10 +14,8 @@ import pandas as pd
 from scipy.stats import t as student
 
 from dpsweep.analysis.grids import Array, with_shared_seeds, without_diverged
-from dpsweep.analysis.statistics import LEVEL
+from dpsweep.analysis.statistics import LEVEL, ROUNDING
 from dpsweep.study.choice import CELL, repeats
-
-_ROUNDING = 1e-12
 
 
 def pooled_variance(values: Array) -> tuple[Array, Array]:
@@ -57,7 +55,7 @@ class Scatter:
             column: the accuracy.
 
         Returns:
-            None if no cell has two seeds.
+            None if no cell has two seeds, or if all seeds agree exactly.
         """
         squares, freedom = 0.0, 0
         for _, grid in tuned.groupby(["problem", "epsilon"]):
@@ -67,7 +65,8 @@ class Scatter:
                 variance, cells = pooled_variance(values[np.newaxis])
                 own = int(cells) * (values.shape[1] - 1)
                 squares, freedom = squares + float(variance) * own, freedom + own
-        return cls(math.sqrt(squares / freedom), freedom) if freedom else None
+        deviation = math.sqrt(squares / freedom) if freedom else 0.0
+        return cls(deviation, freedom) if deviation > ROUNDING else None
 
     def visible(self, seeds: float, comparisons: int, chance: float = LEVEL) -> float:
         """Return the smallest visible difference of two means among several comparisons.
@@ -97,7 +96,7 @@ def as_good_as_best(cells: pd.DataFrame, trials: pd.DataFrame) -> "pd.Series[boo
 
     Returns:
         One value for each row of ``cells``. False for a cell without an accuracy (NaN), and for all cells if
-        none has two seeds: then the scatter is unknown.
+        the scatter is unknown: none has two seeds, or all seeds agree exactly.
     """
     values = cells["selection_accuracy"].to_numpy(dtype=float)
     tuned = repeats(trials.merge(cells[CELL].drop_duplicates(), on=CELL))
@@ -108,4 +107,4 @@ def as_good_as_best(cells: pd.DataFrame, trials: pd.DataFrame) -> "pd.Series[boo
     comparisons = max(1, int(np.isfinite(values).sum()) - 1)
     seeds = [int(each) for each in cells["repeats"]]
     visible = np.array([scatter.visible(min(each, seeds[best]), comparisons) for each in seeds])
-    return pd.Series(values >= values[best] - visible - _ROUNDING, index=cells.index)
+    return pd.Series(values >= values[best] - visible - ROUNDING, index=cells.index)
