@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -115,6 +115,63 @@ def test_heatmap_axes_texts_and_frames() -> None:
     assert written[1, 1] == ".900"
     assert written[0, 2] == ".790"  # C = 0.1, B = 100: the lowest row
     assert written[2, 1] == "–"  # diverged
+
+
+ALIKE = [
+    (0.3, 0.1 + 0.2), (0.001234, 0.0012341), (0.1, float(np.float32(0.1))), (1234567.0, 1234568.0),
+    (1e-3, 1e-3 + 1e-9), (2.0, 2.0000001),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+@pytest.mark.parametrize("axis", ["clipping_bound", "epsilon"])
+def test_values_that_print_alike_have_their_own_columns_and_labels(
+    alike: tuple[float, float], axis: str
+) -> None:
+    values = [*alike, 4 * alike[1]]
+    frame = squares([200], values).rename(columns={"clipping_bound": axis})
+    frame["macro_accuracy"] = [0.1, 0.2, 0.3]
+    frame["clipping_bound"] = frame[axis] if axis == "clipping_bound" else 1.0
+    y = "batch_size" if axis == "clipping_bound" else "clipping_bound"
+    axes = placed(notebook.heatmap(frame, x=axis, y=y)).axes[0]
+    columns = labels(axes.get_xticklabels())
+    assert len(set(columns)) == 3
+    assert [text.split("\n")[0] for text in texts(axes) if text[0] == "."] == [
+        ".100",
+        ".200",
+        ".300",
+    ]
+    # Each label is nearest to the value of its column.
+    for place, label in enumerate(columns):
+        shown = float(label.replace(r"{\cdot}10^{", "e").replace("$10^{", "1e").strip("$}"))
+        assert min(values, key=lambda value: abs(value - shown)) == values[place]
+
+
+def test_rows_that_print_alike_are_separate() -> None:
+    frame = pd.concat([squares([200], [0.3, 0.1 + 0.2], epsilon=epsilon) for epsilon in (1.0, 8.0)])
+    axes = placed(notebook.heatmap(frame, x="epsilon", y="clipping_bound")).axes[0]
+    assert labels(axes.get_yticklabels()) == ["0.30000000000000004", "0.3"]
+    assert axes.get_position().width > 0.2
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+def test_a_legend_names_every_line(alike: tuple[float, float]) -> None:
+    points = itertools.product(alike, [0.01, 0.1])
+    frame = pd.DataFrame(points, columns=["epsilon", "false_positive_rate"])
+    drawing = notebook.attacker_curves(frame.assign(true_positive_rate=0.5))
+    assert len({text.get_text() for text in drawing.legends[0].get_texts()}) == 2
+    sizes = pd.DataFrame(itertools.product(alike, [2, 4]), columns=["epsilon", "epochs"])
+    drawing = notebook.optimal_batch_size(sizes.assign(mean_batch_size=100.0, train_size=ALL))
+    assert len({text.get_text() for text in drawing.axes[0].get_legend().get_texts()}) == 2
+
+
+@pytest.mark.parametrize("scale", ["shared", "panel"])
+def test_accuracies_in_per_cent_are_written_as_such(scale: Literal["shared", "panel"]) -> None:
+    frame = squares([200], [0.1, 1.0, 10.0], macro_accuracy=[0.42, 71.26, 100.0])
+    axes, bar = placed(notebook.heatmap(frame, colour_scale=scale)).axes
+    assert [text for text in texts(axes) if text[0].isdigit()] == ["0.4", "71.3", "100"]
+    assert "Macro accuracy (%)" in (bar.get_ylabel(), bar.get_xlabel())
+    assert scale == "shared" or labels(bar.get_xticklabels()) == ["0.4", "100"]
 
 
 def test_squares_that_seeds_cannot_distinguish_have_one_outline(tmp_path: Path) -> None:

@@ -21,13 +21,23 @@ def test_grid_values_are_short(value: float, text: str) -> None:
     assert style.write_value(value) == text
 
 
+def test_values_are_written_with_the_fewest_digits_that_tell_them_apart() -> None:
+    assert list(style.write_values([1e-3, 2e-3]).values()) == ["$10^{-3}$", r"$2{\cdot}10^{-3}$"]
+    alike = style.write_values([0.001234, 0.001235, math.nan])
+    assert list(alike.values()) == [r"$1.234{\cdot}10^{-3}$", r"$1.235{\cdot}10^{-3}$"]
+    single = style.write_values([0.1, np.float32(0.1)])
+    assert list(single.values()) == ["0.1", "0.100000001"]
+    assert list(style.write_values([0.011, 0.0112], style.write_rate).values()) == [
+        "0.011",
+        "0.0112",
+    ]
+
+
 def test_formats_of_batch_sizes_bounds_and_shares() -> None:
     assert style.write_batch_size(87002, full_batch=True) == "Full"
     assert style.write_batch_size(4096, full_batch=False) == "4096"
     assert style.write_batch_size(4096, full_batch=False, power=True) == "$2^{12}$"
     assert style.write_batch_size(1000, full_batch=False, power=True) == "1000"
-    assert style.write_clipping(math.nan, "automatic") == "AUTO-S"
-    assert style.write_clipping(0.1, "flat") == "0.1"
     # 0 and 100 per cent stand for exactly none and all.
     written = [style.write_percentage(share) for share in (0.0, 0.001, 0.12, 0.999, 1.0)]
     assert written == ["0 %", "< 1 %", "12 %", "> 99 %", "100 %"]

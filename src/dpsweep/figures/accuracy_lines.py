@@ -216,7 +216,7 @@ def plot_optimal_batch_size(_: OptimalBatchSize, numbers: pd.DataFrame) -> Figur
 
     Bars span the batch sizes that are as good as the best. A line's ups and downs within them may be chance.
     """
-    labels = numbers["epsilon"].map(style.write_epsilon)
+    labels = numbers["epsilon"].map(style.write_epsilons(numbers["epsilon"]))
     points = numbers.assign(
         centre=numbers["mean_batch_size"], line=numbers["epsilon"], label=labels
     )

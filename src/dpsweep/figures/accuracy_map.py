@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from dpsweep.analysis.frames import load_trials, stack_panels
 from dpsweep.analysis.scatter import as_good_as_best
 from dpsweep.analysis.statistics import first_best
+from dpsweep.config.clipping import RULES
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
@@ -39,6 +40,8 @@ _WIDTH_OF_A_POINT = 2.65 / 72
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
 # Labels and title of the rows; space between panels.
 _ROW_LABELS, _GAP = 0.7, 0.15
+_USUAL_LENGTH = 12
+"""Characters of a label that every layout has room for."""
 
 
 def compute_heatmap(
@@ -69,10 +72,15 @@ def compute_heatmap(
 
 
 def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
-    """Draw a heatmap for each problem, with one colour scale for all or one for each."""
+    """Draw a heatmap for each problem, with one colour scale for all or one for each.
+
+    Accuracies are in [0, 1], or in per cent if any is above 1.
+    """
+    numbers = numbers.assign(row=_written(numbers, figure.y), column=_written(numbers, figure.x))
     panels = [panel for _, panel in numbers.groupby("panel")]
-    columns = [panel[figure.x].nunique(dropna=False) for panel in panels]
-    labels = _labels(numbers, figure.y)
+    columns = [panel["column"].nunique() for panel in panels]
+    labels = _labels(numbers, figure.y, "row")
+    percent = bool((numbers["macro_accuracy"] > 1).any())
     across = _panels_in_a_row(columns)
     rows = -(-len(panels) // across)
     # If B is not an axis, it was tuned for every square, and the square names it.
@@ -83,22 +91,30 @@ def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
     margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
     square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
     width, height = margins + square * sum(widths), size + (0.75 if shared else 1.1)
-    drawing = Figure(figsize=(max(width, 2.4), rows * height), layout="constrained")
+    width, height = max(width, 2.4) + _excess(numbers["row"]), height + _excess(numbers["column"])
+    drawing = Figure(figsize=(width, rows * height), layout="constrained")
     grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
     for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
         limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
-        _draw(axes, figure, panel, labels, limits, square, in_square=lines > 1)
+        _draw(axes, figure, panel, labels, limits, square, lines > 1, percent)
         if position % across == 0:
             axes.set_ylabel(_LABELS[figure.y])
         else:
             axes.set_yticks([])
         if not shared:
-            _colour_bar(drawing, [axes], "bottom", length=square * widths[position % across])
+            length = square * widths[position % across]
+            _colour_bar(drawing, [axes], "bottom", length, percent)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     if shared:
-        _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", length=rows * size)
+        _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", rows * size, percent)
     return drawing
+
+
+def _excess(labels: "pd.Series[str]") -> float:
+    """Return inches for labels of many digits, which tell apart values that are nearly equal."""
+    length = int(labels.str.replace(r"{\cdot}10^{", "e").str.len().max())
+    return 0.07 * max(0, length - _USUAL_LENGTH)
 
 
 def _panels_in_a_row(columns: list[int]) -> int:
@@ -120,12 +136,14 @@ def _draw(
     limits: "pd.Series[float]",
     square: float,
     in_square: bool,
+    percent: bool,
 ) -> None:
     # Every panel has a row for every value of any panel, the smallest at the bottom.
-    panel = panel.assign(row=_written(panel, figure.y), text=_in_squares(panel, in_square))
-    wide, texts = (
-        panel.pivot(index="row", columns=figure.x, values=values).reindex(rows[::-1])
-        for values in ("macro_accuracy", "text")
+    columns = _labels(panel, figure.x, "column")
+    panel = panel.assign(text=_in_squares(panel, in_square, percent))
+    wide, texts, marks = (
+        panel.pivot(index="row", columns="column", values=values).reindex(rows[::-1])[columns]
+        for values in ("macro_accuracy", "text", "as_good")
     )
     size = min(_LARGEST_TYPE, square / _WIDTH_OF_A_POINT)
     readable = size >= _SMALLEST_TYPE
@@ -133,7 +151,7 @@ def _draw(
         wide, annot=texts.fillna("").to_numpy() if readable else False, fmt="",
         annot_kws={"size": min(size, 5.5) if in_square else size}, cmap=style.look().colour_map,
         vmin=limits["min"], vmax=limits["max"], cbar=False, linewidths=0.4, linecolor="white",
-        xticklabels=_labels(panel, figure.x), yticklabels=rows[::-1], ax=axes,
+        xticklabels=columns, yticklabels=rows[::-1], ax=axes,
     )  # fmt: skip
     # seaborn does not annotate NaN; squares outside the grid of this panel stay empty.
     for row, column in np.argwhere(wide.isna() & texts.notna()) if readable else ():
@@ -144,7 +162,6 @@ def _draw(
     axes.set(xlabel=_LABELS[figure.x], ylabel="")
     title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
     style.title(axes, title, *([] if in_square else _subtitle(framed, len(panel))))
-    marks = panel.pivot(index="row", columns=figure.x, values="as_good").reindex(rows[::-1])
     _frame(axes, marks.eq(True).to_numpy())
 
 
@@ -152,9 +169,8 @@ def _subtitle(framed: pd.DataFrame, squares: int) -> list[str]:
     """Write the number of framed squares and their learning rates; return no lines without such squares."""
     if framed.empty:
         return []
-    lowest, highest = (style.write_rate(framed["learning_rate"].agg(end)) for end in ("min", "max"))
-    rates = lowest if lowest == highest else f"{lowest} to {highest}"
-    chosen = [] if rates == "nan" else [f"η = {rates}"]
+    rates = style.write_values(framed["learning_rate"].agg(["min", "max"]), style.write_rate)
+    chosen = [f"η = {' to '.join(rates.values())}"] if rates else []
     return [f"framed: {len(framed)} of {squares}", *chosen]
 
 
@@ -178,54 +194,65 @@ def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
         axes.add_collection(outline, autolim=False)
 
 
-def _in_squares(panel: pd.DataFrame, with_settings: bool) -> list[str]:
+def _in_squares(panel: pd.DataFrame, with_settings: bool, percent: bool) -> list[str]:
     """Return the text of every square: its accuracy and, if asked, the chosen settings below."""
-    accuracies = map(_three_digits, panel["macro_accuracy"])
+    accuracies = [_three_digits(value, percent) for value in panel["macro_accuracy"]]
     if not with_settings:
-        return list(accuracies)
+        return accuracies
     chosen = (style.write_chosen(row).split(", ") for _, row in panel.iterrows())
     return ["\n".join([text, *settings]) for text, settings in zip(accuracies, chosen, strict=True)]
 
 
-def _labels(numbers: pd.DataFrame, axis: str) -> list[str]:
-    """Return the values along an axis in ascending order, the full batch and rules without a bound last."""
-    values = numbers.assign(text=_written(numbers, axis))
+def _labels(numbers: pd.DataFrame, axis: str, written: str) -> list[str]:
+    """Return the labels along an axis in ascending order, the full batch and rules without a bound last.
+
+    Args:
+        numbers: the squares.
+        axis: the column of the values.
+        written: the column of their labels.
+    """
     by = ["full_batch", axis] if axis == "batch_size" else [axis]
-    return list(values.sort_values(by)["text"].unique())
+    return list(numbers.sort_values(by)[written].unique())
 
 
 def _written(numbers: pd.DataFrame, axis: str) -> list[str]:
-    match axis:
-        case "batch_size":
-            pairs = zip(numbers["batch_size"], numbers["full_batch"], strict=True)
-            return [style.write_batch_size(int(size), bool(full)) for size, full in pairs]
-        case "clipping_bound":
-            kinds = zip(numbers["clipping_bound"], numbers["clipping"], strict=True)
-            return [style.write_clipping(bound, kind) for bound, kind in kinds]
-        case _:
-            return [style.write_value(value) for value in numbers[axis]]
+    if axis == "batch_size":
+        pairs = zip(numbers["batch_size"], numbers["full_batch"], strict=True)
+        return [style.write_batch_size(int(size), bool(full)) for size, full in pairs]
+    texts = style.write_values(numbers[axis])
+    # A clipping rule without a bound has its title.
+    rules = numbers["clipping"] if axis == "clipping_bound" else [""] * len(numbers)
+    return [
+        RULES[rule].title if rule in RULES else texts[value]
+        for value, rule in zip(numbers[axis], rules, strict=True)
+    ]
 
 
-def _three_digits(value: float) -> str:
+def _three_digits(value: float, percent: bool) -> str:
+    if percent:
+        return "100" if value >= 99.95 else f"{value:.1f}"
     return "1.00" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
 
 
-def _colour_bar(drawing: Figure, panels: list[Axes], location: str, length: float) -> None:
+def _colour_bar(
+    drawing: Figure, panels: list[Axes], location: str, length: float, percent: bool
+) -> None:
     bar = drawing.colorbar(
         panels[0].collections[0], ax=panels, location=location, pad=0.02, aspect=length / 0.08,
     )  # fmt: skip
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, pad=1.5, labelsize=style.look().points(6.5))
     bar.set_label(
-        "Macro accuracy", size=style.look().points(7), labelpad=4 if location == "right" else 1.5
-    )
+        "Macro accuracy (%)" if percent else "Macro accuracy",
+        size=style.look().points(7), labelpad=4 if location == "right" else 1.5,
+    )  # fmt: skip
     if location == "right":
         bar.locator = MaxNLocator(6)
         bar.update_ticks()
         return
     # Only the ends have labels, aligned inwards, so that they do not touch the next panel's bar.
     low, high = panels[0].collections[0].get_clim()
-    bar.set_ticks([low, high], labels=[_three_digits(low), _three_digits(high)])
+    bar.set_ticks([low, high], labels=[_three_digits(end, percent) for end in (low, high)])
     left, right = bar.ax.get_xticklabels()
     left.set_horizontalalignment("left")
     right.set_horizontalalignment("right")

@@ -87,7 +87,8 @@ def plot_attacker_curves(figure: AttackerCurves, numbers: pd.DataFrame) -> Figur
         [axes for (axes,), _ in panels], style.log_label("Wrongly taken for present", len(panels))
     )
     drawing.axes[0].set_ylabel(style.log_label("Recognised"))
-    entries = style.legend_lines({style.write_value(each): colours[each] for each in colours})
+    budgets = dict(zip(style.write_values(colours).values(), colours.values(), strict=True))
+    entries = style.legend_lines(budgets)
     drawing.legend(handles=entries, title="ε", loc="outside upper center", ncols=8)
     if len(dashes) > 1:
         lines: list[Artist] = [

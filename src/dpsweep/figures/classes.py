@@ -175,6 +175,7 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     untested = numbers[numbers["class_rank"].isna()]
     numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
     colours = style.colours_by(numbers["clipping_bound"])
+    bounds = style.write_values([*colours, figure.baseline])
     named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
     # Only few classes leave room for markers.
     markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
@@ -195,7 +196,7 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
         column[0].set_title(panel["title"].iloc[0])
         _class_axis(column[-1], panel, named)
     for axes, quantity in zip(panels[0][0], figure.rows, strict=True):
-        label = _ROWS[quantity][1].format(style.write_value(figure.baseline))
+        label = _ROWS[quantity][1].format(bounds[figure.baseline])
         if quantity == "retained_weight" and figure.retained_weight_of == "classifier":
             label += "\n(classifier)"
         if quantity == "retained_weight" and _weight_axis(axes, numbers):
@@ -203,7 +204,11 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
         axes.set_ylabel(label)
     handles = [
         Line2D(
-            [], [], color=colour, marker=markers.get(bound), label=_label(figure, numbers, bound)
+            [],
+            [],
+            color=colour,
+            marker=markers.get(bound),
+            label=f"C = {bounds[bound]}{_chosen(figure, numbers, bound)}",
         )
         for bound, colour in colours.items()
     ]
@@ -220,8 +225,8 @@ def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
-    """Write the bound of a line, with the settings that were chosen for it in every panel."""
+def _chosen(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
+    """Write whether a bound is the baseline, and the settings that were chosen for it in every panel."""
     baseline = " (baseline)" if bound == figure.baseline else ""
     of_bound = numbers[numbers["clipping_bound"] == bound]
     chosen = [style.chosen_values(rows.iloc[0]) for _, rows in of_bound.groupby("panel")]
@@ -230,7 +235,7 @@ def _label(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
         values = [each.get(symbol, "–") for each in chosen]
         shown = values[:1] if len(set(values)) == 1 else values
         listed.append(f"{symbol} = {', '.join(shown)}")
-    return f"C = {style.write_value(bound)}{baseline}: {'; '.join(listed)}".removesuffix(": ")
+    return f"{baseline}: {'; '.join(listed)}".removesuffix(": ")
 
 
 def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:

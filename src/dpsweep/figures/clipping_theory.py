@@ -217,7 +217,7 @@ def plot_optimal_clipping_trace(_: OptimalClippingTrace, numbers: pd.DataFrame) 
         axes.set(title=panel["title"].iloc[0], xlabel="Epoch")
     below = lines.end_at(drawing.axes[0], numbers, edge)
     drawing.axes[0].set_ylabel("C* and median norm (log scale)")
-    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
+    budgets = dict(zip(style.write_epsilons(colours).values(), colours.values(), strict=True))
     handles = [
         *style.legend_lines({"C*": "black"}, marker="o", markersize=2.5),
         *style.legend_lines({"median norm": "black"}, **dashed),
@@ -375,7 +375,7 @@ def plot_predicted_clipping(_: PredictedClipping, numbers: pd.DataFrame) -> Figu
         style.title(axes, rule, *_correlation(rows))
     grid[PREDICTIONS[0]].set_ylabel("Measured best C")
     _draw_losses(below.subplots(), numbers)
-    budgets = {style.write_epsilon(epsilon): colour for epsilon, colour in colours.items()}
+    budgets = dict(zip(style.write_epsilons(colours).values(), colours.values(), strict=True))
     handles = style.legend_lines(budgets, marker="o", linestyle="")
     ordered = numbers[numbers["rule"].isin(PREDICTIONS) & (numbers["rank_correlation_lower"] > 0)]
     above.legend(

@@ -285,6 +285,7 @@ def compute_norm_trace(
 def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
     """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
     colours = style.colours_by(numbers["epsilon"])
+    budgets = style.write_epsilons(colours)
     columns = 2 if numbers["panel"].nunique() == 1 else 1
     height = 2.1 + 0.14 * -(-len(colours) // columns)
     drawing, panels = style.panels(numbers, height, wide=True, sharey=True)
@@ -293,9 +294,9 @@ def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.set(xlabel="Optimizer step")
         entries = {
-            f"{style.write_epsilon(line['epsilon'])} ({style.write_chosen(line)})".removesuffix(
-                " ()"
-            ): colours[line["epsilon"]]
+            f"{budgets[line['epsilon']]} ({style.write_chosen(line)})".removesuffix(" ()"): colours[
+                line["epsilon"]
+            ]
             for _, line in panel.drop_duplicates("epsilon").iterrows()
         }
         style.legend_above(axes, panel["title"].iloc[0], style.legend_lines(entries), columns)

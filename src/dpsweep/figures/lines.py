@@ -164,9 +164,9 @@ def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
                 style.write_batch_size(int(size), bool(full), power=True) for size, full in sizes
             ]
         case "learning_rate":
-            texts = [style.write_rate(rate) for rate in values[setting]]
+            texts = list(style.write_values(values[setting], style.write_rate).values())
         case _:
-            texts = [style.write_value(bound) for bound in values[setting]]
+            texts = list(style.write_values(values[setting]).values())
     style.value_axis(axes, "y", list(values[setting]), texts, labels=3)
     axes.tick_params(axis="y", labelsize=style.look().small)
 

@@ -1,6 +1,6 @@
 """Figures of DP noise against batch size or number of steps, coloured by the loss of accuracy."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -74,8 +74,8 @@ def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         grid = drawing.subplots(1, rows, squeeze=False).T
     else:
         budgets = [
-            (style.write_epsilon(each), numbers[numbers["epsilon"] == each])
-            for each in sorted(numbers["epsilon"].unique())
+            (text, numbers[numbers["epsilon"] == each])
+            for each, text in style.write_epsilons(sorted(numbers["epsilon"].unique())).items()
         ]
         drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
         grid = drawing.subplots(rows, len(budgets), squeeze=False, sharex="row", sharey="row")
@@ -102,17 +102,18 @@ def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
         handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
         loc="outside upper center", ncols=8,
     )  # fmt: skip
-    bounds = _range("C", numbers["clipping_bound"], style.write_value)
-    rates = _range("η", numbers["learning_rate"], style.write_rate)
+    bounds = _range("C", style.write_values(numbers["clipping_bound"]))
+    rates = _range("η", style.write_values(numbers["learning_rate"], style.write_rate))
     if chosen := ", ".join(filter(None, [bounds, rates])):
         style.note(drawing, f"Settings of the points: {chosen}.")
     return drawing
 
 
-def _range(symbol: str, values: "pd.Series[float]", write: Callable[[float], str]) -> str:
-    ends = dict.fromkeys([write(values.min()), write(values.max())])
-    joined = " to ".join(ends)
-    return "" if "nan" in ends else f"{symbol} {'from' if len(ends) > 1 else '='} {joined}"
+def _range(symbol: str, written: Mapping[float, str]) -> str:
+    if not written:
+        return ""
+    ends = dict.fromkeys([written[min(written)], written[max(written)]])
+    return f"{symbol} {'from' if len(ends) > 1 else '='} {' to '.join(ends)}"
 
 
 def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:
@@ -121,12 +122,14 @@ def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:
 
 
 def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Line2D]:
+    markers = _markers(numbers, key)
+    texts = style.write_values(markers)
     entries = [
         Line2D(
             [], [], color="#999999", linewidth=0.7, marker=marker, markerfacecolor=style.GREY,
-            markeredgecolor="none", label=style.write_value(value),
+            markeredgecolor="none", label=texts[value],
         )
-        for value, marker in _markers(numbers, key).items()
+        for value, marker in markers.items()
     ]  # fmt: skip
     if figure.marked_steps is not None:
         label = f"{figure.marked_steps} steps"

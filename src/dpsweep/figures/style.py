@@ -3,13 +3,14 @@
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
@@ -27,7 +28,6 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.text import one_line
 from dpsweep.base.units import count
-from dpsweep.config.clipping import RULES
 from dpsweep.config.style import Style
 from dpsweep.figures.fonts import FONT, write_all
 
@@ -223,32 +223,54 @@ def literal_titles(target: Any) -> Any:
     return target
 
 
-def write_epsilon(epsilon: float) -> str:
-    """Write a privacy budget for a legend or a title."""
-    return f"ε = {write_value(epsilon)}"
+def write_value(value: float, more: int = 0) -> str:
+    """Write a grid value for a label: 10, 0.25, a power of 10 if that is shorter, or ∞.
 
-
-def write_value(value: float) -> str:
-    """Write a grid value for a label: 10, 0.25, a power of 10 if that is shorter, or ∞."""
+    Args:
+        value: the value.
+        more: digits beyond the usual number.
+    """
+    value = float(value)  # a float32 has few digits, but other digits than its float64
     if math.isinf(value):
         return "∞"
     if value != 0 and (abs(value) < 1e-2 or abs(value) >= 1e5):
-        exponent = math.floor(math.log10(abs(value)) + 1e-9)
-        factor = value / 10**exponent
-        if math.isclose(factor, 1.0):
-            return rf"$10^{{{exponent}}}$"
-        return rf"${factor:.3g}{{\cdot}}10^{{{exponent}}}$"
-    return f"{value:g}"
+        text = np.format_float_scientific(value, precision=2 + more, trim="-")
+        factor, exponent = text.replace(".e", "e").split("e")
+        power = rf"10^{{{int(exponent)}}}"
+        return f"${power}$" if factor == "1" else rf"${factor}{{\cdot}}{power}$"
+    text = np.format_float_positional(value, precision=6 + more, fractional=False, trim="-")
+    return text.removesuffix(".")
 
 
-def write_rate(rate: float) -> str:
+def write_rate(rate: float, more: int = 0) -> str:
     """Write a learning rate for a label, with two digits; the CSV has all digits."""
-    return f"{rate:.2g}"
+    return f"{rate:.{2 + more}g}"
 
 
-def write_clipping(bound: float, kind: str) -> str:
-    """Write a clipping bound for a label, or the title of a rule without a bound."""
-    return RULES[kind].title if kind in RULES else write_value(bound)
+def write_values(
+    values: Iterable[float], write: Callable[[float, int], str] = write_value
+) -> dict[float, str]:
+    """Write distinct values for labels, with as many digits as tell them apart.
+
+    >>> write_values([10.0, 0.3, 0.1 + 0.2])
+    {10.0: '10', 0.3: '0.3', 0.30000000000000004: '0.30000000000000004'}
+
+    Args:
+        values: the values; NaN is left out.
+        write: writes one value with some digits more than usual.
+    """
+    distinct = [value for value in dict.fromkeys(values) if not math.isnan(value)]
+    texts = list[str]()
+    for more in range(17):
+        texts = [write(value, more) for value in distinct]
+        if len(set(texts)) == len(texts):
+            break
+    return dict(zip(distinct, texts, strict=True))
+
+
+def write_epsilons(epsilons: Iterable[float]) -> dict[float, str]:
+    """Write distinct privacy budgets for legends or titles."""
+    return {value: f"ε = {text}" for value, text in write_values(epsilons).items()}
 
 
 def write_batch_size(batch_size: int, full_batch: bool, power: bool = False) -> str:
@@ -390,11 +412,11 @@ def value_axis(
         axes: where to draw.
         which: the axis.
         values: the grid, in any order.
-        texts: the labels of the values, by default those of `write_value`.
+        texts: the labels of the values, by default those of `write_values`.
         base: of the logarithm; it affects only the ticks of an empty axis.
         labels: the number of labels that fit along the axis.
     """
-    written = dict(zip(values, texts or [write_value(value) for value in values], strict=True))
+    written = dict(zip(values, texts, strict=True)) if texts else write_values(values)
     ordered = sorted(written)
     axis = _logarithmic(axes, which, base)
     nearest = 0.8 / max(labels - 1, 1) * math.log(ordered[-1] / ordered[0])
