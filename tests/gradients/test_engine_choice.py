@@ -9,6 +9,7 @@ from tests.gradients.tiny_models import LAYERS, make, on_layer
 from torch import nn
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
+from dpsweep.gradients import engine as engine_module
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.per_example import PerExampleGradients
@@ -115,3 +116,23 @@ def test_wrong_engine_is_not_chosen_for_a_zero_head(
     assert chosen(case.model, case.head, case.inputs, case.labels) == "expanded"
     monkeypatch.setattr(ExpandedEngine, "_grouped", wrong)
     assert chosen(case.model, case.head, case.inputs, case.labels) != "expanded"
+
+
+@pytest.mark.parametrize("error", [0.004, 0.015])
+@pytest.mark.parametrize("part", ["gradients", "norms"])
+def test_comparison_allows_an_error_of_one_per_cent(
+    part: str, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped, norms = ExpandedEngine._grouped, engine_module._norms
+
+    def longer(engine: ExpandedEngine, rows: dict[str, torch.Tensor]) -> list[PerExampleGradients]:
+        first = next(name for name in rows if "norm" in name)
+        return grouped(engine, {**rows, first: rows[first] * (1 + error)})
+
+    case = make("vit-film", torch.float32)
+    if part == "gradients":
+        monkeypatch.setattr(ExpandedEngine, "_grouped", longer)
+    else:
+        monkeypatch.setattr(engine_module, "_norms", lambda *of: norms(*of) * (1 + error))
+    found = chosen(case.model, case.head, case.inputs, case.labels)
+    assert (found == "expanded") == (error < 0.01)

@@ -94,6 +94,28 @@ class HeadTwice(Net):
         return logits
 
 
+def square() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def padded(mode: str) -> nn.Module:
+    """Return a convolution on images of 3 x 4 pixels, with a head."""
+    convolution = nn.Conv2d(1, 1, 3, padding=1, padding_mode=mode)
+    layers = nn.Unflatten(1, (1, TOKENS)), convolution, nn.Tanh(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(TOKENS * WIDTH, CLASSES))
+
+
+class Texts(nn.Module):
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table, self.head = table, nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = self.table(tokens)
+        logits: Tensor = self.head(rows if rows.dim() == 2 else rows.mean(1))
+        return logits
+
+
 MIXING = {
     **{
         f"{layer.func.__name__} in train mode": Refused(
@@ -141,7 +163,32 @@ MIXING = {
     "a function": Refused(lambda: lambda x: x, "found a function; allowed: a torch"),
     "lazy layer": Refused(on(partial(nn.LazyLinear, WIDTH)), r"'layer' \(LazyLinear\)"),
 }
+OPACUS_DIFFERS = r"'opacus' does not give the gradient of parameter"
 UNKNOWN = {
+    **{
+        f"{mode} padding by Opacus": Refused(partial(padded, mode), OPACUS_DIFFERS, ("opacus",))
+        for mode in ("circular", "reflect", "replicate")
+    },
+    **{
+        f"embedding with {option} by Opacus": Refused(
+            lambda option=option: Texts(nn.Embedding(VOCABULARY, WIDTH, **option)),
+            *(rf"'table' \(Embedding\) has {next(iter(option))}", ("opacus",)),
+        )
+        for option in ({"padding_idx": 0}, {"scale_grad_by_freq": True})
+    },
+    "a weight that a function uses too, by Opacus": Refused(
+        on(lambda: Layer(lambda self, x: F.linear(self.one(x), self.one.weight), one=square())),
+        *(OPACUS_DIFFERS, ("opacus",)),
+    ),
+    "rows in another order, by Opacus": Refused(
+        on(
+            lambda: Layer(lambda self, x: self.one(x.transpose(0, 1)).transpose(0, 1), one=square())
+        ),
+        *(OPACUS_DIFFERS, ("opacus",)),
+    ),
+    "an error of Opacus": Refused(
+        on(partial(nn.LayerNorm, WIDTH, bias=False)), "'opacus' cannot compute Net", ("opacus",)
+    ),
     **{
         f"{layer.func.__name__} by {engine}": Refused(
             on(layer),
@@ -169,12 +216,17 @@ UNKNOWN = {
         lambda: nn.Linear(WIDTH, CLASSES, bias=False), "found Linear with weight that", ("linear",)
     ),
     **{
-        f"{layer.func.__name__} by Opacus": Refused(on(layer, train=False), message, ("opacus",))
-        for layer, message in (
-            (partial(nn.LSTM, WIDTH, WIDTH), r"'layer'.*refused by Opacus"),
-            # The hooks would switch them to train mode.
-            (partial(nn.BatchNorm1d, TOKENS), r"'layer'.*hooks of Opacus"),
-            (partial(BatchNormAct2d, TOKENS), r"'layer'.*hooks of Opacus"),
+        f"{layer} by Opacus": Refused(on(build, train=False), message, ("opacus",))
+        for layer, build, message in (
+            (
+                "LSTM",
+                lambda: Layer(
+                    lambda self, x: self.lstm(x)[0], lstm=nn.LSTM(WIDTH, WIDTH, batch_first=True)
+                ),
+                r"'layer.lstm'.*refused by Opacus",
+            ),
+            # The hooks would switch it to train mode.
+            ("BatchNorm1d", partial(nn.BatchNorm1d, TOKENS), r"'layer'.*hooks of Opacus"),
         )
     },
     "one parameter under two names": Refused(
@@ -265,17 +317,6 @@ def hooked(kind: str) -> nn.Module:
     else:  # it writes to the original layer, even from a copy
         layer.register_forward_hook(lambda *found: seen.add_(found[2].detach().sum()) and None)
     return layer
-
-
-class Texts(nn.Module):
-    def __init__(self, table: nn.Module) -> None:
-        super().__init__()
-        self.table, self.head = table, nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        rows = self.table(tokens)
-        logits: Tensor = self.head(rows if rows.dim() == 2 else rows.mean(1))
-        return logits
 
 
 def texts(layer: Callable[..., nn.Module], largest: float) -> nn.Module:

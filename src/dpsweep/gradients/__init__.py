@@ -10,12 +10,13 @@
   ``bookkeeping``, ``vmap`` and ``loop`` that supports the model.
 
 ``expanded`` and ``bookkeeping`` support functions that have a rule in `dpsweep.gradients.rules`. Before
-the first step, each engine except ``loop`` and ``opacus`` is compared with ``loop`` on the model. All
-engines refuse a model that stores data of the examples during a pass.
+the first step, each other engine is compared with ``loop`` on the model. All engines refuse a model that
+stores data of the examples during a pass.
 
 The modules: ``engine`` clips and sums. ``engines`` has the fast engines. ``rules`` has the rules for the
 functions of torch; they use ``tracked_parameters`` and ``recording``. ``per_example``, ``convolutions`` and
-``parametrizations`` store gradients. ``checks`` compares engines, ``state`` finds data that passes store,
+``parametrizations`` store gradients. ``checks`` compares engines, ``data_dependence`` finds operations that
+treat rows of a batch by their content, ``state`` finds data that passes store,
 ``batches`` and ``refusals`` refuse invalid inputs and models, ``precision`` sets number formats, and
 ``memory`` recognises out-of-memory errors.
 """
@@ -83,15 +84,12 @@ def make_engine(
         compile: let torch compile the forward and backward pass; only ``expanded`` can.
 
     Raises:
-        UnsupportedModelError: the model mixes examples or ties trainable weights. The first call
-            raises it for a trainable parameter for which the engine has no rule.
+        UnsupportedModelError: the model ties trainable weights. The first call raises it for a model that
+            mixes examples, and for one that the engine does not support.
         ValueError: the name is not an engine.
     """
-    given: tuple[str, GradientEngine] | None = None
     engines: dict[str, type[GradientEngine]] = {}
-    if name == "loop":
-        given = name, LoopEngine(model, head_parameters, autocast=autocast)
-    elif name == "opacus":
+    if name == "opacus":
         if autocast is not None:
             raise ValueError(
                 "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
@@ -100,7 +98,7 @@ def make_engine(
         # Opacus sets up logging and takes a second to import.
         from dpsweep.gradients.opacus import OpacusEngine  # noqa: PLC0415
 
-        given = name, OpacusEngine(model, head_parameters)
+        engines = {name: OpacusEngine}
     elif name == "auto":
         parameters = check_model(model, head_parameters)
         copied = sum(parameters[key].numel() for key in parameters.keys() - head_parameters)
@@ -111,4 +109,4 @@ def make_engine(
         engines = {name: _ENGINES[name]}
     else:
         raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
-    return CheckedEngine(model, head_parameters, engines, given, autocast=autocast, compile=compile)
+    return CheckedEngine(model, head_parameters, engines, autocast=autocast, compile=compile)

@@ -64,7 +64,6 @@ class CheckedEngine(GradientEngine):
         model: nn.Module,
         head_parameters: frozenset[str],
         engines: Mapping[str, type[GradientEngine]],
-        given: tuple[str, GradientEngine] | None = None,
         **options: Any,
     ):
         """Prepare a model.
@@ -72,8 +71,8 @@ class CheckedEngine(GradientEngine):
         Args:
             model: see ``make_engine``.
             head_parameters: see ``make_engine``.
-            engines: by name; the first one that passes the comparison is used.
-            given: name and engine to use without a comparison.
+            engines: by name; the first one that passes the comparison is used. ``loop`` alone is not
+                compared.
             options: of the engines.
 
         Raises:
@@ -82,7 +81,7 @@ class CheckedEngine(GradientEngine):
         super().__init__(model, head_parameters, **options)
         self._engines = engines
         self._options = options
-        self._given = self._chosen = given
+        self._chosen: tuple[str, GradientEngine] | None = None
         self._classes = 0
         # The layers and their modes at the last test.
         self._layers: list[tuple[nn.Module, bool]] | None = None
@@ -129,9 +128,7 @@ class CheckedEngine(GradientEngine):
             operation = _data_dependent(changed, examples)
             if unused and operation is None:
                 raise without_influence(unused)
-            self._chosen = self._given or self._compare(
-                changed, examples, operation, inputs, labels
-            )
+            self._chosen = self._compare(changed, examples, operation, inputs, labels)
             self._layers = layers
         return self._chosen
 
@@ -234,6 +231,8 @@ class CheckedEngine(GradientEngine):
         inputs: Tensor,
         labels: Tensor,
     ) -> tuple[str, GradientEngine]:
+        if self._engines.keys() == {"loop"}:
+            return "loop", LoopEngine(self.model, self._head, **self._options)
         batch = examples, _made_up_labels(examples)
         _refuse_random(fresh, examples)
         wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleHooksFastGradientClipping
@@ -45,13 +46,15 @@ class OpacusEngine(GradientEngine):
     new one removes the hooks of an earlier one.
     """
 
-    def __init__(self, model: nn.Module, head_parameters: frozenset[str]):
-        """Prepare a model.
+    def __init__(
+        self, model: nn.Module, head_parameters: frozenset[str] = frozenset(), **options: Any
+    ):
+        """Prepare a model; see ``GradientEngine``. It runs without autocast.
 
         Raises:
             UnsupportedModelError: our checks or Opacus refuse the model.
         """
-        super().__init__(model, head_parameters)
+        super().__init__(model, head_parameters, **options)
         _refuse_unsupported(model)
         for handle in getattr(model, "autograd_grad_sample_hooks", ()):
             handle.remove()
@@ -162,6 +165,15 @@ def _refuse_unsupported(model: nn.Module) -> None:
             raise UnsupportedModelError(
                 f"layer {name!r} ({type(module).__name__}) trains, and the hooks of Opacus would put it "
                 "in train mode, where it mixes the examples of a batch: choose another engine"
+            )
+        padded = (
+            isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None
+        )
+        if padded or getattr(module, "scale_grad_by_freq", False):
+            option = "padding_idx" if padded else "scale_grad_by_freq"
+            raise UnsupportedModelError(
+                f"layer {name!r} ({type(module).__name__}) has {option}, which the norms of Opacus "
+                "ignore: choose another engine"
             )
         if type(module) not in ModuleValidator.VALIDATORS:
             continue
