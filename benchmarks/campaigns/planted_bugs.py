@@ -2,6 +2,7 @@
 
     python -m benchmarks.campaigns.planted_bugs                      # all of planted_bugs.yaml, two at a time
     python -m benchmarks.campaigns.planted_bugs --only release.train # bugs with this text in module or name
+    python -m benchmarks.campaigns.planted_bugs --untried            # bugs without a result
 
 A bug is a mutation of a named function (`mutations`). It is planted when Python imports the module, in a fork
 of a process that has already imported the libraries; no file is changed. A test of the module must fail; an
@@ -294,9 +295,13 @@ def main() -> None:
     """Try all bugs."""
     parser = command_line(__doc__)
     parser.add_argument("--only", default="", help="text in a bug's module or name")
+    parser.add_argument("--untried", action="store_true", help="only bugs without a result")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     bugs = [bug for bug in read_bugs() if arguments.only in f"{bug.module}: {bug.name}"]
+    if arguments.untried:
+        tried = {(row["module"], row["bug"]) for row in earlier()}
+        bugs = [bug for bug in bugs if (bug.module, bug.name) not in tried]
     for bug in bugs:
         bug.planted()
     import_libraries(sorted({test for bug in bugs for test in bug.tests}))
