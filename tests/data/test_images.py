@@ -1,4 +1,4 @@
-"""Tests of decoding: images of all formats, refused images, resuming, and bounded memory."""
+"""Tests of decoding: images of all formats, refused images, stopped preparations, and bounded memory."""
 
 import signal
 import struct
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,12 +18,12 @@ from PIL import Image
 from tests.data.pictures import LFS, fill, picture, saved, section
 from tests.waiting import children, running, wait_for
 
-from dpsweep.base.files import read_json
 from dpsweep.data import DatasetError, Split
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
+from dpsweep.data.large_arrays import progress
 from dpsweep.data.prepare import prepare
+from dpsweep.data.prepared import PreparedDataset
 from dpsweep.data.resize import Resize
-from dpsweep.data.unfinished import progress
 
 # -- images of all kinds -------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
 
 def in_memory(*contents: bytes) -> Split:
     named = [(str(number), content) for number, content in enumerate(contents)]
-    images = EncodedImages(lambda start: iter(named[start:]), named)
+    images = EncodedImages(lambda start: iter(named[start:]))
     return Split(images, np.zeros(len(named), np.int64))
 
 
@@ -295,7 +296,7 @@ def test_images_of_one_small_size_are_stored_in_this_size(
         assert np.array_equal(pixels, np.asarray(Image.open(BytesIO(last))))
 
 
-# -- resuming ------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -312,22 +313,8 @@ class Reader:
             self.given.append(position)
             yield f"image {position}", b"" if position in self.corrupt else picture(position)
 
-    def images(self, identity: Any = "ten") -> Split:
-        return Split(EncodedImages(self, identity), np.arange(10) % 3)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode in this process, in blocks of three."""
-    monkeypatch.setattr("dpsweep.data.images._BLOCK", 3)
-
-    def inline(images: EncodedImages, transform: Transform, start: int, count: int) -> Any:
-        from dpsweep.data.images import _decode
-
-        for each in images.read(start):
-            yield from _decode(transform, [each])
-
-    monkeypatch.setattr("dpsweep.data.images._decoded", inline)
+    def images(self) -> Split:
+        return Split(EncodedImages(self), np.arange(10) % 3)
 
 
 SMALL = Transform(Resize(size=2, interpolation="nearest"))
@@ -343,32 +330,33 @@ def test_headers_are_read_until_the_first_large_image() -> None:
     assert reader.given == [0]
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_stopped_preparation_resumes(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        decode_images(Reader(corrupt=(1,), stop=8).images(), SMALL, tmp_path, "train")
-    # Bytes after the last record are discarded.
-    with (tmp_path / "train.npy").open("ab") as stream:
-        stream.write(b"half an image")
-    again = Reader(corrupt=(1,))
-    split, corrupt = decode_images(again.images(), SMALL, tmp_path, "train")
-    assert again.given == [6, 7, 8, 9]
-    assert levels(tmp_path / "train.npy") == [0, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert split.labels.tolist() == [0, 2, 0, 1, 2, 0, 1, 2, 0]
-    assert [each.split(":")[0] for each in corrupt] == ["image 1"]
+def test_a_stopped_preparation_leaves_the_earlier_one_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / "pets" / split / name, 2)
+    out = tmp_path / "out"
+    before = prepare("pets", section(tmp_path / "pets", 4, 4), out)
+    files = {each: each.read_bytes() for each in out.rglob("*")}
+    for name in ("cat", "dog"):
+        fill(tmp_path / "pets" / "train" / name, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpsweep.data.images._BLOCK", 4)
+        stop = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr("dpsweep.data.images.ProcessPoolExecutor", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare("pets", section(tmp_path / "pets", 6, 4), out)
+    assert {each: each.read_bytes() for each in out.rglob("*")} == files
+    assert PreparedDataset.open(out).metadata == before.metadata
+    assert prepare("pets", section(tmp_path / "pets", 6, 4), out).metadata.train_size == 6
+    assert {each.name for each in out.rglob("*")} == {each.name for each in files}
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("change", ["images", "transform", "record"])
-def test_unfinished_pixels_of_other_settings_are_not_used(tmp_path: Path, change: str) -> None:
-    decode_images(Reader().images(), SMALL, tmp_path, "train")
-    if change == "record":
-        (tmp_path / "train.json").write_text('{"identity')
-    again = Reader()
-    transform = FOUR if change == "transform" else SMALL
-    images = again.images("others" if change == "images" else "ten")
-    decode_images(images, transform, tmp_path, "train")
-    assert again.given == levels(tmp_path / "train.npy") == list(range(10))
+def test_another_number_of_images_than_labels_is_refused(tmp_path: Path) -> None:
+    split = Split(EncodedImages(Reader()), np.zeros(11, np.int64))
+    with pytest.raises(DatasetError, match="train: 10 images for 11 labels"):
+        decode_images(split, SMALL, tmp_path / "train.npy")
 
 
 def test_too_small_disk_is_refused_before_decoding(
@@ -378,7 +366,7 @@ def test_too_small_disk_is_refused_before_decoding(
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 119))
     reader = Reader()
     with pytest.raises(DatasetError, match="are needed for the images"):
-        decode_images(reader.images(), SMALL, tmp_path, "train")  # 120 bytes
+        decode_images(reader.images(), SMALL, tmp_path / "train.npy")  # 120 bytes
     assert reader.given == []
 
 
@@ -388,10 +376,10 @@ def test_progress_is_logged_every_ten_seconds(
     caplog.set_level("INFO", "dpsweep")
     seconds = iter([0.0, 4.0, 20.0, 21.0])
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    with progress("train images", 100, 600) as advance:
+    with progress("train images", 600) as advance:
         for _ in range(3):
             advance(100)
-    assert caplog.messages == ["train images: 300 of 600, 10 a second, 30 s left"]
+    assert caplog.messages == ["train images: 200 of 600, 10 a second, 40 s left"]
 
 
 # -- in processes --------------------------------------------------------------------------------
@@ -400,7 +388,9 @@ def test_progress_is_logged_every_ten_seconds(
 def test_parallel_decoding_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsweep.data.images._BLOCK", 4)
     monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
-    _, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, tmp_path, "train")
+    path = tmp_path / "train.npy"
+    split, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, path)
+    assert split.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0]
     assert levels(tmp_path / "train.npy") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert [each.split(":")[0] for each in corrupt] == ["image 5"]
 
@@ -421,8 +411,9 @@ def read(start):
 
 if __name__ == "__main__":
     module._MOST_PROCESSES = 2  # each holds pixels: the same memory on every machine
-    images = Split(EncodedImages(read, "many"), np.zeros(int(sys.argv[3]), np.int64))
-    decode_images(images, Transform(Resize(size=128, interpolation="bilinear")), Path(sys.argv[2]), "train")
+    images = Split(EncodedImages(read), np.zeros(int(sys.argv[3]), np.int64))
+    transform = Transform(Resize(size=128, interpolation="bilinear"))
+    decode_images(images, transform, Path(sys.argv[2], "train.npy"))
     status = Path("/proc/self/status").read_text()
     print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
 """
@@ -430,7 +421,7 @@ if __name__ == "__main__":
 
 def start_many(folder: Path, count: int) -> "subprocess.Popen[str]":
     """Start a process that decodes many images of 100 kB to pixels of 49 kB."""
-    folder.mkdir(exist_ok=True)
+    (folder / "out").mkdir(parents=True)
     (folder / "image.jpg").write_bytes(encoded((64, 64), form="JPEG"))
     (folder / "many.py").write_text(MANY)
     command = [sys.executable, str(folder / "many.py"), str(folder / "image.jpg")]
@@ -453,20 +444,11 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_preparation_resumes_and_leaves_no_process(tmp_path: Path) -> None:
-    record = tmp_path / "out" / "train.json"
+def test_killed_preparation_leaves_no_process(tmp_path: Path) -> None:
     process = start_many(tmp_path, 2500)
-    wait_for(record.exists, "record of what is done", process)
+    pixels = tmp_path / "out" / "train.npy"
+    wait_for(lambda: pixels.exists() and pixels.stat().st_size > 10**6, "first pixels", process)
     readers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    read = read_json(record)["done"]
-    assert 0 < read < 2500
     wait_for(lambda: not any(map(running, readers)), "end of the children")
-    written = (tmp_path / "out" / "train.npy").stat().st_mtime_ns
-    second = start_many(tmp_path, 2500)
-    assert second.wait() == 0
-    assert (tmp_path / "out" / "train.npy").stat().st_mtime_ns > written
-    pixels = np.load(tmp_path / "out" / "train.npy", mmap_mode="r")
-    assert pixels.shape == (2500, 128, 128, 3)
-    assert np.array_equal(pixels[0], pixels[-1])

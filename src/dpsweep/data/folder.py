@@ -253,10 +253,6 @@ def _folders_inside(folder: Path) -> list[str]:
 
 
 def _split(images: Sequence[_Image]) -> Split:
-    states = [(image.name, image.path.stat()) for image in images]
-    encoded = EncodedImages(
-        lambda start: ((each.name, each.path) for each in images[start:]),
-        [(name, each.st_size, each.st_mtime_ns) for name, each in states],
-    )
+    encoded = EncodedImages(lambda start: ((each.name, each.path) for each in images[start:]))
     labels = np.array([image.label for image in images], dtype=np.int64)
     return Split(encoded, labels, lambda place: images[place].name)

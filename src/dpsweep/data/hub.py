@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from dpsweep.base.files import fingerprint, found_pointer
+from dpsweep.base.files import found_pointer
 from dpsweep.base.litter import is_litter, walk
 from dpsweep.config import HubSource
 from dpsweep.config.messages import brief, shorten
@@ -90,11 +90,6 @@ class HubFiles:
     folder: Path
     origin: str
     revision: str | None
-
-    @property
-    def commit(self) -> str | None:
-        """The commit of the files; None for a local copy, because its files may change."""
-        return self.revision if self.source.path is None else None
 
     def feature(self, split: str) -> Any:
         """Return the library's type of the labels of a split; None if unknown."""
@@ -241,7 +236,7 @@ class _Rows:
     def split(self, kind: str, kept: Labels, labels: Labels) -> Split:
         """Return the rows at some positions; images and texts are read when they are iterated."""
         rows = replace(self, kept=kept)
-        inputs = rows if kind == "text" else EncodedImages(rows.images, rows.identity())
+        inputs = rows if kind == "text" else EncodedImages(rows.images)
         return Split(inputs, labels, self.where).only(kept, inputs)
 
     def inputs(self, start: int = 0, cast: Any = None) -> Iterator[tuple[str, Any]]:
@@ -283,21 +278,6 @@ class _Rows:
 
         for where, image in self.inputs(start, Image(decode=False)):
             yield where, _content(self.files, where, image)
-
-    def identity(self) -> Any:
-        """Return a JSON value that changes when the images change."""
-        files, source = self.files, self.files.source
-        # The content of a commit is fixed; the files of a local copy can change.
-        found = [] if files.commit else walk(files.folder)
-        states = [(str(each), each.stat()) for each in found if each.is_file()]
-        return {
-            "commit": files.commit,
-            "configuration": source.configuration,
-            "files": [(name, each.st_size, each.st_mtime_ns) for name, each in states],
-            "columns": [source.input_column, source.label_column],
-            "splits": list(self.splits),
-            "rows": fingerprint(self.kept.tolist()),
-        }
 
 
 def _coarser(
@@ -371,7 +351,7 @@ def _content(files: HubFiles, where: str, image: Any) -> Content:
         return bytes(image["bytes"])
     path = Path(os.path.abspath(image["path"]))  # noqa: PTH100
     folder = files.folder.absolute()
-    if files.commit is None:
+    if files.source.path is not None:
         # Links may leave a snapshot of the hub's cache, but not a local copy.
         path, folder = path.resolve(), folder.resolve()
     if not path.is_relative_to(folder):

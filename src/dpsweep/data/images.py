@@ -1,4 +1,4 @@
-"""Decoding of images into one file of pixels: parallel, with bounded memory, resumable."""
+"""Decoding of images into one file of pixels: parallel, with bounded memory."""
 
 import io
 import logging
@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from dpsweep.base.files import fingerprint, found_pointer
+from dpsweep.base.files import found_pointer
 from dpsweep.data.examples import Split
-from dpsweep.data.prepared import DatasetError
+from dpsweep.data.large_arrays import write_rows
 from dpsweep.data.resize import Resize
-from dpsweep.data.unfinished import UnfinishedArray
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ Pixels = npt.NDArray[np.uint8]
 _CHUNK = 32
 """Number of images that a process decodes at a time."""
 _BLOCK = 512
-"""Number of images between two records of the progress."""
+"""Number of images that are written at a time."""
 _MOST_PROCESSES = 16
 _FEW_LEVELS = 17
 """Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
@@ -208,20 +207,15 @@ class EncodedImages:
 
     read: Callable[[int], Iterable[tuple[str, Content]]]
     """Yields name and content of the images, from a position on."""
-    identity: Any
-    """JSON value that changes when the images change."""
 
 
-def decode_images(
-    split: Split, transform: Transform, unfinished: Path, name: str
-) -> tuple[Split, list[str]]:
-    """Decode a split into a file, and resume a call that was stopped.
+def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split, list[str]]:
+    """Decode a split into a .npy file.
 
     Args:
         split: to decode.
         transform: the decoding.
-        unfinished: folder for the unfinished files.
-        name: of the files, and of the progress messages.
+        path: of the file; its name is that of the split.
 
     Returns:
         The split without corrupt images, and the reason for each corrupt image.
@@ -229,38 +223,34 @@ def decode_images(
     Raises:
         DatasetError: the disk is too small for the pixels.
     """
-    unfinished.mkdir(parents=True, exist_ok=True)
-    images, examples, path = split.inputs, len(split.labels), unfinished / f"{name}.npy"
-    identity = fingerprint(
-        [transform.resize.model_dump(), transform.stored, images.identity, examples]
-    )
+    examples = len(split.labels)
     dark = 0
-    pixels = UnfinishedArray(path, np.dtype(np.uint8), transform.shape, examples, identity)
-    with pixels.writing("images"):
-        remaining = _decoded(images, transform, pixels.done, examples)
+
+    def blocks() -> Iterator[list[Pixels | str]]:
+        nonlocal dark
+        remaining = _decoded(split.inputs, transform, examples)
         while block := list(islice(remaining, _BLOCK)):
             dark += sum(not isinstance(row, str) and row.max() < _FEW_LEVELS for row in block)
-            pixels.append(block)
-        if pixels.done != examples:
-            raise DatasetError(f"{name}: {pixels.done} images for {examples} labels")
+            yield block
+
+    errors = write_rows(
+        path, np.dtype(np.uint8), transform.shape, examples, blocks(), what="images"
+    )
     if dark:
         log.warning(
             "%s: %d of %d images have no level from %d to 255: they are black, or have 12 bits or fewer of "
-            "16, and should be stretched", name, dark, examples, _FEW_LEVELS,
+            "16, and should be stretched", path.stem, dark, examples, _FEW_LEVELS,
         )  # fmt: skip
-    places = [place for place, _ in pixels.corrupt]
-    return split.without(places, path), [what for _, what in pixels.corrupt]
+    return split.without(list(errors), path), list(errors.values())
 
 
 # -- decoding --------------------------------------------------------------------------------
 
 
-def _decoded(
-    images: EncodedImages, transform: Transform, start: int, count: int
-) -> Iterator[Pixels | str]:
-    """Yield the pixels or the error of each of ``count`` images, in order, from position ``start`` on."""
-    remaining = iter(images.read(start))
-    if count - start <= _BLOCK:
+def _decoded(images: EncodedImages, transform: Transform, count: int) -> Iterator[Pixels | str]:
+    """Yield the pixels or the error of each of ``count`` images, in order."""
+    remaining = iter(images.read(0))
+    if count <= _BLOCK:
         # Starting processes would take more time.
         yield from _decode(transform, list(remaining))
         return

@@ -6,13 +6,13 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from dpsweep.config import Dataset, FilesSource, FolderSource, HubSource
 from dpsweep.config.datasets import TrainAndTest
 from dpsweep.config.messages import shorten
-from dpsweep.data import unfinished
 from dpsweep.data.duplicates import find_duplicates, say_duplicates
 from dpsweep.data.embeddings import Embeddings
 from dpsweep.data.examples import LabelledData, Labels
@@ -60,38 +60,37 @@ def prepare(
     known = dataset.kind != "image" or dataset.corrupt == "refuse"
     if known:
         _compare(name, dataset, data)
-    own = resize = identity = None
-    if dataset.kind == "text":
-        data, identity = _tokenized(name, dataset, data, tokenizer)
-    elif isinstance(data.train.inputs, EncodedImages):
-        own = unfinished.claim(folder / "unfinished")
-        data, resize = _decoded(name, dataset, data, own)
-    if _state(folder / METADATA) not in (None, before):
-        # Jobs may already read the other process's files.
-        log.info("%s: another process has prepared it", folder)
-        prepared = PreparedDataset.open(folder)
-    else:
-        if not known:
-            _compare(name, dataset, data)
-        prepared = write_prepared(
-            folder,
-            name=name,
-            title=dataset.title,
-            source=data.origin,
-            revision=data.revision,
-            classes=data.classes,
-            train=data.train,
-            test=data.test,
-            kind=dataset.kind,
-            skipped=data.skipped,
-            ignored=data.ignored,
-            tokenizer=identity,
-            resize=resize,
-            refuse_duplicates=dataset.duplicates == "refuse",
-        )
+    resize = identity = None
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".partial-", dir=folder) as decoded:
+        if dataset.kind == "text":
+            data, identity = _tokenized(name, dataset, data, tokenizer)
+        elif isinstance(data.train.inputs, EncodedImages):
+            data, resize = _decoded(name, dataset, data, Path(decoded))
+        if _state(folder / METADATA) not in (None, before):
+            # Jobs may already read the other process's files.
+            log.info("%s: another process has prepared it", folder)
+            prepared = PreparedDataset.open(folder)
+        else:
+            if not known:
+                _compare(name, dataset, data)
+            prepared = write_prepared(
+                folder,
+                name=name,
+                title=dataset.title,
+                source=data.origin,
+                revision=data.revision,
+                classes=data.classes,
+                train=data.train,
+                test=data.test,
+                kind=dataset.kind,
+                skipped=data.skipped,
+                ignored=data.ignored,
+                tokenizer=identity,
+                resize=resize,
+                refuse_duplicates=dataset.duplicates == "refuse",
+            )
     warn_of_cut_texts(name, dataset, prepared.metadata)
-    if own is not None:
-        unfinished.release(own)
     return prepared
 
 
@@ -149,8 +148,8 @@ def _decoded(
     """Decode both splits; also return how batches must be resized, if images are stored in their own size."""
     resize = resize_of(name, dataset)
     transform = make_transform(resize, data.train, data.test)
-    train, corrupt = decode_images(data.train, transform, folder, "train")
-    test, corrupt_test = decode_images(data.test, transform, folder, "test")
+    train, corrupt = decode_images(data.train, transform, folder / "train.npy")
+    test, corrupt_test = decode_images(data.test, transform, folder / "test.npy")
     skipped = [*corrupt, *corrupt_test]
     _refuse_or_warn(name, dataset, skipped)
     decoded = replace(data, train=train, test=test, skipped=skipped)

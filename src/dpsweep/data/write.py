@@ -14,6 +14,7 @@ from dpsweep.config.datasets import KINDS
 from dpsweep.config.messages import shorten
 from dpsweep.data.duplicates import Hashes, find_duplicates, row_hashes, say_duplicates
 from dpsweep.data.examples import Split
+from dpsweep.data.large_arrays import write_array_header
 from dpsweep.data.prepared import (
     KINDS_OF_INPUTS,
     METADATA,
@@ -26,7 +27,6 @@ from dpsweep.data.prepared import (
     map_arrays,
 )
 from dpsweep.data.resize import Resize
-from dpsweep.data.unfinished import write_array_header
 
 # Fields of `DatasetMetadata` that are computed from the arrays.
 _COMPUTED = {

@@ -6,17 +6,19 @@ and the version that they were computed from, so features of other ones are neve
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpsweep.base.files import fingerprint
 from dpsweep.config import Features, HeadOnly
 from dpsweep.config.cells import FeatureSource
 from dpsweep.data.examples import Split
+from dpsweep.data.large_arrays import write_rows
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
@@ -24,7 +26,6 @@ from dpsweep.data.prepared import (
     PreparedDataset,
     read_metadata,
 )
-from dpsweep.data.unfinished import UnfinishedArray, claim, release, require_space
 from dpsweep.data.write import write_prepared
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.examples import mixes
@@ -49,14 +50,10 @@ VERSION = 1
 _BATCH = 128
 _CHECKED = 3
 """Examples to check the network with before."""
-_BLOCK = 2
-"""Batches between two records of the progress."""
 
 
 def compute_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
     """Compute features in eval mode and float32, on a GPU if there is one, and write them.
-
-    After a stop, the next call continues behind the last finished block.
 
     Args:
         study: the study.
@@ -83,32 +80,32 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     known = data.metadata
     folder = paths.features(*source)
     width = run(data.train_inputs[:1]).shape[1]
-    parent = folder / "unfinished"
-    unfinished = claim(parent)
-    examples = known.train_size + known.test_size
-    require_space(unfinished, 4 * width * examples, "features")
-    log.info("%s: %d features of %d examples on %s", folder, width, examples, device.type)
-    for split in ("train", "test"):
-        inputs = getattr(data, f"{split}_inputs")
-        # Devices round differently, so only the same kind of device continues an unfinished file.
-        begun = fingerprint([identity.model_dump(), device.type])
-        _append(unfinished, split, inputs, width, begun, run)
-    written = write_prepared(
-        folder,
-        name=known.name,
-        title=known.title,
-        source=known.source,
-        revision=known.revision,
-        classes=known.classes,
-        train=Split(unfinished / "train.npy", data.train_labels),
-        test=Split(unfinished / "test.npy", data.test_labels),
-        kind="features",
-        skipped=known.skipped,
-        ignored=known.ignored,
-        features=identity,
-    )
-    release(unfinished)
-    return written
+    folder.mkdir(parents=True, exist_ok=True)
+    log.info(
+        "%s: %d features of %d examples on %s",
+        folder, width, known.train_size + known.test_size, device.type,
+    )  # fmt: skip
+    with TemporaryDirectory(prefix=".partial-", dir=folder) as computed:
+        splits = [Path(computed, f"{split}.npy") for split in ("train", "test")]
+        for path, inputs in zip(splits, (data.train_inputs, data.test_inputs), strict=True):
+            write_rows(
+                path, np.dtype(np.float32), (width,), len(inputs), _blocks(inputs, run), "features"
+            )
+        train, test = splits
+        return write_prepared(
+            folder,
+            name=known.name,
+            title=known.title,
+            source=known.source,
+            revision=known.revision,
+            classes=known.classes,
+            train=Split(train, data.train_labels),
+            test=Split(test, data.test_labels),
+            kind="features",
+            skipped=known.skipped,
+            ignored=known.ignored,
+            features=identity,
+        )
 
 
 def open_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
@@ -226,22 +223,11 @@ class _Run:
         return batch
 
 
-def _append(
-    folder: Path,
-    split: str,
-    inputs: np.ndarray,
-    width: int,
-    identity: str,
-    run: Callable[[np.ndarray], Tensor],
-) -> None:
-    """Compute the features of a split into a .npy file; continue behind its last whole block."""
-    array = UnfinishedArray(
-        folder / f"{split}.npy", np.dtype(np.float32), (width,), len(inputs), identity
-    )
-    with array.writing("features"):
-        for start in range(array.done, len(inputs), _BATCH * _BLOCK):
-            if stop := interruption(saved=True):
-                raise stop
-            block = inputs[start : start + _BATCH * _BLOCK]
-            batches = [run(block[at : at + _BATCH]).numpy() for at in range(0, len(block), _BATCH)]
-            array.append(list(np.concatenate(batches)))
+def _blocks(
+    inputs: np.ndarray, run: Callable[[np.ndarray], Tensor]
+) -> Iterator[Sequence[npt.NDArray[np.float32]]]:
+    """Yield the features of a split, batch by batch."""
+    for start in range(0, len(inputs), _BATCH):
+        if stop := interruption(saved=False):
+            raise stop
+        yield list(run(inputs[start : start + _BATCH]).numpy())
