@@ -130,6 +130,10 @@ def test_a_profile_does_not_replace_the_named_study(
     assert (
         study_of(call(*words)) == "study=other.yaml"
     )  # without a named study, the profile's is used
+    (folder / "own" / "config.yaml").write_text("configfile: named.yaml\n")
+    (folder / "own" / "named.yaml").write_text("study: other.yaml\n")
+    assert study_of(call(*words)) == "study=other.yaml"
+    assert study_of(call("mine.yaml", *words)) == "study=mine.yaml"
 
 
 @pytest.mark.parametrize("words", ["--profile slurm", "--profile=slurm", "--prof=slurm"])

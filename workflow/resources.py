@@ -30,7 +30,7 @@ class JobResources:
         self._seconds = cache(lambda stage, name, epochs: cost(name).seconds(stage, epochs))
 
     def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
-        """Return a GPU, and CPU memory in MB and time in minutes as functions of wildcards and attempt.
+        """Return a GPU, CPUs, and memory in MB and time in minutes as functions of wildcards and attempt.
 
         The wildcards, or ``known`` in their place, identify the job: problem and cell or epochs, or the
         dataset and backbone of features.
@@ -45,7 +45,15 @@ class JobResources:
             seconds = self._seconds(stage, *self._kind(known or wildcards))
             return attempt * (_START_MINUTES + math.ceil(_MARGIN * seconds / 60))
 
-        return {"gpu": 1, "mem_mb": mem_mb, "runtime": runtime}
+        # `cores: all` of profiles/default cuts threads, also of Slurm's jobs, to the cores of this machine.
+        cpus = self._study.training.threads
+        return {"gpu": 1, "cpus_per_task": cpus, "mem_mb": mem_mb, "runtime": runtime}
+
+    @staticmethod
+    def plan_teraflops(given: Mapping[str, Mapping[str, Any]]) -> float:
+        """Return ``set-resources: plan: teraflops`` as typed, because Snakemake rounds resources; or 0."""
+        found = given.get("plan", {}).get("teraflops")
+        return float(getattr(found, "raw", None) or getattr(found, "orig_arg", 0))
 
     def _kind(self, given: Mapping[str, Any]) -> tuple[str, int]:
         known = dict(given.items())

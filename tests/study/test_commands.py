@@ -1,5 +1,6 @@
 """The commands that messages suggest make the targets of the study."""
 
+import os
 import shlex
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import main as cli
-from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, make_command
+from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, begin, make_command
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,17 @@ def test_a_folder_without_a_snakefile_gets_a_command_that_works_there(
     monkeypatch.chdir(tmp_path)
     command = make_command(Path("pets.yaml"), ["audit"])
     assert shlex.split(command) == ["dpsweep", "run", "pets.yaml", "audit"]
+
+
+@pytest.mark.parametrize("own", ["", "USR1@600"])
+def test_jobs_of_slurm_get_the_signal_before_their_limit(
+    monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    """Also where options on the command line replace those of the profile."""
+    monkeypatch.setattr("os.environ", {"PATH": ""} | ({"SBATCH_SIGNAL": own} if own else {}))
+    monkeypatch.setattr("sys.argv", ["snakemake"])
+    begin({})
+    assert os.environ["SBATCH_SIGNAL"] == (own or "USR1@120")
 
 
 def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

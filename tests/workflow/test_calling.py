@@ -4,16 +4,21 @@ import os
 import re
 import signal
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from benchmarks.common import snakemake
+from packaging.requirements import Requirement
+from snakemake.cli import get_argument_parser
 from tests.waiting import PATIENCE, called, wait_for
 from tests.workflow.chain import ROOT
 
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
+WRONG = ("9.16.3", "9.17.0", "9.18.2", "9.19.0")  # they read minutes in a profile as seconds
 STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
 results: results
@@ -51,3 +56,43 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     # Inside a function of a rule, Snakemake reports the signal as an error of the rule, and ends as well.
     assert run.wait(timeout=PATIENCE) in (1, -signal.SIGINT)
     assert re.search("Terminating processes on user request|KeyboardInterrupt", said.read_text())
+
+
+def test_jobs_get_the_minutes_of_the_profile() -> None:
+    """Of the lowest and the newest Snakemake (make test-lowest); some between would give 24 minutes."""
+    given = get_argument_parser([str(ROOT / "profiles/slurm")]).parse_args([]).resources["runtime"]
+    assert getattr(given, "value", given) == 1440
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (allowed,) = (
+        each.specifier
+        for each in map(Requirement, project["dependencies"])
+        if each.name == "snakemake"
+    )
+    assert [version for version in WRONG if allowed.contains(version)] == []
+    assert all(allowed.contains(version) for version in ("9.11.9", "9.16.2", "9.20.0", "9.27.1"))
+
+
+def test_profiles_have_no_keys_that_the_default_one_decides() -> None:
+    keys = {
+        file.parent.name: yaml.safe_load(file.read_text()).keys()
+        for file in (ROOT / "profiles").glob("*/config.yaml")
+    }
+    default = keys.pop("default")
+    assert {name: default & own for name, own in keys.items() if default & own} == {}
+
+
+@pytest.mark.slow
+def test_config_on_the_command_line_keeps_the_study_of_the_demo(tmp_path: Path) -> None:
+    words = ["--profile", str(ROOT / "profiles/demo"), "--config", "targets=x", "--", "plan"]
+    said = called(snakemake(tmp_path, "-n", *words), tmp_path, status=1)
+    assert "studies/demo.yaml" in said.stdout + said.stderr  # which this folder does not have
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("teraflops", ["1.4", "0.5", "20"])
+def test_a_plan_has_the_speed_that_was_typed(tmp_path: Path, teraflops: str) -> None:
+    """Snakemake rounds resources to whole numbers: 1.4 became 1, and 0.5 this machine."""
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    speed = ["--set-resources", f"plan:teraflops={teraflops}", "--config", "study=mine.yaml"]
+    said = called(snakemake(tmp_path, "-np", *speed, "--", "plan"), tmp_path).stdout
+    assert f"--teraflops {float(teraflops)} " in said

@@ -4,9 +4,11 @@ import math
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm_jobstep import get_cpu_setting
 from tests.waiting import called
 from workflow.resources import JobResources
 
@@ -58,6 +60,15 @@ def test_a_release_requests_memory_of_its_longest_trial_and_the_longest_time(pap
     assert short["mem_mb"]({}, 1) < long["mem_mb"]({}, 1)
     assert long["mem_mb"]({}, 2) == 2 * long["mem_mb"]({}, 1)
     assert long["runtime"]({}, 1) >= 30 * 24 * 60
+
+
+def test_a_job_of_slurm_has_the_cpus_of_the_study(paper: Study) -> None:
+    """Not those of the machine where snakemake runs, to which `cores: all` cuts the threads."""
+    training = paper.training.model_copy(update={"threads": 8})
+    resources = JobResources(paper.model_copy(update={"training": training})).on_gpu("train")
+    asked = SimpleNamespace(**resources, get=resources.get)
+    job = SimpleNamespace(resources=asked, threads=2)
+    assert get_cpu_setting(job, gpu=True).strip() == "--cpus-per-task=8"
 
 
 @pytest.mark.parametrize(("status", "asked"), [(75, True), (143, False), (1, False), (0, False)])

@@ -83,9 +83,8 @@ rule plan:
     log:
         R / "logs/plan.log",
     localrule: True
-    resources:
-        teraflops=0,
     params:
         targets=config.get("targets", "").split(),
+        teraflops=JOBS.plan_teraflops(workflow.resource_settings.overwrite_resources),
     shell:
-        "dpsweep plan --teraflops {resources.teraflops} {params.targets:q} 2>&1 | tee {log:q}"
+        "dpsweep plan --teraflops {params.teraflops} {params.targets:q} 2>&1 | tee {log:q}"

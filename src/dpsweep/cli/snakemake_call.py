@@ -60,10 +60,16 @@ class SnakemakeCall:
 
     @property
     def study(self) -> str | None:
-        """The study in the options of Snakemake: ``--config study=``, or a ``--configfile``."""
+        """The study in the options of Snakemake: ``--config study=``, a ``--configfile``, or named in one."""
         if (named := self._configured("study")) is not None:
             return str(yaml.safe_load(named))
-        return next((str(file) for file in self.settings.configfile if is_study(file)), None)
+        for file in self.settings.configfile:
+            if is_study(file):
+                return str(file)
+            content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+            if isinstance(content, dict) and "study" in content:
+                return str(content["study"])
+        return None
 
     @property
     def permits_unaccounted(self) -> bool:

@@ -24,6 +24,11 @@ STUDY = "DPSWEEP_STUDY"
 UNACCOUNTED = "DPSWEEP_UNACCOUNTED"
 """Environment variable: true if the user has asked for sweeps of private data (see `is_true`)."""
 
+SIGNAL = "USR1@120"
+"""For ``sbatch``: signal the end of a job 120 seconds before, which is longer than a training step.
+
+An option ``--signal`` of ``sbatch`` (``slurm_extra`` in a profile) wins over ``SBATCH_SIGNAL``."""
+
 CALL = "DPSWEEP_CALL"
 """Environment variable: the command line of the ``dpsweep run`` that called Snakemake."""
 
@@ -94,6 +99,8 @@ def begin(config: Mapping[str, Any]) -> Path:
             raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")
     study = Path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
+    # Without the signal, jobs of Slurm would lose the work since their last checkpoint at a time limit.
+    os.environ.setdefault("SBATCH_SIGNAL", SIGNAL)
     # `dpsweep` is in the folder of this Python, even if the environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
     # Suggested commands repeat the profile of this call.
