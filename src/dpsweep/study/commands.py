@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.messages import unknown
 from dpsweep.study.find import IN_CLONE, name_of
 
 DEFAULT_STUDY = Path("config.yaml")
@@ -31,9 +30,6 @@ An option ``--signal`` of ``sbatch`` (``slurm_extra`` in a profile) wins over ``
 
 CALL = "DPSWEEP_CALL"
 """Environment variable: the command line of the ``dpsweep run`` that called Snakemake."""
-
-
-_CONFIG = ("study", "targets", "unaccounted")
 
 
 def is_true(name: str, value: object) -> bool:
@@ -85,17 +81,16 @@ def begin(config: Mapping[str, Any]) -> Path:
         The file of the study.
 
     Raises:
-        DpsweepError: the study is given as a ``--configfile`` instead of by its name; an option is unknown,
-            or has a value of another type.
+        DpsweepError: the study is given as a ``--configfile`` instead of by its name, or an option has a
+            value of another type.
     """
     if "study" not in config and {"extends", "sweeps"} & config.keys():
         raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
-    for name, value in config.items():
-        if name not in _CONFIG:
-            raise DpsweepError(f"--config: {unknown(name, _CONFIG)}")
-        if name == "unaccounted":
-            os.environ[UNACCOUNTED] = str(int(is_true("--config unaccounted", value)))
-        elif not isinstance(value, str):
+    if "unaccounted" in config:
+        allowed = is_true("--config unaccounted", config["unaccounted"])
+        os.environ[UNACCOUNTED] = str(int(allowed))
+    for name in ("study", "targets"):
+        if not isinstance(value := config.get(name, ""), str):
             raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")
     study = Path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
