@@ -22,7 +22,16 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
+WRITERS = {
+    "text": "partial.write_text('x' * 10_000)",
+    "numpy": "np.save(partial.open('wb'), np.zeros(10_000))",
+    "parquet": "pq.write_table(pa.table({'a': np.random.rand(10_000)}), partial)",
+    "safetensors": "save_file({'a': np.zeros(10_000)}, partial)",
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_error_of_a_full_disk_names_the_file(tmp_path: Path, write: str) -> None:
     """Simulate a full disk by a file size limit of 4 KiB, in a separate process.
 
     The test process may write its own output to a larger file.
@@ -31,9 +40,12 @@ def test_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     program = (
         "import resource\n"
         "from pathlib import Path\n"
-        "from dpsweep.base.files import write_text\n"
+        "import numpy as np, pyarrow as pa, pyarrow.parquet as pq\n"
+        "from safetensors.numpy import save_file\n"
+        "from dpsweep.base.files import atomic_path\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        f"write_text(Path({str(path)!r}), 'x' * 10_000)\n"
+        f"with atomic_path(Path({str(path)!r})) as partial:\n"
+        f"    {write}\n"
     )
     ended = called([sys.executable, "-B", "-c", program], status=1)
     last_line = ended.stderr.strip().splitlines()[-1]

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ _FINGERPRINT = "fingerprint"
 # First bytes of pointer files of git-lfs and git-annex, and the command that fetches the content.
 _POINTERS = {b"version https://git-lfs": "git lfs pull", b"/annex/objects/": "git annex get"}
 _POINTER_BYTES = 64
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class DamagedFileError(DpsweepError, ValueError):
@@ -31,6 +33,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary file is removed and ``path`` is unchanged.
 
     The temporary name ends as ``path`` does, because some writers choose the format by suffix.
+
+    Raises:
+        OSError: the disk is full, or refuses the file for another reason; the error names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-", suffix=path.name)
@@ -48,6 +53,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.filename is None:  # the error of a full disk has no file name
             raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    except Exception as error:
+        # Writers in Rust, such as safetensors, have their own types of errors.
+        if found := _RUST_ERROR.search(str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
         raise
     finally:
         partial.unlink(missing_ok=True)
