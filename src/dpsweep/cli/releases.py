@@ -120,7 +120,7 @@ def verify(
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
     from dpsweep.release.certificate import CHANGED_TOGETHER
-    from dpsweep.release.untrusted import printable
+    from dpsweep.release.safe_reading import printable
     from dpsweep.release.verify import LedgerWord, ledger_of, not_known
     from dpsweep.release.verify import verify as verify_release
 

@@ -11,7 +11,7 @@ from dpsweep.data.resize import Resize
 from dpsweep.privacy import plain_words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
-from dpsweep.release.untrusted import escaped
+from dpsweep.release.safe_reading import escaped
 
 
 def model_card(certificate: Certificate) -> str:

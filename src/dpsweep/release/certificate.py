@@ -36,7 +36,7 @@ Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def plain_method(method: Method) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from dpsweep.config.datasets import Origins, overlap
 from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel
-from dpsweep.release.untrusted import unique_keys
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +165,7 @@ def _append(file: Path, written: bytes) -> None:
 def _entries(content: bytes) -> Iterator[Any]:
     """Yield the JSON values of a line."""
     text, place = content.decode("utf-8"), 0
-    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
+    decoder = json.JSONDecoder()
     while place < len(text):
         try:
             read, place = decoder.raw_decode(text, place)

@@ -19,7 +19,7 @@ from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import FROZEN, TRAINED
-from dpsweep.release.untrusted import TYPES, Layout
+from dpsweep.release.safe_reading import Layout
 
 # Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.
 _WRAPPER = "network."
@@ -62,7 +62,17 @@ def stated(model: nn.Module) -> dict[str, Any]:
 _COMPILER = "torch._dynamo"
 # Limit on the parameter tensors of a network; the largest networks have thousands.
 _MOST_TENSORS = 20_000
-_SAFETENSORS = {f"torch.{name}": each for each, name in TYPES.items()}
+# Types of tensors: from the names in torch to those in safetensors.
+_SAFETENSORS = {
+    **{
+        "torch.float64": "F64",
+        "torch.float32": "F32",
+        "torch.float16": "F16",
+        "torch.bool": "BOOL",
+    },
+    **{"torch.uint8": "U8", "torch.int8": "I8", "torch.int16": "I16", "torch.int32": "I32"},
+    "torch.int64": "I64",
+}
 
 
 def outline(

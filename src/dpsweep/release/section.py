@@ -19,7 +19,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.ledger import Ledger
-from dpsweep.release.untrusted import printable
+from dpsweep.release.safe_reading import printable
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 

@@ -1,7 +1,7 @@
-"""Folders written by an attacker: nothing outside is opened or run, and each is refused with a message."""
+"""Damaged and forged folders are refused with a message; nothing outside is opened or run."""
 
-import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.release.releases import Content, forge
+from tests.release.releases import Content, forge, put
 
 from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import read_checked_json, with_fingerprint
 from dpsweep.base.limited import LimitError, limited
 from dpsweep.config import Film
 from dpsweep.models.architecture import Architecture
@@ -64,74 +63,33 @@ def refused(folder: Path, seconds: float = 3) -> str:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def as_link(file: Path) -> None:
-    outside = file.parents[1] / "outside"
-    file.rename(outside)
-    file.symlink_to(outside)
-
-
-def instead(make: Callable[[Path], Any]) -> Callable[[Path], None]:
-    def change(file: Path) -> None:
-        file.unlink()
-        make(file)
-
-    return change
-
-
-def a_socket(file: Path) -> None:
-    with contextlib.chdir(file.parent), socket.socket(socket.AF_UNIX) as each:
-        each.bind(file.name)  # the whole path may be too long for a socket
-
-
-NO_FILE = "found a folder, a pipe or a device"
-
-
 @pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (as_link, "found a link"),
-        (lambda file: (file.parents[1] / "outside").hardlink_to(file), "a file that has another name"),
-        (instead(os.mkfifo), NO_FILE),
-        (instead(Path.mkdir), NO_FILE),
-        (instead(lambda file: file.symlink_to("/dev/zero")), "found a link"),
-        (instead(a_socket), NO_FILE),
-    ],
-    ids=["link", "hard link", "pipe", "folder", "device", "socket"],
-)  # fmt: skip
+    "make",
+    [lambda file: file.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir],
+    ids=["link", "pipe", "folder"],
+)
 def test_files_are_regular_files_of_the_folder(
-    change: Callable[[Path], None], said: str, name: str, folder: Path
+    make: Callable[[Path], Any], name: str, folder: Path
 ) -> None:
-    change(folder / name)
-    message = refused(folder)
-    assert f"{name}: " in message and said in message
-
-
-def test_a_pipe_that_replaces_a_file_does_not_block(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpsweep.release.verify.file_mistakes", lambda _: [])
-    instead(os.mkfifo)(folder / TRAINED)
-    assert "a pipe" in refused(folder)
-    instead(lambda file: file.symlink_to("/etc/passwd"))(folder / TRAINED)
-    assert f"{TRAINED}: cannot be read" in refused(folder)
+    (folder / name).unlink()
+    make(folder / name)
+    assert f"{name}: found a link, a folder, a pipe or a device; allowed: a file" in refused(folder)
 
 
 def test_large_files_are_not_read(folder: Path) -> None:
     for name in (CERTIFICATE, CARD, TRAINED):
         size = (folder / name).stat().st_size
         os.truncate(folder / name, 2**41)  # with holes
-        assert name in refused(folder)
+        assert f"{name}: found {2**41} bytes; allowed: at most" in refused(folder)
         os.truncate(folder / name, size)
-    os.truncate(folder / FROZEN, 2**39)
-    assert f"{FROZEN}: found {2**39} bytes" in refused(folder)
 
 
 def test_paths_other_than_release_folders_are_refused(folder: Path, tmp_path: Path) -> None:
-    assert "no such folder" in refused(tmp_path / "nowhere")
-    assert "found a file" in refused(folder / CARD)
+    assert "cannot be read: No such file" in refused(tmp_path / "nowhere")
+    assert "cannot be read: Not a directory" in refused(folder / CARD)
     for index in range(30):
-        (folder / f"a\n\x1b[31m\udcff{index}").touch()
+        (folder / f"a\n\x1b[31m{index}").touch()
     assert "is not a file of a release" in refused(folder)
 
 
@@ -149,49 +107,23 @@ def test_edited_and_missing_files_are_found(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("place", "value", "said"),
     [
-        ('"epsilon": 8.0', '"epsilon": 8.0, "epsilon": 1.0', "found the key 'epsilon' twice"),
-        ('"earlier_trials": 0', '"earlier_trials": false', "earlier_trials"),
-        ('"earlier_trials": 0', '"earlier_trials": 0.0', "earlier_trials"),
-        ('"held_out": 0', '"held_out": -0.0', "held_out"),
-        ('"epsilon": 8.0', '"epsilon": 8', "spaces|epsilon"),
-        ('"epsilon": 8.0', '"epsilon": 8.00', "damaged|spaces"),
-        ('"test_accuracy": ', '"test_accuracy": NaN, "more": ', "found NaN"),
-        ('"epsilon": 8.0', '"epsilon": Infinity', "found Infinity"),
-        ('"epsilon": 8.0', '"epsilon": 1e999', "finite"),
-        ('"epsilon": 8.0', f'"epsilon": {10**400}', "integers up to"),
-        ('"title": "Tiny"', '"title": "\\ud800"', "half a surrogate pair"),
-        ('"title": "Tiny"', '"title": "\\u0054iny"', "spaces"),
-        ('"title": "Tiny"', '"title": "a\nb"', "control character"),
-        ('"title": "Tiny"', f'"title": {"[" * 10**5}', "brackets within brackets"),
-        ('"title": "Tiny"', f'"title": {"[" * 500}{"]" * 500}', "brackets within brackets"),
-        ('"title": "Tiny"', '"title": "Tiny" ,', "spaces|damaged"),
-        ('"title"', '"tit\u200ble"', "title"),
-        ("\n", "\r\n", "spaces or line ends"),
-        ("{", "\ufeff{", "byte order mark"),
-        ("}\n", "} trailing", "Extra data|damaged"),
-        ("}\n", "}\n\n", "spaces or line ends"),
+        (("earlier_trials",), False, "earlier_trials: Input should be a valid integer"),
+        (("earlier_trials",), 0.0, "earlier_trials: Input should be a valid integer"),
+        (("epsilon",), 8, "certificate.epsilon: found 8, expected 8.0"),
+        (("epsilon",), math.inf, "epsilon: Input should be a finite number"),
+        (("test_accuracy",), math.nan, "test_accuracy: Input should be a finite number"),
+        (("network", "mean"), [math.inf], "network.mean.0: Input should be a finite number"),
+        (("noise", "certified_epsilon"), math.nan, "noise.certified_epsilon"),
+        (("guarantee",), "none", "guarantee: Extra inputs are not permitted"),
     ],
 )
-def test_json_is_read_strictly(old: str, new: str, said: str, folder: Path) -> None:
-    """The fingerprint in the file is valid for the edited content, if possible."""
-    text = (folder / CERTIFICATE).read_text()
-    assert old in text
-    content = read_checked_json(folder / CERTIFICATE)
-    if old == "}\n":
-        edited = text.removesuffix(old) + new
-    else:
-        edited = text.replace(old, new, -1 if old == "\n" else 1)
-    with contextlib.suppress(
-        ValueError, RecursionError, UnicodeError
-    ):  # json itself refuses some edits
-        parsed = json.loads(edited.removeprefix("\ufeff").removesuffix(" trailing"))
-        parsed.pop("fingerprint")
-        renewed = with_fingerprint(parsed)["fingerprint"]
-        edited = edited.replace(with_fingerprint(content)["fingerprint"], renewed)
-    (folder / CERTIFICATE).write_text(edited, newline="")
-    assert re.search(said, refused(folder))
+def test_fields_are_read_strictly(
+    place: tuple[str, ...], value: Any, said: str, folder: Path
+) -> None:
+    forge(folder, put(*place, value=value))
+    assert said in refused(folder)
 
 
 def test_invalid_certificates_are_refused(folder: Path) -> None:
@@ -359,7 +291,9 @@ def with_header(change: Callable[[Content], Any]) -> Callable[[bytes], bytes]:
         length = int.from_bytes(written[:8], "little")
         header = json.loads(written[8 : 8 + length])
         change(header)
-        return joined(json.dumps(header, separators=(",", ":")).encode(), written[8 + length :])
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text + written[8 + length :]
 
     return changed
 
@@ -368,40 +302,20 @@ def of_bias(**changes: Any) -> Callable[[bytes], bytes]:
     return with_header(lambda header: header["head.bias"].update(changes))
 
 
-def joined(header: bytes, tensors: bytes, spaces: int = 0) -> bytes:
-    header += b" " * (-len(header) % 8 + spaces)
-    return len(header).to_bytes(8, "little") + header + tensors
-
-
-def parts(written: bytes) -> tuple[bytes, bytes]:
-    length = 8 + int.from_bytes(written[:8], "little")
-    return written[8:length].rstrip(), written[length:]
-
-
 @pytest.mark.parametrize(
     "change",
     [
         of_bias(data_offsets=[0, 40]),
-        of_bias(data_offsets=[False, 40]),
         of_bias(dtype="I32"),
         of_bias(dtype="X1"),
         of_bias(shape=[2, 5]),
-        of_bias(shape=[-10], data_offsets=[40, 0]),
-        of_bias(note="hidden"),
-        with_header(lambda header: header.clear()),
         with_header(lambda header: header.pop("head.bias")),
         with_header(lambda header: header.update(__metadata__={"format": "pt"})),
         with_header(lambda header: header.update(more=header["head.bias"])),
-        with_header(lambda header: header.update({"head.bias": [1]})),
-        lambda written: joined(*parts(written), spaces=800),
-        lambda written: joined(b'{"head.bias":{},' + parts(written)[0][1:], parts(written)[1]),
         lambda written: written + b"\0",
         lambda written: written[:-1],
-        lambda written: written[:4],
         lambda written: b"",
         lambda written: (2**63 - 1).to_bytes(8, "little") + written[8:],
-        lambda written: (2**24).to_bytes(8, "little") + written[8:],
-        lambda written: (3).to_bytes(8, "little") + b"[1]",
         lambda written: written[:-4] + b"\x00\x00\xc0\x7f",  # NaN
         lambda written: written[:-4] + b"\x00\x00\x80\xff",  # -Infinity
     ],
