@@ -78,6 +78,18 @@ def test_the_log_density_of_a_lognormal_is_the_normal_density() -> None:
     assert density.sum() * 0.02 == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_the_bandwidth_of_a_log_density_is_silvermans(spread: float) -> None:
+    """Every norm adds a normal curve of this width; two far norms raise the std above the quartiles."""
+    logs = np.random.default_rng(2).normal(0, spread, 60)
+    for each in (logs, np.append(logs, [2.5, 3.0])):
+        lower, upper = np.quantile(each, [0.25, 0.75])
+        bandwidth = 0.9 * min(each.std(), (upper - lower) / 1.34) * len(each) ** -0.2
+        expected = stats.norm.pdf(GRID[:, None], each, bandwidth).mean(axis=1)
+        found = log_density(10**each, GRID)
+        assert np.abs(found - expected).max() < 0.02 * expected.max()
+
+
 def test_the_log_density_of_equal_norms_is_a_peak_without_unusable_norms() -> None:
     density = log_density(np.append(np.full(10, 100.0), [0.0, nan, math.inf]), GRID)
     assert GRID[density.argmax()] == 2.0

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import yaml
@@ -192,6 +193,24 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
     comment = "\n        # A comment.\n"
     assert made_for("mine", MAP) == before["mine"]
     assert made_for("other", MAP) != before["other"]
+
+
+def test_all_that_a_figure_shows_is_in_its_fingerprint(tmp_path: Path) -> None:
+    study = load(tmp_path, ["none", "mine.py"], mine=MAP)
+    (target,) = study.figures.values()
+    before = target_fingerprint(study, target)
+
+    def after(**sections: Any) -> str:
+        return target_fingerprint(study.model_copy(update=sections), target)
+
+    assert after(style=study.style.model_copy(update={"font_size": 9.0})) != before
+    for kind in ("datasets", "backbones", "methods"):
+        sections = getattr(study, kind)
+        renamed = {
+            name: each.model_copy(update={"title": "Another"}) for name, each in sections.items()
+        }
+        assert after(**{kind: renamed}) != before, kind
+    assert after(title="Another") == before  # no figure shows it
 
 
 def test_a_study_can_be_read_without_running_its_files(tmp_path: Path) -> None:
