@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import tables
+from benchmarks import surprises, tables
 from benchmarks.evidence import theory
 
 from dpsweep.study.paths import Paths
@@ -23,6 +23,10 @@ def test_tables_are_current() -> None:
     for name in made:
         places = [document.count(tables.start(name)) for document in documents.values()]
         assert sum(places) == 1, f"the table {name!r} has {sum(places)} places in docs/"
+
+
+def test_the_page_of_surprises_is_current() -> None:
+    assert (surprises.FOLDER / "README.md").read_text(encoding="utf-8") == surprises.page()
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
