@@ -55,7 +55,12 @@ def test_held_out_rows_depend_on_their_number_only() -> None:
         rows = held_out_rows(size, 0.1)
         assert held_out_rows(size + 1, 0.1)[: len(rows)] == rows
         assert set(rows) <= set(range(size))
-    assert abs(len(held_out_rows(50_000, 0.1)) - 5000) < 4 * 67
+    # Also of the rows of a large dataset, in each part of it.
+    parts = np.histogram(held_out_rows(400_000, 0.1), bins=8, range=(0, 400_000))[0]
+    assert (abs(parts - 5000) < 4 * 67).all()
+    assert {row for row in held_out_rows(400_000, 0.1) if row >= 399_900} == {
+        row for row in range(399_900, 400_000) if is_within(0.1, "holdout", row)
+    }
     assert set(held_out_rows(1000, 0.1)) < set(held_out_rows(1000, 0.2))
     assert held_out_rows(1000, 0) == ()
 

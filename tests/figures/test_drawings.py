@@ -392,9 +392,13 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
     tmp_path: Path, steps: int, window: int | None
 ) -> None:
     drawing, numbers = drawn(
-        tmp_path, {"batch_size": [2000 // steps]}, lambda *_: {"step_norms": np.linspace(3, 1, steps)},
+        tmp_path, {"batch_size": [2000 // steps]}, lambda *_: {"step_norms": np.arange(steps) ** 2},
         family="norm_trace", panels=[{"title": "2 epochs"}],
     )  # fmt: skip
+    # The mean of the squares of w neighbours exceeds the square of their centre by (w^2 - 1) / 12.
+    inner = numbers[numbers["step"].between(6, steps - 6)]
+    above = inner["mean_gradient_norm_smooth"] - inner["mean_gradient_norm"]
+    assert np.allclose(above, ((window or 1) ** 2 - 1) / 12, atol=1e-6)
     said = f"Thin: every step. Thick: running mean over up to {window} steps." if window else ""
     assert drawing.get_supxlabel() == said
     assert numbers["running_mean_over"].max() == (window or 1)

@@ -147,15 +147,19 @@ def test_secret_trials_log_and_warn_nothing(
     caplog.set_level(logging.DEBUG)
     loggers = ["", "dpsweep.training.context", "timm", "a.library"]
     quiet = logging.getLogger("dpsweep.training.context")
-    train = release_training.train_and_score
 
-    def loud(*given: Any) -> Any:
-        for name in loggers:
-            logging.getLogger(name).critical("out of memory")
-        warnings.warn("a small batch", stacklevel=1)
-        return train(*given)
+    def loud(original: Any) -> Any:
+        def function(*given: Any, **settings: Any) -> Any:
+            for name in loggers:
+                logging.getLogger(name).critical("out of memory")
+            warnings.warn("a small batch", stacklevel=1)
+            return original(*given, **settings)
 
-    monkeypatch.setattr(release_training, "train_and_score", loud)
+        return function
+
+    # A trial's setting is secret too, so nothing may be said while it is prepared.
+    for name in ("check_size", "train_and_score"):
+        monkeypatch.setattr(release_training, name, loud(getattr(release_training, name)))
     trained(section, paths)
     said = [each.getMessage() for each in caplog.records]
     assert "out of memory" not in said

@@ -68,9 +68,13 @@ def stopped(after_five: Path, tmp_path: Path) -> Path:
 def test_resuming_is_bit_identical(
     trial: Trial, tmp_path: Path, optimizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cover moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop."""
+    """Cover moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop.
+
+    One epoch of three ends before the stop, so the state has its parameters.
+    """
     spec, context = trial
-    chosen, path = replace(spec, optimizer=optimizer), tmp_path / "trial.checkpoint"
+    chosen = replace(spec, optimizer=optimizer, epochs=3)
+    path = tmp_path / "trial.checkpoint"
     wanted, epochs = train_trial(chosen, context, None, 1e9)
     with stopped_after(5):
         end(chosen, context, path)
