@@ -188,10 +188,19 @@ def chosen(row: Tensor) -> Tensor:
     return row[:, 0] > 0.5
 
 
+def copied_by_list(x: Tensor) -> object:
+    (copy,) = copies = [torch.zeros(len(x))]
+    torch._foreach_copy_(copies, [x[:, 0, 0]])
+    return copy.sort()
+
+
 X = torch.rand(3, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
 Function = Callable[[Tensor], object]
 BY_CONTENT: dict[str, Function] = {
     "mask": lambda x: x[chosen(x[:, 0])],
+    "mask of tokens and rows": lambda x: x.transpose(0, 1)[(x[..., 0] > 0.5).T],
+    "product of rows": lambda x: x[:, 0] @ x[:, 0].T @ x[:, 0],
+    "copied by list": copied_by_list,
     "index": lambda x: torch.arange(len(x))[(2 * x[:, 0, 0]).long()],
     "table": lambda x: F.embedding((2 * x[:, 0, 0]).long(), x[:, 0]),
     "top": lambda x: x.flatten(0, 1)[:, 0].topk(2),

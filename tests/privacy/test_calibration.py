@@ -268,8 +268,8 @@ def test_invalid_input_is_refused(change, message):
             "outside .*: lower epsilon, or take a larger batch or more steps",
         ),
         ((1e-4, 1e-8, 0.99, 10_000), "outside .* raise epsilon or delta"),
-        ((1, 1e-13, 0.1, 1000), "1e-13 is too small: .* use a delta of at least 1.0e-11"),
-        ((1, 1.1e-18, 250 / 750_000, 10_000), "is too small: .* use a delta of at least 1.0e-10"),
+        ((1, 1e-13, 0.1, 1000), "1e-13 is too small: .* use a delta of at least 1e-11"),
+        ((1, 1.1e-18, 250 / 750_000, 10_000), "is too small: .* use a delta of at least 1e-10"),
     ],
 )
 def test_unreachable_targets_are_refused(setting, message):

@@ -60,6 +60,8 @@ class Recorded:
         self.streams: list[tuple[str, bytes]] = []
         self.evaluated: list[str] = []
         self.trained_on: set[int] = set()
+        # Each test gives the same secrets again.
+        monkeypatch.setattr(randomness, "_USERS", {})
         monkeypatch.setattr(release_training, "new_secret", self._new_secret)
         monkeypatch.setattr(randomness, "stream_key", self._stream_key(randomness.stream_key))
         for module in (release_training, trial):

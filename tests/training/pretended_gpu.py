@@ -91,7 +91,7 @@ class PretendedGpu:
             for name, value in {
                 "device": property(lambda tensor: CUDA if self.holds(tensor) else CPU),
                 "is_cuda": property(self.holds),
-                "to": self._moving(Tensor.to),
+                "to": self._moving(_without_modes(Tensor.to)),
                 "cpu": lambda tensor: tensor.to(CPU),
                 "numpy": to_numpy,
                 "tolist": to_list,
@@ -180,6 +180,16 @@ def _unwrapped(tensor: Tensor) -> Tensor:
     while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
+
+
+def _without_modes(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a method of tensors that modes do not see: they would call the patched method again."""
+
+    def called(*arguments: Any, **options: Any) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            return method(*arguments, **options)
+
+    return called
 
 
 def _is_device(value: Any) -> bool:
