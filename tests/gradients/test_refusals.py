@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from tests.gradients.tiny_models import CLASSES, HEAD, Layer, Net, TokensFirst, random
@@ -17,6 +18,7 @@ from torch.nn.utils import parametrizations
 from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.engines import BookkeepingEngine
+from dpsweep.gradients.refusals import check_model
 
 WIDTH, TOKENS, EXAMPLES, VOCABULARY = 4, 3, 6, 50
 WITH_RULES = ("expanded", "bookkeeping")
@@ -528,3 +530,21 @@ def test_few_tokens_show_mixing_and_state(tokens: list[Any], mixes: bool) -> Non
     message = "Layer mixes the examples" if mixes else "'last'"
     with pytest.raises(UnsupportedModelError, match=message):
         make_engine("auto", few_tokens(mixes=mixes)).norms(inputs, labels, labels == 0)
+
+
+# -- caches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["levit_128s", "tiny_vit_5m_224", "efficientformerv2_s0", "efficientvit_m0"]
+)
+def test_attention_biases_in_a_cache_are_refused_by_name(name: str) -> None:
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=CLASSES).eval()
+    with pytest.raises(
+        UnsupportedModelError, match=r"layers \(\w*Att[\w, ]*\) cache their attention biases"
+    ):
+        check_model(model, frozenset())
+    for each, parameter in model.named_parameters():
+        parameter.requires_grad_(not each.endswith("attention_biases"))
+    assert check_model(model, frozenset())

@@ -140,6 +140,18 @@ def test_longest_readable_text(name: str) -> None:
         model(model.made_up(2, longest + 1))
 
 
+@pytest.mark.parametrize("name", ["xlnet", "distilbert", "bert", "deberta-v2", "opt"])
+def test_logits_do_not_depend_on_padding(name: str) -> None:
+    model = network(name, LENGTHS[name][0]).double()
+    for length in (1, 4, 6):
+        text = model.made_up(2, length)
+        padded = nn.functional.pad(text, (0, 3), value=-1)
+        torch.testing.assert_close(model(padded), model(text))
+        # Also beside longer texts of the same batch.
+        both = torch.cat([padded, model.made_up(1, length + 3)])
+        torch.testing.assert_close(model(both)[:2], model(text))
+
+
 BART: dict[str, Any] = {
     **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 12},
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16},

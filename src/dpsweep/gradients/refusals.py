@@ -36,7 +36,8 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
 
     Raises:
         UnsupportedModelError: nothing trains, a head parameter does not train, a layer has no weights
-            yet or would use statistics of the batch, or two trainable weights share their memory.
+            yet or would use statistics of the batch, a trainable parameter is read from a cache, or two
+            trainable weights share their memory.
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(
@@ -51,8 +52,26 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
             f"head parameters: found {shorten(unknown)}; allowed: names of trainable parameters"
         )
     refuse_batch_statistics(model)
+    _refuse_cached(model)
     _refuse_shared_memory(model)
     return parameters
+
+
+def _refuse_cached(model: nn.Module) -> None:
+    """Refuse trainable attention biases that a layer of timm reads from a cache in evaluation mode."""
+    layers = [each for each in model.modules() if hasattr(each, "attention_bias_cache")]
+    cached = [
+        each
+        for each in layers
+        if not each.training and any(one.requires_grad for one in each.parameters(recurse=False))
+    ]
+    if cached:
+        kinds = sorted({type(each).__name__ for each in cached})
+        raise UnsupportedModelError(
+            f"{len(cached)} layers ({', '.join(kinds)}) cache their attention biases in evaluation mode: the "
+            "biases would get no gradient, and their updates no effect. Train a head, FiLM or LoRA, or leave "
+            "these biases as they are; in a study: freeze: ['*attention_biases']"
+        )
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:

@@ -35,6 +35,9 @@ class SequenceClassifier(nn.Module):
         self.padding = padding
         self.end = _token(config, "eos_token_id") if config.is_encoder_decoder else None
         """The end token of networks with a decoder, which classify at its only occurrence in a text."""
+        summary = getattr(network, "sequence_summary", None)
+        self.reads_last = getattr(summary, "summary_type", None) == "last"
+        """Whether the network classifies at the last position, as XLNet does."""
         if config.is_encoder_decoder and _token(config, "decoder_start_token_id") is None:
             config.decoder_start_token_id = padding
 
@@ -113,6 +116,10 @@ class SequenceClassifier(nn.Module):
 
         A text must not be longer than the network can read (see `require_length`).
         """
+        if self.reads_last:
+            # Padding goes to the left. Positions of XLNet are relative to each other.
+            order = (tokens != PADDING).to(torch.int8).argsort(dim=1, stable=True)
+            tokens = tokens.gather(1, order)
         attention = tokens != PADDING
         if self.end is not None:
             # These networks refuse batches of texts with different numbers of end tokens.
