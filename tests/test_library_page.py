@@ -41,7 +41,7 @@ def test_every_block_runs(
     printed = capsys.readouterr().out
     assert "391 1.126" in printed
     assert "torch.Size([2000])" in printed
-    assert "results/mine/release: no such folder" in printed
+    assert "results/mine/release: cannot be read: No such file" in printed
 
 
 def test_the_block_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,3 +105,26 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     (file,) = tmp_path.glob("dpsweep-error-*.txt")
     assert second.endswith(f"Please report it with this file: {file}")
     assert "Traceback" in file.read_text()
+
+
+def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    (tmp_path / "base.yaml").write_text(
+        "extends: demo\nresults: ${SCRATCH}/results\nfigures: none\n"
+        "datasets: {digits: {source: !replace {kind: folder, path: ~/images}}}\n"
+    )
+    file = tmp_path / "study.yaml"
+    file.write_text("extends: ~/base.yaml\n")
+    study = load_study(file)
+    assert study.results == f"{tmp_path}/scratch/results"
+    assert study.datasets["digits"].source.local_folders() == {"path": f"{tmp_path}/images"}
+    for path in (
+        "results: $NOWHERE/results",
+        "extends: ${NOWHERE}/base.yaml",
+        "figures: [$NOWHERE/a.py]",
+    ):
+        file.write_text(path if path.startswith("extends") else f"extends: demo\n{path}\n")
+        with pytest.raises(StudyError, match=r"NOWHERE\}? is not"):
+            load_study(file)

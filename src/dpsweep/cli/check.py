@@ -312,7 +312,7 @@ def _local_files(study: Study, paths: Paths) -> Iterator[tuple[str, Path, bool]]
 def _named_by(where: str, section: Section) -> Iterator[tuple[str, Path, bool]]:
     for named, is_folder in ((section.local_folders(), True), (section.local_files(), False)):
         for key, path in named.items():
-            yield f"{where}.{key}", Path(path).expanduser(), is_folder
+            yield f"{where}.{key}", Path(path), is_folder
 
 
 def _existing(folder: Path) -> Path:

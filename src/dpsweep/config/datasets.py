@@ -287,7 +287,7 @@ def origins(source: "Source") -> Origins:
     Paths are absolute, so that they can be compared with those of other studies.
     """
     local = (source.local_folders() | source.local_files()).values()
-    found = [["path", *Path(path).expanduser().resolve().parts] for path in local]
+    found = [["path", *Path(path).resolve().parts] for path in local]
     match source:
         case HubSource():
             found.append(["hub", source.id])

@@ -1,7 +1,9 @@
 """Building blocks of all sections: the base class, names, and lists of numbers."""
 
 import itertools
+import os
 import posixpath
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -90,25 +92,32 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
 
 
 def usable_path(text: str) -> str:
-    """Refuse a path that cannot exist."""
-    if any(ord(character) < ord(" ") for character in text):
+    """Return a path with ``~`` and environment variables replaced.
+
+    >>> usable_path("data/digits")
+    'data/digits'
+
+    Raises:
+        ValueError: the path cannot exist, or names a variable that is not set.
+    """
+    path = os.path.expandvars(os.path.expanduser(text))  # noqa: PTH111 (keeps a leading ./)
+    if any(ord(character) < ord(" ") for character in path):
         raise ValueError("allowed: a path without control characters")
-    try:
-        parts = Path(text).expanduser().parts
-    except RuntimeError:
-        raise ValueError(
-            "allowed: a path of a user that exists, or one that does not start with ~"
-        ) from None
-    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+    if path.startswith("~"):
+        raise ValueError("allowed: a path of a user that exists, or one that does not start with ~")
+    if variable := re.search(r"\$(\w+|\{[^}]*\})", path):
+        raise ValueError(f"allowed: environment variables that are set; {variable[0]} is not")
+    if any(len(part.encode()) > _LONGEST_NAME for part in Path(path).parts):
         raise ValueError(f"allowed: names of at most {_LONGEST_NAME} bytes")
-    return text
+    return path
 
 
 def usable_folder(text: str) -> str:
-    """Refuse a folder that Snakemake would read as a pattern."""
-    if set("{}") & set(text):
+    """Return a folder as `usable_path` does; refuse one that Snakemake would read as a pattern."""
+    path = usable_path(text)
+    if set("{}") & set(path):
         raise ValueError("allowed: a path without { and }")
-    return usable_path(text)
+    return path
 
 
 _LONGEST_NAME = 255  # of a file, on Linux and macOS

@@ -171,7 +171,7 @@ def _look(array: Array) -> tuple[dict[int, str], Hashes, list[int]]:
 
 def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Array, LabelColumn]:
     """Find the embeddings and the labels of one split."""
-    found = open_arrays(Path(file).expanduser())
+    found = open_arrays(Path(file))
     array = _choose(found, "input_column", source.input_column)
     _check_embeddings(array)
     if labels_file is None:
@@ -182,7 +182,7 @@ def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Arr
                 "of their own (source.train_labels, source.test_labels)"
             )
     else:
-        rest = open_arrays(Path(labels_file).expanduser())
+        rest = open_arrays(Path(labels_file))
     labels = _choose(rest, "label_column", source.label_column, array)
     values = _label_values(labels, array)
     where = f"row {{}} of {labels.path}".format

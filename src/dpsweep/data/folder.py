@@ -41,7 +41,7 @@ def load_folder(source: FolderSource) -> LabelledData:
         DatasetError: a folder is missing or empty, the folders of classes look like splits, the splits have
             different classes, a symbolic link leads out of the folder, or a share is empty.
     """
-    root = Path(source.path).expanduser()
+    root = Path(source.path)
     if not root.is_dir():
         raise DatasetError(f"{root}: no such folder; put the images there, or correct source.path")
     folder = _Folder(root)

@@ -106,7 +106,7 @@ def open_hub(source: HubSource) -> HubFiles:
     import datasets  # noqa: PLC0415
 
     if source.path is not None:
-        folder, revision = Path(source.path).expanduser(), source.revision
+        folder, revision = Path(source.path), source.revision
         if not folder.is_dir():
             raise DatasetError(
                 f"{folder}: no such folder; put a copy of {source.id} there (its parquet files), "

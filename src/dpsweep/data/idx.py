@@ -41,7 +41,7 @@ def load_idx(source: IdxSource, size: int) -> LabelledData:
     Raises:
         DatasetError: a file is missing or has another format, or the images have another size.
     """
-    folder = Path(source.path).expanduser()
+    folder = Path(source.path)
     (images, train), (test_images, test) = (_split(folder, split, size) for split in _SPLITS)
     labels, test_labels, classes = encode_labels(train, test)
     kept = stratified_share(labels, lambda row: (row,), source.train_share, source.seed)

@@ -78,7 +78,7 @@ def load_files(source: FilesSource) -> LabelledData:
         DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
     """
     files = [source.train] if source.test is None else [source.train, source.test]
-    splits = [_read(source, Path(name).expanduser()) for name in files]
+    splits = [_read(source, Path(name)) for name in files]
     (texts, train), (test_texts, test) = splits[0], splits[-1]
     train, test = same_kind(train, test)
     numbers, test_numbers, classes = encode_labels(train, test)

@@ -165,7 +165,7 @@ def prepare(
             others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
             _copy(fetch_file(source.id, "tokenizer.json", source.revision, instead, others), path)
         case FileTokenizer(path=file):
-            _copy(Path(file).expanduser(), path)
+            _copy(Path(file), path)
         case TrainedTokenizer() as recipe:
             texts = load(datasets[recipe.dataset]).train.inputs
             save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)

@@ -83,7 +83,7 @@ def _weights(
                 "accuracy": result.accuracy,
             }
         case FileWeights(path=path, leave_out=modules):
-            return load_weights(architecture, Path(path).expanduser(), modules), {"path": path}
+            return load_weights(architecture, Path(path), modules), {"path": path}
         case HubWeights() as weights:
             instead = "weights: {kind: file, path: ...}"
             file = fetch_file(weights.id, "model.safetensors", weights.revision, instead)
@@ -107,7 +107,7 @@ def _for_text(
             file = fetch_file(repository, "config.json", revision, instead, others)
             return configured(architecture, file)
         case FileWeights(path=path):
-            file = Path(path).expanduser().with_name("config.json")
+            file = Path(path).with_name("config.json")
             return configured(architecture, file) if file.is_file() else architecture
     return architecture.with_defaults(vocab_size=tokenizer.vocabulary)
 

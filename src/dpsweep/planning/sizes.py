@@ -105,7 +105,7 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
 def _described(path: str) -> dict[str, Any]:
     """Read the ``config.json`` beside a local file of weights; empty if there is none."""
     try:
-        return dict(read_json(Path(path).expanduser().with_name("config.json")))
+        return dict(read_json(Path(path).with_name("config.json")))
     except (OSError, ValueError, TypeError):
         return {}  # the preparation reports the error
 
@@ -135,7 +135,7 @@ def stored_bytes(dataset: Dataset) -> int:
 
 @cache
 def _size_in_folder(folder: Path) -> tuple[int, int] | None:
-    for file in walk(folder.expanduser()):
+    for file in walk(folder):
         if file.is_file() and (size := _size(file)) is not None:
             return size
     return None
@@ -147,7 +147,7 @@ def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    tables = (file for file in walk(folder.expanduser()) if file.suffix == ".parquet")
+    tables = (file for file in walk(folder) if file.suffix == ".parquet")
     for file in filter(Path.is_file, tables):
         # The preparation reports these errors. IndexError: there is no such column.
         with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):

@@ -264,7 +264,7 @@ def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
     """Return size and time of writing of the local files that a section names, by path."""
     named = (section.local_folders() | section.local_files()).values() if section else ()
     found = {}
-    for place in (Path(path).expanduser() for path in named):
+    for place in (Path(path) for path in named):
         for file in (place, *walk(place)):
             if file.is_file():
                 state = file.stat()

@@ -108,9 +108,14 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{whole}: found {value(content)}; allowed: a mapping of sections (title, datasets, "
             "backbones, methods, sweeps, ...)"
         )
-    for key in ("extends", "references"):
+    for key in ("extends", "references", "figures"):
         try:
-            usable_path(str(content.get(key, "")))
+            if isinstance(content.get(key), str):
+                content[key] = usable_path(content[key])
+            elif key == "figures" and isinstance(content.get(key), list):
+                content[key] = [
+                    usable_path(each) if isinstance(each, str) else each for each in content[key]
+                ]
         except ValueError as error:
             raise StudyError(f"{whole}: {key}: found {value(content[key])}; {error}") from None
     base = content.pop("extends", None)
