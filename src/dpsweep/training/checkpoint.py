@@ -1,5 +1,6 @@
 """Checkpoints of an unfinished trial: after a kill, it resumes to the same result."""
 
+import io
 import logging
 import pickle
 from collections.abc import Mapping
@@ -70,8 +71,11 @@ def save_checkpoint(
         "optimizer": optimizer.state_dict(),
         "progress": vars(progress),
     }
+    # If a disk is full, torch's own writer of files raises an error that does not say so.
+    content = io.BytesIO()
+    torch.save(state, content)
     with atomic_path(path) as partial:
-        torch.save(state, partial)
+        partial.write_bytes(content.getbuffer())
     log.info("checkpoint at step %d", progress.step)
 
 
