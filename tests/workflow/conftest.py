@@ -1,12 +1,16 @@
-"""The smallest study, completed once, and copies of it."""
+"""The smallest study, completed once, and copies of it; an installed wheel."""
 
 import copy
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.workflow.chain import STUDY, Chain
+from tests.waiting import called
+from tests.workflow.chain import ROOT, STUDY, Chain
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,23 @@ def chain(finished: Chain, tmp_path: Path) -> Chain:
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
     return Chain(folder, copy.deepcopy(STUDY))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment in which the package is installed from a wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for words in (
+        ["hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        ["pip", "install", "--no-deps", "--no-index", "--target", str(folder / "site")],
+    ):
+        wheels = [str(file) for file in folder.glob("*.whl")]
+        call = [sys.executable, "-m", *words, *(wheels if "pip" in words else [])]
+        subprocess.run(call, cwd=ROOT, check=True, capture_output=True)
+    environment = {name: text for name, text in os.environ.items() if "DPSWEEP" not in name}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(folder / "site"), *filter(None, [environment.get("PYTHONPATH")])]
+    )
+    place = [sys.executable, "-c", "import dpsweep; print(dpsweep.__file__)"]
+    assert called(place, folder, environment).stdout.startswith(str(folder / "site"))
+    return environment

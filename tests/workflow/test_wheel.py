@@ -3,33 +3,14 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.waiting import called, wait_for
-from tests.workflow.chain import ROOT, as_in_a_terminal
+from tests.workflow.chain import as_in_a_terminal
 from tests.workflow.test_your_own_data import VIT, make_weights, picture
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment in which the package is installed from a wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for words in (
-        ["hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        ["pip", "install", "--no-deps", "--no-index", "--target", str(folder / "site")],
-    ):
-        wheels = [str(file) for file in folder.glob("*.whl")]
-        call = [sys.executable, "-m", *words, *(wheels if "pip" in words else [])]
-        subprocess.run(call, cwd=ROOT, check=True, capture_output=True)
-    environment = {name: text for name, text in os.environ.items() if "DPSWEEP" not in name}
-    environment["PYTHONPATH"] = str(folder / "site")
-    place = [sys.executable, "-c", "import dpsweep; print(dpsweep.__file__)"]
-    assert called(place, folder, environment).stdout.startswith(str(folder / "site"))
-    return environment
 
 
 def dpsweep(environment: dict[str, str], folder: Path, *words: str) -> str:
