@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -217,3 +219,34 @@ def test_the_server_ends_with_its_starter_and_no_command_starts(
     late = subprocess.run(PREPARE, env=environment, cwd=tmp_path, check=False)
     assert late.returncode != 0
     assert not list(tmp_path.rglob("metadata.json"))
+
+
+def test_ctrl_c_before_the_command_runs_reaches_it(tmp_path: Path) -> None:
+    """A server of the test interrupts the command before it says which process runs it."""
+    address = tmp_path / "socket"
+    ended: list[int] = []
+    child = subprocess.Popen(["sleep", str(PATIENCE)])
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            connection.sendall(child.pid.to_bytes(preload._INTEGER_BYTES, "big"))
+            ended.append(child.wait())
+            connection.sendall(bytes([130]))
+
+    handlers = {number: signal.getsignal(number) for number in preload._FORWARDED_SIGNALS}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        try:
+            assert preload._hand_over(str(address)) == 130
+            server.join()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            child.kill()
+            server.join()
+    assert ended == [-signal.SIGINT]

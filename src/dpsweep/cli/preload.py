@@ -125,30 +125,41 @@ def start() -> None:
 
 def _hand_over(address: str) -> int | None:
     """Let the server run this process's command; return its exit status, or None without a server."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(address)
-            request = json.dumps([sys.argv, str(Path.cwd()), dict(os.environ)]).encode()
-            length = len(request).to_bytes(_INTEGER_BYTES, "big")
-            socket.send_fds(connection, [length], [0, 1, 2])
-            connection.sendall(request)
-            answer = connection.recv(_INTEGER_BYTES, socket.MSG_WAITALL)
-        except OSError:
-            return None
-        if len(answer) < _INTEGER_BYTES:
-            return None
-        child = int.from_bytes(answer, "big")
+    # Signals wait until they can be forwarded.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED_SIGNALS)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            child = _requested(connection, address)
+            if child is None:
+                return None
 
-        def forward(number: int, _frame: FrameType | None) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, number)
+            def forward(number: int, _frame: FrameType | None) -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
 
-        for number in _FORWARDED_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, forward)
-        status = connection.recv(1)
-        # A killed child sends no status.
-        return status[0] if status else 128 + signal.SIGKILL
+            for number in _FORWARDED_SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    signal.signal(number, forward)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+            status = connection.recv(1)
+            # A killed child sends no status.
+            return status[0] if status else 128 + signal.SIGKILL
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED_SIGNALS)
+
+
+def _requested(connection: socket.socket, address: str) -> int | None:
+    """Send this process's command to the server; return the process that runs it, None without a server."""
+    try:
+        connection.connect(address)
+        request = json.dumps([sys.argv, str(Path.cwd()), dict(os.environ)]).encode()
+        length = len(request).to_bytes(_INTEGER_BYTES, "big")
+        socket.send_fds(connection, [length], [0, 1, 2])
+        connection.sendall(request)
+        answer = connection.recv(_INTEGER_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    return int.from_bytes(answer, "big") if len(answer) == _INTEGER_BYTES else None
 
 
 def _is_running(started_by: str) -> bool:
