@@ -1,7 +1,4 @@
-"""Write findings/README.md, the table of surprises, from the heads of findings/*.sh.
-
-python -m benchmarks.surprises
-"""
+"""Write findings/README.md, the table of surprises, from the heads of findings/*.sh."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Tests of atomic writes, fingerprints, and messages about files."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json, write_text
 from dpsweep.study.paths import Paths
-from tests.waiting import called
+from tests.waiting import error_of_a_full_disk
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
@@ -32,23 +31,14 @@ WRITERS = {
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_error_of_a_full_disk_names_the_file(tmp_path: Path, write: str) -> None:
-    """Simulate a full disk by a file size limit of 4 KiB, in a separate process.
-
-    The test process may write its own output to a larger file.
-    """
     path = tmp_path / "large.txt"
-    program = (
-        "import resource\n"
+    last_line = error_of_a_full_disk(
         "from pathlib import Path\n"
         "import numpy as np, pyarrow as pa, pyarrow.parquet as pq\n"
         "from safetensors.numpy import save_file\n"
-        "from dpsweep.base.files import atomic_path\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        f"with atomic_path(Path({str(path)!r})) as partial:\n"
-        f"    {write}\n"
+        "from dpsweep.base.files import atomic_path",
+        f"with atomic_path(Path({str(path)!r})) as partial:\n    {write}",
     )
-    ended = called([sys.executable, "-B", "-c", program], status=1)
-    last_line = ended.stderr.strip().splitlines()[-1]
     assert last_line.startswith("OSError") and str(path) in last_line
     assert list(tmp_path.iterdir()) == []
 

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
-from tests.waiting import called
+from tests.waiting import error_of_a_full_disk
 
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
@@ -208,21 +207,15 @@ def test_parameters_are_kept_at_the_end_of_their_epoch(
 
 
 def test_a_full_disk_names_the_checkpoint(tmp_path: Path) -> None:
-    """Simulate a full disk by a file size limit of 4 KiB, in a separate process."""
     path = tmp_path / "trial.checkpoint"
-    program = (
-        "import resource\n"
+    last_line = error_of_a_full_disk(
         "from pathlib import Path\n"
         "from types import SimpleNamespace\n"
         "import torch\n"
         "from dpsweep.training.checkpoint import TrialState, save_checkpoint\n"
         "weight = {'w': torch.nn.Parameter(torch.zeros(10_000))}\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "state = TrialState(1, 0.0, [], {}, 1)\n"
-        f"save_checkpoint(Path({str(path)!r}), weight, SimpleNamespace(state_dict=dict), state)\n"
-    )
-    last_line = (
-        called([sys.executable, "-B", "-c", program], status=1).stderr.strip().splitlines()[-1]
+        "state = TrialState(1, 0.0, [], {}, 1)",
+        f"save_checkpoint(Path({str(path)!r}), weight, SimpleNamespace(state_dict=dict), state)",
     )
     assert last_line.startswith("OSError") and str(path) in last_line
     assert list(tmp_path.iterdir()) == []
