@@ -10,7 +10,7 @@ import pytest
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.config import Backbone, Dataset
-from dpsweep.data.tokenizer import prepare as prepare_tokenizer
+from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.weights import load_weights
 from dpsweep.planning.sizes import stored_bytes

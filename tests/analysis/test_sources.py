@@ -17,7 +17,7 @@ from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.config.cells import Cell
 from dpsweep.config.clipping import FlatClipping
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 from dpsweep.figures import draw
 from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_model

@@ -11,7 +11,7 @@ from tests.data.pictures import LFS, section
 
 from dpsweep.data import DatasetError
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.sources import load, named
+from dpsweep.data.prepare import load, named
 
 LABELS = {"train": [0, 1, 2, 0, 1, 2, 0, 1], "t10k": [2, 0]}
 PIXELS = {

@@ -20,10 +20,9 @@ from tests.waiting import children, running, wait_for
 
 from dpsweep.data import DatasetError, Split
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
-from dpsweep.data.large_arrays import progress
 from dpsweep.data.prepare import prepare
-from dpsweep.data.prepared import PreparedDataset
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import PreparedDataset, Resize
+from dpsweep.data.write import progress
 
 # -- images of all kinds -------------------------------------------------------------------------
 
@@ -401,7 +400,7 @@ from pathlib import Path
 import numpy as np
 from dpsweep.data import Split, images as module
 from dpsweep.data.images import EncodedImages, Transform, decode_images
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 
 def read(start):
     random = np.random.default_rng(0)

@@ -14,7 +14,7 @@ import pytest
 from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 
 Images = npt.NDArray[np.uint8]
 

@@ -16,7 +16,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.config import Dataset
 from dpsweep.data import Split
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.sources import load
+from dpsweep.data.prepare import load
 from dpsweep.demo import glyphs
 from dpsweep.demo.docstrings import _package_names
 

@@ -9,7 +9,7 @@ from tests.data.pictures import saved
 from torchvision.transforms.v2.functional import normalize, to_dtype
 
 from dpsweep.data.images import Transform
-from dpsweep.data.resize import Interpolation, Resize
+from dpsweep.data.prepared import Interpolation, Resize
 from dpsweep.models.preprocess import Normalise, ResizeAndNormalise, make_preprocess
 
 

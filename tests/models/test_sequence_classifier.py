@@ -27,8 +27,8 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from dpsweep.config import AllParameters, Backbone, Film, LoRA, Method
 from dpsweep.config.clipping import NoClipping
+from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
-from dpsweep.data.tokenizer import prepare as prepare_tokenizer
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.engine import GradientSum
 from dpsweep.gradients.refusals import UnsupportedModelError

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpsweep.config import DocstringsSource, Film
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare as prepare_dataset
-from dpsweep.data.tokenizer import prepare as prepare_tokenizer
+from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.demo import docstrings
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, trainable_parameters

@@ -12,7 +12,7 @@ from PIL import Image
 
 from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.data.images import Transform
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded

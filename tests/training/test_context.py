@@ -10,7 +10,7 @@ import torch
 from tests.training.tiny_study import Prepared, assert_equal, end
 
 from dpsweep.config.clipping import FlatClipping, NoClipping
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.training.trial import train_trial
 

@@ -15,8 +15,7 @@ from dpsweep.config import Features, HeadOnly
 from dpsweep.config.cells import FeatureSource
 from dpsweep.config.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
-from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model

@@ -51,7 +51,7 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 @app.command()
 def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Fetch, copy or train the tokenizer of a backbone that reads text."""
-    from dpsweep.data.tokenizer import prepare
+    from dpsweep.data.prepare import prepare_tokenizer as prepare
 
     study, paths = open_study(study_file)
     chosen = pick("backbone", backbone, study.backbones)

@@ -1,13 +1,8 @@
 """Labelled datasets: their sources, their preparation, and their files.
 
-- `dpsweep.data.prepared`: the memory-mapped files of a prepared dataset;
-- `dpsweep.data.prepare`: preparation of a dataset of the study;
-- `dpsweep.data.sources`: all sources, one module for each kind: `dpsweep.data.folder`,
-  `dpsweep.data.hub`, `dpsweep.data.texts`, `dpsweep.data.embeddings`, `dpsweep.data.idx`, and
-  `dpsweep.demo` for the demo;
-- `dpsweep.data.examples`: labelled examples of a source;
-- `dpsweep.data.images`: decoding of images to pixels;
-- `dpsweep.data.tokenizer`: conversion of texts to tokens.
+A row passes: a reader (`dpsweep.data.folder`, `dpsweep.data.idx`, `dpsweep.data.texts`,
+`dpsweep.data.embeddings`, `dpsweep.data.hub`, or `dpsweep.demo`), a `Split`, `dpsweep.data.images` (decoding)
+or `dpsweep.data.tokenizer`, `write_prepared`, `PreparedDataset`. `dpsweep.data.prepare` calls them.
 
 The library of a source is imported when the source is prepared.
 """

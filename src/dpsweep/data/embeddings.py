@@ -13,7 +13,6 @@ from dpsweep.config import ArraysSource
 from dpsweep.config.datasets import KINDS
 from dpsweep.config.messages import shorten, unknown
 from dpsweep.data.arrays import Array, Block, open_arrays
-from dpsweep.data.duplicates import Hashes, hash_rows
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -25,6 +24,7 @@ from dpsweep.data.examples import (
 )
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import split_uses
+from dpsweep.data.write import Hashes, hash_rows
 
 log = logging.getLogger(__name__)
 

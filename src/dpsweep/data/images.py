@@ -21,8 +21,8 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from dpsweep.base.files import found_pointer
 from dpsweep.data.examples import Split
-from dpsweep.data.large_arrays import write_rows
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
+from dpsweep.data.write import write_rows
 
 log = logging.getLogger(__name__)
 

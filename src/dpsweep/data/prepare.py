@@ -1,34 +1,52 @@
-"""Preparation of a dataset of the study: reading, checks, and writing of the prepared files."""
+"""Preparation of datasets and tokenizers of the study: reading, checks, and writing of the prepared files."""
 
 import logging
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dpsweep.config import Dataset, FilesSource, FolderSource, HubSource
+from dpsweep import config
+from dpsweep.base.errors import DpsweepError
+from dpsweep.config import (
+    Backbone,
+    Dataset,
+    FilesSource,
+    FileTokenizer,
+    FolderSource,
+    HubSource,
+    HubTokenizer,
+    TrainedTokenizer,
+)
 from dpsweep.config.datasets import TrainAndTest
 from dpsweep.config.messages import shorten
-from dpsweep.data.duplicates import find_duplicates, say_duplicates
-from dpsweep.data.embeddings import Embeddings
-from dpsweep.data.examples import LabelledData, Labels
+from dpsweep.data.embeddings import Embeddings, load_embeddings
+from dpsweep.data.examples import LabelledData, Labels, Split
+from dpsweep.data.folder import load_folder
+from dpsweep.data.hub import load_hub
+from dpsweep.data.hub_file import fetch_file
+from dpsweep.data.idx import load_idx
 from dpsweep.data.images import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.prepared import (
     METADATA,
     DatasetError,
     DatasetMetadata,
     PreparedDataset,
+    Resize,
     TokenizerIdentity,
 )
-from dpsweep.data.resize import Resize
-from dpsweep.data.sources import load, named, resize_of
-from dpsweep.data.texts import leave_out_unreadable, long_texts
-from dpsweep.data.tokenizer import Tokenizer
-from dpsweep.data.write import write_prepared
+from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
+from dpsweep.data.tokenizer import Tokenizer, copy_tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.write import find_duplicates, say_duplicates, write_prepared
+from dpsweep.demo import Generated
+from dpsweep.demo.digits import load_digits
+from dpsweep.demo.docstrings import load_docstrings
+from dpsweep.demo.glyphs import load_glyphs
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +112,38 @@ def prepare(
     return prepared
 
 
+def prepare_tokenizer(
+    name: str, backbone: Backbone, datasets: Mapping[str, Dataset], path: Path
+) -> Tokenizer:
+    """Write the tokenizer of a backbone that reads text, and open it.
+
+    Args:
+        name: of the backbone in the study.
+        backbone: its section of the study.
+        datasets: of the study.
+        path: of the file to write.
+
+    Raises:
+        DatasetError: the backbone does not read text, or its tokenizer or training texts cannot be read.
+        HubError: the hub cannot be reached.
+    """
+    match backbone.reads_with:
+        case HubTokenizer() as source:
+            instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
+            others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
+            copy_tokenizer(
+                fetch_file(source.id, "tokenizer.json", source.revision, instead, others), path
+            )
+        case FileTokenizer(path=file):
+            copy_tokenizer(Path(file), path)
+        case TrainedTokenizer() as recipe:
+            texts = load(datasets[recipe.dataset]).train.inputs
+            save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)
+        case None:
+            raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
+    return Tokenizer.open(path)
+
+
 def inspect(name: str, dataset: Dataset) -> list[str] | None:
     """Compare the labels with the study, and check those inputs that can be read in seconds.
 
@@ -125,7 +175,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         refuse = dataset.duplicates == "refuse"
         say_duplicates(name, dataset.kind, found, len(test.labels), refuse)
     if dataset.corrupt == "refuse" and isinstance(source, FolderSource):
-        _refuse_or_warn(name, dataset, first_corrupt(data.train, resize_of(name, dataset)))
+        _refuse_or_warn(name, dataset, first_corrupt(data.train, Resize.of(dataset)))
     return data.classes
 
 
@@ -146,7 +196,7 @@ def _decoded(
     name: str, dataset: Dataset, data: LabelledData, folder: Path
 ) -> tuple[LabelledData, Resize | None]:
     """Decode both splits; also return how batches must be resized, if images are stored in their own size."""
-    resize = resize_of(name, dataset)
+    resize = Resize.of(dataset)
     transform = make_transform(resize, data.train, data.test)
     train, corrupt = decode_images(data.train, transform, folder / "train.npy")
     test, corrupt_test = decode_images(data.test, transform, folder / "test.npy")
@@ -174,6 +224,64 @@ def _state(file: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def load(dataset: config.Dataset) -> LabelledData:
+    """Read the classes and labels of a dataset; inputs are read when they are needed.
+
+    Raises:
+        DpsweepError: the source cannot be read, or does not fit the dataset's settings.
+    """
+    source = dataset.source
+    if dataset.kind not in source.holds:
+        raise DatasetError(
+            f"source: found {source.kind}, which holds no {dataset.kind}; allowed: another source, "
+            f"or kind: {' or '.join(source.holds)}"
+        )
+    match source:
+        case config.DigitsSource():
+            data = _labelled(load_digits(source, Resize.of(dataset).size))
+        case config.GlyphsSource():
+            data = _labelled(load_glyphs(source, Resize.of(dataset).size))
+        case config.DocstringsSource():
+            data = _labelled(load_docstrings(source))
+        case config.IdxSource():
+            data = load_idx(source, Resize.of(dataset).size)
+        case config.FilesSource():
+            data = load_files(source)
+        case config.ArraysSource():
+            data = load_embeddings(source, dataset.dimension)
+        case config.FolderSource():
+            data = load_folder(source)
+        case config.HubSource():
+            data = load_hub(source, dataset.kind)
+    return data
+
+
+def _labelled(made: Generated) -> LabelledData:
+    train, test = Split(*made.train), Split(*made.test)
+    return LabelledData(train, test, made.classes, made.origin, made.revision)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Prefix the messages of errors in the block with the name of the dataset.
+
+    Raises:
+        DatasetError: instead of any DpsweepError or OSError.
+    """
+    try:
+        yield
+    except DpsweepError as error:
+        begins_with = str(error).partition(":")[0].partition(".")[0]
+        dot = "." if begins_with in config.Dataset.model_fields else ": "
+        raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error
+    except OSError as error:
+        what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
+        raise DatasetError(f"datasets.{name}: {what}") from error
 
 
 # -- comparison with the study ---------------------------------------------------------------

@@ -19,18 +19,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
-from dpsweep.config.datasets import KINDS, Kind
+from dpsweep.config.datasets import KINDS, Dataset, Kind
 from dpsweep.config.shares import held_out_rows
-from dpsweep.data.resize import Resize
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -49,6 +48,49 @@ PADDING = -1
 
 class DatasetError(DpsweepError):
     """A dataset that cannot be prepared or read; the message contains the remedy."""
+
+
+Interpolation = Literal["bicubic", "bilinear", "nearest"]
+
+
+class Resize(BaseModel):
+    """The resizing of an image of any size to a square, as in Pillow.
+
+    Without ``crop`` the whole image becomes the square. With ``crop`` the shorter side becomes
+    ``size / crop`` pixels, and the centre is cut out, as in timm's transform for evaluation.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: PositiveInt
+    """Height and width of the network's input, pixels."""
+    interpolation: Interpolation
+    crop: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        """Return how images of a dataset are resized to the network's input.
+
+        Raises:
+            DatasetError: the dataset has no ``image_size``.
+        """
+        if dataset.image_size is None:
+            raise DatasetError("image_size: missing; images need a size in pixels")
+        return cls(size=dataset.image_size, interpolation=dataset.interpolation, crop=dataset.crop)
+
+    def geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Return height and width after resizing, and top and left of the square in it, in pixels."""
+        if self.crop is None:
+            return self.size, self.size, 0, 0
+        short = int(self.size / self.crop)
+        shorter = min(height, width)
+        height, width = int(short * height / shorter), int(short * width / shorter)
+        top, left = (round((side - self.size) / 2) for side in (height, width))
+        return height, width, top, left
+
+    def enlarges(self, height: int, width: int) -> bool:
+        """Tell whether neither side is longer than the square's, and at least one is shorter."""
+        return max(height, width) <= self.size and min(height, width) < self.size
 
 
 class TokenizerIdentity(BaseModel):

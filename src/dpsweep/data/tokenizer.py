@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -26,17 +26,8 @@ from dpsweep.base.files import (
     write_checked_json,
     write_text,
 )
-from dpsweep.config import (
-    Backbone,
-    Dataset,
-    FileTokenizer,
-    HubTokenizer,
-    TrainedTokenizer,
-)
-from dpsweep.data.duplicates import Hashes
-from dpsweep.data.hub_file import fetch_file
 from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, TokenizerIdentity
-from dpsweep.data.sources import load
+from dpsweep.data.write import Hashes
 
 _BLOCK = 1024
 """Number of texts that are tokenized at a time."""
@@ -144,37 +135,7 @@ class TokenBlocks(Iterator[npt.NDArray[np.int32]]):
             yield tokens
 
 
-def prepare(
-    name: str, backbone: Backbone, datasets: Mapping[str, Dataset], path: Path
-) -> Tokenizer:
-    """Write the tokenizer of a backbone that reads text, and open it.
-
-    Args:
-        name: of the backbone in the study.
-        backbone: its section of the study.
-        datasets: of the study.
-        path: of the file to write.
-
-    Raises:
-        DatasetError: the backbone does not read text, or its tokenizer or training texts cannot be read.
-        HubError: the hub cannot be reached.
-    """
-    match backbone.reads_with:
-        case HubTokenizer() as source:
-            instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
-            others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
-            _copy(fetch_file(source.id, "tokenizer.json", source.revision, instead, others), path)
-        case FileTokenizer(path=file):
-            _copy(Path(file), path)
-        case TrainedTokenizer() as recipe:
-            texts = load(datasets[recipe.dataset]).train.inputs
-            save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)
-        case None:
-            raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
-    return Tokenizer.open(path)
-
-
-def _copy(source: Path, path: Path) -> None:
+def copy_tokenizer(source: Path, path: Path) -> None:
     """Copy a ``tokenizer.json``, or build one from a vocabulary of BERT's WordPiece."""
     if not source.is_file():
         raise DatasetError(f"{source}: no such file; put the tokenizer there")

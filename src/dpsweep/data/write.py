@@ -1,9 +1,16 @@
-"""Writing of prepared datasets: array by array, with checksums, and the metadata last."""
+"""Writing of prepared datasets: array by array, with checksums and duplicates, and the metadata last."""
 
 import hashlib
-from collections.abc import Mapping
+import logging
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +19,7 @@ import xxhash
 from dpsweep.base.files import atomic_path, write_checked_json
 from dpsweep.config.datasets import KINDS
 from dpsweep.config.messages import shorten
-from dpsweep.data.duplicates import Hashes, find_duplicates, row_hashes, say_duplicates
 from dpsweep.data.examples import Split
-from dpsweep.data.large_arrays import write_array_header
 from dpsweep.data.prepared import (
     KINDS_OF_INPUTS,
     METADATA,
@@ -23,11 +28,14 @@ from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
     PreparedDataset,
+    Resize,
     contents,
     map_arrays,
 )
-from dpsweep.data.resize import Resize
 
+log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LINES = 10
 # Fields of `DatasetMetadata` that are computed from the arrays.
 _COMPUTED = {
     *("train_size", "test_size", "train_counts", "test_counts"),
@@ -174,3 +182,185 @@ def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:
             f"{what}: found {labels.min()} to {labels.max()}; allowed: 0 to {classes - 1} "
             f"({classes} classes)"
         )
+
+
+# -- large arrays ------------------------------------------------------------------------------
+
+
+def write_rows(
+    path: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    examples: int,
+    blocks: Iterable[Sequence[npt.NDArray[Any] | str]],
+    what: str,
+) -> dict[int, str]:
+    """Write an array of rows; examples that have an error instead of a row are left out.
+
+    Args:
+        path: of the .npy file.
+        dtype: of its rows.
+        shape: of a row.
+        examples: number of all examples.
+        blocks: for each example its row or its error, in order.
+        what: noun for the rows, for messages.
+
+    Returns:
+        The errors by position.
+
+    Raises:
+        DatasetError: the disk is too small, or the blocks have another number of examples.
+    """
+    require_space(path.parent, examples * math.prod(shape) * dtype.itemsize, what)
+    errors: dict[int, str] = {}
+    done = 0
+    with path.open("wb") as stream, progress(f"{path.stem} {what}", examples) as advance:
+        write_array_header(stream, dtype, (0, *shape))
+        for block in blocks:
+            for place, row in enumerate(block, start=done):
+                if isinstance(row, str):
+                    errors[place] = row
+                else:
+                    stream.write(row.data)
+            done += len(block)
+            advance(len(block))
+        if done != examples:
+            raise DatasetError(f"{path.stem}: {done} {what} for {examples} labels")
+        # The header has spare room, so it can be replaced when the number of rows is known.
+        stream.seek(0)
+        write_array_header(stream, dtype, (done - len(errors), *shape))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return errors
+
+
+def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Write the header of a .npy file; its length does not depend on the number of rows."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Refuse files that do not fit on the disk.
+
+    Args:
+        folder: on the disk.
+        needed: bytes.
+        what: noun for the files, for the message.
+
+    Raises:
+        DatasetError: too few bytes are free.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DatasetError(
+            f"{folder}: {needed / 1e9:.1f} GB are needed for the {what}, {free / 1e9:.1f} GB are "
+            "free on that disk; make room, or set results to a folder on another one"
+        )
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with the number of newly finished examples.
+
+    It shows a progress bar on a terminal, and otherwise logs a line every ten seconds.
+
+    Args:
+        what: noun for the examples.
+        total: number of all examples.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
+
+        console = Console(stderr=True)
+        columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda count: bar.advance(task, count)
+        return
+    started = spoken = time.monotonic()
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done, spoken
+        done += count
+        now = time.monotonic()
+        if now - spoken > _SECONDS_BETWEEN_LINES:
+            spoken = now
+            rate = done / (now - started)
+            log.info(
+                "%s: %d of %d, %.0f a second, %.0f s left",
+                what, done, total, rate, (total - done) / rate,
+            )  # fmt: skip
+
+    yield advance
+
+
+# -- duplicates --------------------------------------------------------------------------------
+
+Hashes = npt.NDArray[np.uint64]
+"""One 64-bit hash for each row. With a million training and 100,000 test examples, different rows get
+the same hash in one of 10^8 datasets."""
+
+
+def hash_rows(rows: npt.NDArray[np.generic]) -> Hashes:
+    """Return a hash of the bytes of each row of an array."""
+    return np.array([xxhash.xxh3_64_intdigest(row.tobytes()) for row in rows], np.uint64)
+
+
+def row_hashes(path: Path) -> Hashes:
+    """Return a hash of each row of a .npy file."""
+    mapped = np.load(path, mmap_mode="r")
+    with path.open("rb") as stream:
+        stream.seek(mapped.offset)
+        rows = (xxhash.xxh3_64_intdigest(stream.read(mapped[0].nbytes)) for _ in range(len(mapped)))
+        return np.fromiter(rows, np.uint64, len(mapped))
+
+
+def find_duplicates(
+    train: Hashes, test: Hashes, name: Callable[[int], str], test_name: Callable[[int], str]
+) -> list[str]:
+    """Return ``"test name = training name"`` for each test example with the input of a training example.
+
+    Args:
+        train: hashes of the training inputs.
+        test: hashes of the test inputs.
+        name: returns the name of the training example at a position.
+        test_name: the same for test examples.
+    """
+    hashes, first = np.unique(train, return_index=True)
+    places = np.searchsorted(hashes, test).clip(max=len(hashes) - 1)
+    return [
+        f"{test_name(row)} = {name(int(first[places[row]]))}"
+        for row in np.flatnonzero(hashes[places] == test).tolist()
+    ]
+
+
+def say_duplicates(
+    name: str, kind: str, duplicates: Sequence[str], test_size: int, refuse: bool
+) -> None:
+    """Warn of duplicates, or refuse them.
+
+    Args:
+        name: of the dataset.
+        kind: of data.
+        duplicates: the result of `find_duplicates`.
+        test_size: number of test examples.
+        refuse: whether duplicates are an error.
+
+    Raises:
+        DatasetError: there are duplicates, and they are an error.
+    """
+    if not duplicates:
+        return
+    found = (
+        f"{len(duplicates)} of {test_size} test examples have the {KINDS[kind].same} of a training example, "
+        f"so they do not measure accuracy on unseen data: {shorten(duplicates)}"
+    )
+    if refuse:
+        raise DatasetError(
+            f"datasets.{name}: {found}\nRemove one of both, or set duplicates: warn to use them"
+        )
+    log.warning("%s: %s", name, found)

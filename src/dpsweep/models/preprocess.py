@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 
 # The precision of Pillow's arithmetic on 8-bit images.
 _WEIGHT_BITS = 22

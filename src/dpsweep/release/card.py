@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.base.numbers import rounded_up
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize
 from dpsweep.privacy import plain_words
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network

@@ -18,8 +18,7 @@ from dpsweep.config.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.config.datasets import KindName
 from dpsweep.config.release import MOST_TRIALS
 from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
-from dpsweep.data.prepared import TokenizerIdentity
-from dpsweep.data.resize import Resize
+from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.gradients.precision import Precision
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta

@@ -12,8 +12,7 @@ from dpsweep.config import Release, Sweep
 from dpsweep.config.cells import optimizer_steps
 from dpsweep.config.datasets import Origins, origins
 from dpsweep.config.shares import held_out_rows
-from dpsweep.data.prepared import DatasetError, read_metadata
-from dpsweep.data.sources import resize_of
+from dpsweep.data.prepared import DatasetError, Resize, read_metadata
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.release import CERTIFICATE, ReleaseError
@@ -117,7 +116,7 @@ class ReleasePlan:
                 "std": std,
                 # The shape of stored images is left out: it may be smaller than the network's input.
                 **(
-                    {"resize": resize_of(sweep.dataset, dataset).model_dump(mode="json")}
+                    {"resize": Resize.of(dataset).model_dump(mode="json")}
                     if dataset.kind == "image"
                     else {"resize": None, "shape": list(dataset.input_shape)}
                 ),

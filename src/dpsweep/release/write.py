@@ -14,8 +14,7 @@ import torch
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
 from dpsweep.config import Release
 from dpsweep.config.datasets import origins, shares_examples
-from dpsweep.data.prepared import DatasetError, read_metadata
-from dpsweep.data.sources import resize_of
+from dpsweep.data.prepared import DatasetError, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
@@ -253,7 +252,7 @@ def _write_network(
             "mean": list(backbone.mean),
             "std": list(backbone.std),
             "shape": list(data.shape),
-            "resize": resize_of(sweep.dataset, study.datasets[sweep.dataset])
+            "resize": Resize.of(study.datasets[sweep.dataset])
             if backbone.kind == "image"
             else None,
             "tokenizer": backbone.tokenizer,

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from dpsweep.config import Features, HeadOnly
 from dpsweep.config.cells import FeatureSource
 from dpsweep.data.examples import Split
-from dpsweep.data.large_arrays import write_rows
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
@@ -26,7 +25,7 @@ from dpsweep.data.prepared import (
     PreparedDataset,
     read_metadata,
 )
-from dpsweep.data.write import write_prepared
+from dpsweep.data.write import write_prepared, write_rows
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.examples import mixes
 from dpsweep.gradients.precision import full_precision
