@@ -227,7 +227,7 @@ TRAINER = (
     "gradients",
     "models",
     "data/examples.py",
-    "data/resize.py",
+    "data/prepared.py",
     "config/clipping.py",
 )
 """The sources that a trial depends on."""
