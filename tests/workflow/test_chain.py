@@ -1,5 +1,6 @@
 """The whole workflow on the smallest study, run by Snakemake."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -126,6 +127,26 @@ def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:
     obstacle.rmdir()
     chain.run()
     assert len(trials(chain)) == 3
+
+
+def test_jobs_planned_before_an_edit_end_with_a_sentence(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, STUDY)
+    run = chain.fork()
+    cells = chain.results / "cells" / SWEEP
+    try:
+        wait_for(lambda: list(cells.glob("*/trials-*.parquet")), "cell", run)
+        os.killpg(run.pid, signal.SIGSTOP)
+        chain.study["sweeps"][SWEEP]["seeds"] = 3
+        chain.write()
+        os.killpg(run.pid, signal.SIGCONT)
+        assert run.wait() == 1
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert "changed after this job was planned" in chain.logs()
+    assert "latency" not in chain.said
+    chain.run()
+    assert all(len(trials(chain, each.name)) == 4 for each in cells.iterdir())
 
 
 def test_a_killed_run_reports_partial_results_and_continues(

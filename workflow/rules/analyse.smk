@@ -24,7 +24,7 @@ rule figure:
     params:
         made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
     shell:
-        "dpsweep figure {wildcards.figure} > {log:q} 2>&1"
+        "dpsweep figure {wildcards.figure} --planned {params.made_for} > {log:q} 2>&1"
 
 
 rule table:
@@ -38,7 +38,7 @@ rule table:
     params:
         made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
     shell:
-        "dpsweep table {wildcards.table} > {log:q} 2>&1"
+        "dpsweep table {wildcards.table} --planned {params.made_for} > {log:q} 2>&1"
 
 
 # The table of tuning rules also has a file with the comparisons behind its verdicts.

@@ -16,7 +16,7 @@ if STUDY.audit is not None:
         params:
             made_for=fingerprints.audit_fingerprint(STUDY),
         shell:
-            "dpsweep audit-setting {wildcards.cell} > {log:q} 2>&1"
+            "dpsweep audit-setting {wildcards.cell} --planned {params.made_for} > {log:q} 2>&1"
 
     rule audit_evidence:
         input:

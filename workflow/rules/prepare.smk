@@ -12,7 +12,7 @@ rule prepare_tokenizer:
     params:
         made_for=lambda w: fingerprints.tokenizer_fingerprint(STUDY, w.backbone),
     shell:
-        "dpsweep prepare-tokenizer {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-tokenizer {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
 
 
 rule prepare_dataset:
@@ -26,7 +26,7 @@ rule prepare_dataset:
     params:
         made_for=lambda w: fingerprints.source_fingerprint(STUDY.datasets[w.dataset]),
     shell:
-        "dpsweep prepare-dataset {wildcards.dataset} > {log:q} 2>&1"
+        "dpsweep prepare-dataset {wildcards.dataset} --planned {params.made_for} > {log:q} 2>&1"
 
 
 rule prepare_backbone:
@@ -41,7 +41,7 @@ rule prepare_backbone:
     params:
         made_for=lambda w: fingerprints.source_fingerprint(STUDY.backbones[w.backbone]),
     shell:
-        "dpsweep prepare-backbone {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep prepare-backbone {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
 
 
 # Features for heads, computed on a GPU if there is one.
@@ -59,7 +59,7 @@ rule features:
     params:
         made_for=lambda w: fingerprints.section_fingerprint(STUDY.backbones[w.backbone].features),
     shell:
-        "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} > {log:q} 2>&1"
+        "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
 
 
 # The noise multiplier of one (dataset, epsilon, epochs, batch size); it reads no data.
@@ -71,4 +71,4 @@ rule calibrate:
     localrule: True
     shell:
         "dpsweep calibrate {wildcards.dataset} {wildcards.epsilon} {wildcards.epochs} {wildcards.batch_size} "
-        "> {log:q} 2>&1"
+        "--planned {wildcards.made_for} > {log:q} 2>&1"

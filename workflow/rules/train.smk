@@ -11,7 +11,7 @@ rule train:
     resources:
         **JOBS.on_gpu("train"),
     shell:
-        "dpsweep train {wildcards.problem} {wildcards.cell} > {log:q} 2>&1"
+        "dpsweep train {wildcards.problem} {wildcards.cell} --planned {wildcards.made_for} > {log:q} 2>&1"
 
 
 # Per-example gradient norms of the best batch size, which the job chooses.
@@ -27,7 +27,7 @@ rule gradient_norms:
         **JOBS.on_gpu("gradient_norms"),
     shell:
         "dpsweep gradient-norms {wildcards.problem} {wildcards.epsilon} {wildcards.epochs} "
-        "{wildcards.clipping_bound} > {log:q} 2>&1"
+        "{wildcards.clipping_bound} --planned {wildcards.made_for} > {log:q} 2>&1"
 
 
 # The overlap of per-example gradients in a cell's best trials. Not private: these are raw gradients.
@@ -42,4 +42,4 @@ rule theory:
     resources:
         **JOBS.on_gpu("theory"),
     shell:
-        "dpsweep theory {wildcards.problem} {wildcards.cell} > {log:q} 2>&1"
+        "dpsweep theory {wildcards.problem} {wildcards.cell} --planned {wildcards.made_for} > {log:q} 2>&1"

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpu
 from dpsweep.config.messages import pick
 from dpsweep.study import Cell, Study, load_study
@@ -64,6 +65,14 @@ Teraflops = Annotated[
         help="estimate for GPUs of a cluster that sustain so many 10^12 operations a second; 0: no cluster",
     ),
 ]
+
+
+Planned = Annotated[
+    str | None,
+    typer.Option(help="refuse to start if the hash of this output's settings is another one now"),
+]
+
+Found = TypeVar("Found")
 
 
 class OpenStudy(NamedTuple):
@@ -132,6 +141,34 @@ def pick_cell(study: Study, problem: str, name: str) -> Cell:
     """Return a cell of a problem, or raise an error that lists the problems or cells of the study."""
     pick("problem", problem, study.problems)
     return pick("cell", name, {each.name: each for each in study.problem_cells(problem)})
+
+
+def as_planned(
+    planned: str | None, find: Callable[[], Found], settings: Callable[[Found], str]
+) -> Found:
+    """Return what a job is about, unless the study was edited after the workflow had planned the job.
+
+    Such a job would spend hours on other settings, and its planned files would still be missing.
+
+    Args:
+        planned: the hash of the settings that the workflow has planned with; None: a call by hand.
+        find: returns what the job is about; raises a `DpsweepError` if the study has no such thing.
+        settings: returns the hash of its settings now.
+
+    Raises:
+        DpsweepError: of ``find``, or the settings are other ones now.
+    """
+    if planned is None:
+        return find()
+    with contextlib.suppress(DpsweepError):
+        found = find()
+        if settings(found) == planned:
+            return found
+    raise DpsweepError(
+        f"{OPENED.get()}, a file that it names, or dpsweep changed after this job was planned, so the job "
+        "has done nothing. Run the same command again: it plans with the new settings",
+        remake=("all",),
+    )
 
 
 @contextlib.contextmanager

@@ -13,8 +13,10 @@ from dpsweep.cli import options
 from dpsweep.cli.options import (
     FoundStudy,
     Partial,
+    Planned,
     StudyFile,
     StudyName,
+    as_planned,
     find_study,
     open_study,
     pick_cell,
@@ -22,8 +24,8 @@ from dpsweep.cli.options import (
 )
 from dpsweep.config.cells import number
 from dpsweep.config.messages import pick, shorten
-from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Study, StudyError
+from dpsweep.planning.outputs import NormsKey, Outputs
+from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.paths import Paths
 from dpsweep.study.prepared import check_settings, note_settings
@@ -35,12 +37,15 @@ _SHOWN = 20
 
 
 @app.command()
-def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def prepare_dataset(
+    name: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Write a dataset's memory-mapped arrays and metadata."""
     from dpsweep.data.prepare import prepare
 
     study, paths = open_study(study_file)
-    dataset = pick("dataset", name, study.datasets)
+    find = partial(pick, "dataset", name, study.datasets)
+    dataset = as_planned(planned, find, fingerprints.source_fingerprint)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
     if dataset.tokenizer is not None:
         check_settings(study, paths, "tokenizer", dataset.tokenizer)
@@ -49,18 +54,25 @@ def prepare_dataset(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
-def prepare_tokenizer(backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def prepare_tokenizer(
+    backbone: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Fetch, copy or train the tokenizer of a backbone that reads text."""
     from dpsweep.data.prepare import prepare_tokenizer as prepare
 
     study, paths = open_study(study_file)
-    chosen = pick("backbone", backbone, study.backbones)
+    find = partial(pick, "backbone", backbone, study.backbones)
+    chosen = as_planned(
+        planned, find, lambda _: fingerprints.tokenizer_fingerprint(study, backbone)
+    )
     prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
     note_settings(study, paths, "tokenizer", backbone)
 
 
 @app.command()
-def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def prepare_backbone(
+    name: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Fetch, copy or pretrain a backbone's weights."""
     import torch
 
@@ -69,7 +81,8 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     study, paths = open_study(study_file)
     # The number of threads changes the last digits of weights; their checksum is part of every trial's key.
     torch.set_num_threads(study.training.threads)
-    backbone = pick("backbone", name, study.backbones)
+    find = partial(pick, "backbone", name, study.backbones)
+    backbone = as_planned(planned, find, fingerprints.source_fingerprint)
     if backbone.reads_with is not None:
         check_settings(study, paths, "tokenizer", name)
     if public := backbone.made_from.get("weights"):
@@ -79,7 +92,9 @@ def prepare_backbone(name: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
-def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def compute_features(
+    dataset: str, backbone: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Compute the features of a dataset for training heads.
 
     SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
@@ -88,12 +103,21 @@ def compute_features(dataset: str, backbone: str, study_file: StudyFile = DEFAUL
     from dpsweep.training.features import compute_features as compute
 
     study, paths = open_study(study_file)
-    chosen = FeatureSource(dataset, backbone)
-    if chosen not in study.feature_sources():
-        known = shorten(" ".join(each) for each in study.feature_sources())
-        raise StudyError(
-            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
-        )
+
+    def find() -> FeatureSource:
+        chosen = FeatureSource(dataset, backbone)
+        if chosen not in study.feature_sources():
+            known = shorten(" ".join(each) for each in study.feature_sources())
+            raise StudyError(
+                f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
+            )
+        return chosen
+
+    chosen = as_planned(
+        planned,
+        find,
+        lambda _: fingerprints.section_fingerprint(study.backbones[backbone].features),
+    )
     with training():
         compute(study, paths, chosen)
 
@@ -105,6 +129,7 @@ def calibrate(
     epochs: int,
     batch_size: Annotated[str, typer.Argument(help="examples, or full")],
     study_file: StudyFile = DEFAULT_STUDY,
+    planned: Planned = None,
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
     from dpsweep.config.cells import BatchSize
@@ -112,7 +137,8 @@ def calibrate(
     from dpsweep.privacy.stored import write_calibration
 
     study, paths = open_study(study_file)
-    train_size = pick("dataset", dataset, study.datasets).train_size
+    find = partial(pick, "dataset", dataset, study.datasets)
+    train_size = as_planned(planned, find, lambda _: study.made_for.noise(dataset)).train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
@@ -136,7 +162,9 @@ def _refuse_unaccounted(study: Study, dataset: str) -> None:
 
 
 @app.command()
-def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def train(
+    problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Train a cell: tune the learning rate, repeat the best, write the trials.
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
@@ -144,7 +172,8 @@ def train(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> Non
     from dpsweep.training.cell import OpenCell, run_cell
 
     study, paths = open_study(study_file)
-    chosen = pick_cell(study, problem, cell)
+    find = partial(pick_cell, study, problem, cell)
+    chosen = as_planned(planned, find, study.made_for.cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     with training():
@@ -159,6 +188,7 @@ def gradient_norms(
     epochs: int,
     clipping_bound: str,
     study_file: StudyFile = DEFAULT_STUDY,
+    planned: Planned = None,
 ) -> None:
     """Measure per-example gradient norms of the best trial of one (epsilon, epochs, C).
 
@@ -167,17 +197,22 @@ def gradient_norms(
     from dpsweep.training.gradient_norms import measure_gradient_norms
 
     study, paths = open_study(study_file)
-    outputs = Outputs(study, paths)
-    pick("problem", problem, study.problems)
-    name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
-    key = pick("gradient norms", name, outputs.norms_by_name(problem))
+
+    def find() -> NormsKey:
+        pick("problem", problem, study.problems)
+        name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
+        return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
+
+    key = as_planned(planned, find, lambda key: study.made_for.gradient_norms(*key))
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_gradient_norms(study, paths, *key)
 
 
 @app.command()
-def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def theory(
+    problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Measure how the gradients of a cell's best trial overlap. The output is not private.
 
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
@@ -185,14 +220,17 @@ def theory(problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY) -> No
     from dpsweep.training.theory import measure_overlap
 
     study, paths = open_study(study_file)
-    chosen = pick_cell(study, problem, cell)
+    find = partial(pick_cell, study, problem, cell)
+    chosen = as_planned(planned, find, study.made_for.theory)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)
 
 
 @app.command()
-def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def audit_setting(
+    setting: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
+) -> None:
     """Train with canaries and measure what leaks, for one setting of the audit.
 
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
@@ -200,7 +238,9 @@ def audit_setting(setting: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
     from dpsweep.training.canaries import measure_setting
 
     study, paths = open_study(study_file)
-    cell = pick("setting of the audit", setting, {each.name: each for each in study.audit_cells()})
+    cells = {each.name: each for each in study.audit_cells()}
+    find = partial(pick, "setting of the audit", setting, cells)
+    cell = as_planned(planned, find, lambda _: fingerprints.audit_fingerprint(study))
     assert study.audit is not None  # noqa: S101 (it has settings)
     _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
     with training():
@@ -238,22 +278,40 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
-def figure(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+def figure(
+    target: str,
+    study_file: StudyFile = DEFAULT_STUDY,
+    partial: Partial = False,
+    planned: Planned = None,
+) -> None:
     """Draw a figure."""
     from dpsweep.figures import draw
 
     study, paths = open_study(study_file, partial)
-    pick("figure", target, study.figures)
+    as_planned(
+        planned,
+        lambda: pick("figure", target, study.figures),
+        lambda found: fingerprints.target_fingerprint(study, found),
+    )
     draw(study, paths, target)
 
 
 @app.command()
-def table(target: str, study_file: StudyFile = DEFAULT_STUDY, partial: Partial = False) -> None:
+def table(
+    target: str,
+    study_file: StudyFile = DEFAULT_STUDY,
+    partial: Partial = False,
+    planned: Planned = None,
+) -> None:
     """Write a table."""
     from dpsweep.tables import write
 
     study, paths = open_study(study_file, partial)
-    pick("table", target, study.tables)
+    as_planned(
+        planned,
+        lambda: pick("table", target, study.tables),
+        lambda found: fingerprints.target_fingerprint(study, found),
+    )
     write(study, paths, target)
 
 

@@ -175,7 +175,10 @@ class Outputs:
             raise DpsweepError(f"the study has no {', '.join(wildcards.values())}")
         output = output_of(key)
         if not output.files[0].stem.endswith(wildcards["made_for"]):
-            raise DpsweepError(f"the study has other settings: {output.files[0]}")
+            raise DpsweepError(
+                f"the study has other settings now, and names this file {output.files[0]}; after an edit "
+                "of a study that runs, run the same command again"
+            )
         return output
 
     # -- one output each ---------------------------------------------------------------------
