@@ -9,10 +9,7 @@ from datasets import ClassLabel, Dataset, Features, Image, Value
 from tests.data.pictures import LFS, offline, picture, red
 
 from dpsweep.config import Dataset as Section
-from dpsweep.config import HubSource
 from dpsweep.data import DatasetError, PreparedDataset
-from dpsweep.data.examples import LabelledData
-from dpsweep.data.hub import load_hub
 from dpsweep.data.prepare import prepare
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -136,31 +133,6 @@ def test_offline_dataset_comes_from_the_cache_or_the_error_has_the_command(
 def test_litter_in_a_local_copy_is_not_read(raw: Path, name: str) -> None:
     copy(name)(raw)
     assert made(raw).train_labels.tolist() == [0, 1, 1]
-
-
-def texts(folder: Path, train: str, card: str = "") -> LabelledData:
-    folder.mkdir()
-    (folder / "README.md").write_text(card)
-    (folder / "train.csv").write_text(f"text,label\n{train}")
-    (folder / "test.csv").write_text("text,label\na,0\nb,1\n")
-    keys = {"kind": "hub", "id": "a/b", "path": str(folder), "input_column": "text"}
-    return load_hub(HubSource.model_validate(keys), "text")
-
-
-def test_text_tables_are_read_exactly(tmp_path: Path) -> None:
-    """Check quotes, which the library reads as pandas does: it drops some of them."""
-    data = texts(tmp_path / "good", '"say ""hi"", now",0\nNA,1\n')
-    assert list(data.train.inputs) == ['say "hi", now', "NA"]
-    assert (data.train.labels.tolist(), data.classes) == ([0, 1], ["0", "1"])
-    with pytest.raises(DatasetError, match=r"train\.csv, line 2 .*text after the closing quote"):
-        texts(tmp_path / "bad", '"say \\"hi\\" now",0\nb,1\n')
-    with pytest.raises(DatasetError, match=r"train\.csv, line 3 .*: found 3 fields; allowed: 2"):
-        texts(tmp_path / "worse", "a,0\nb, c,1\n")
-    # A card may define the names of the classes.
-    label = "{name: label, dtype: {class_label: {names: {'0': ham, '1': spam}}}}"
-    card = f"---\ndataset_info:\n  features:\n  - {{name: text, dtype: string}}\n  - {label}\n---\n"
-    named = texts(tmp_path / "named", "a,spam\nb,0\n", card)
-    assert (named.train.labels.tolist(), named.classes) == ([1, 0], ["ham", "spam"])
 
 
 # -- refused copies ------------------------------------------------------------------------------

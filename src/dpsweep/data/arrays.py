@@ -7,7 +7,6 @@ Fortran order in an .npz, which are read whole.
 import string
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from pyarrow import parquet
 from safetensors import safe_open
 
 from dpsweep.base.files import require_content
-from dpsweep.config.messages import brief
+from dpsweep.data.examples import reading
 from dpsweep.data.prepared import DatasetError
 
 Block = npt.NDArray[Any]
@@ -84,29 +83,6 @@ def open_arrays(path: Path) -> dict[str, Array]:
     if not found:
         raise DatasetError(f"{path}: found no array in it; allowed: embeddings (N, d)")
     return found
-
-
-@contextmanager
-def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
-    """Replace errors of reading a file by an error that names the file.
-
-    Args:
-        path: of the file.
-        missing: message for a missing file.
-
-    Raises:
-        DatasetError: instead of any error in the block.
-    """
-    try:
-        yield
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: {missing}") from None
-    except (DatasetError, MemoryError):
-        raise
-    except Exception as error:  # readers raise many types for broken files
-        if isinstance(error, OSError) and error.strerror:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
-        raise DatasetError(f"{path}: cannot be read as {path.suffix} ({brief(error)})") from error
 
 
 # -- NumPy -----------------------------------------------------------------------------------

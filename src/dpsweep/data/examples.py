@@ -4,13 +4,15 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsweep.config.messages import shorten
+from dpsweep.config.messages import brief, shorten
 from dpsweep.config.shares import draw, is_within
 from dpsweep.data.prepared import DatasetError
 
@@ -278,3 +280,32 @@ def cut_test_set(
                 "share or a source.seed that leaves some of both, or test examples of their own instead"
             )
     return parts
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
+    """Replace errors of reading a file by an error that names the file.
+
+    Args:
+        path: of the file.
+        missing: message for a missing file.
+
+    Raises:
+        DatasetError: instead of any error in the block.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: {missing}") from None
+    except (DatasetError, MemoryError):
+        raise
+    except Exception as error:  # readers raise many types for broken files
+        if isinstance(error, OSError) and error.strerror:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+        hint = ". Save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        raise DatasetError(
+            f"{path}: cannot be read as {path.suffix} ({brief(error)}){hint}"
+        ) from error

@@ -28,13 +28,11 @@ from dpsweep.data.examples import (
     Labels,
     Split,
     encode_labels,
-    same_kind,
     stratified_share,
 )
 from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.tables import column_names, read_table
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +44,7 @@ def load_hub(source: HubSource, kind: str) -> LabelledData:
     """Read the labels; images and texts are read later, when they are iterated.
 
     The training splits are concatenated in the given order. ``train_share`` and ``test_share`` keep a
-    stratified part. Text tables (.csv, .tsv) are read at once by `dpsweep.data.tables`, because the library
-    would guess the meaning of quotes.
+    stratified part.
 
     Args:
         source: to read.
@@ -85,8 +82,6 @@ class HubFiles:
     source: HubSource
     splits: Any
     """streams of the library, by name"""
-    tables: Mapping[str, Sequence[Path]]
-    """text tables, which are read without the library, by split"""
     folder: Path
     origin: str
     revision: str | None
@@ -139,12 +134,7 @@ def open_hub(source: HubSource) -> HubFiles:
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
-    tables = {
-        str(name): list(map(Path, found))
-        for name, found in (builder.config.data_files or {}).items()
-        if {Path(each).suffix.lower() for each in found} <= {".csv", ".tsv"}
-    }
-    return HubFiles(source, splits, tables, folder, origin, revision)
+    return HubFiles(source, splits, folder, origin, revision)
 
 
 def _refuse_litter(folder: Path) -> None:
@@ -215,8 +205,6 @@ class _Rows:
     splits: Sequence[str]
     sizes: Sequence[int]
     """of the splits"""
-    texts: Sequence[str] | None
-    """of all rows, if they were read already"""
     kept: Labels
     """positions of the kept rows, ascending"""
 
@@ -261,9 +249,6 @@ class _Rows:
                     place += 1
 
     def __iter__(self) -> Iterator[str]:
-        if self.texts is not None:
-            yield from (self.texts[place] for place in self.kept)
-            return
         for where, text in self.inputs():
             if not isinstance(text, str):
                 column = self.files.source.input_column
@@ -311,7 +296,6 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
     """Return the rows of some splits, and their labels."""
     source = files.source
     labels: list[Any] = []
-    texts: list[str] = []
     sizes = []
     for name in splits:
         if name not in files.splits:
@@ -319,28 +303,18 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
                 f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
             )
         split, before = files.splits[name], len(labels)
-        tables = files.tables.get(name, [])
         with _reading(files, name):
-            known = column_names(tables[0]) if tables else split.column_names
-            columns = known or list(next(iter(split), {}))
+            columns = split.column_names or list(next(iter(split), {}))
             for each in (source.label_column, source.input_column):
                 if each not in columns:
                     raise DatasetError(
                         f"{source.id}, split {name}: found no column {each!r}; allowed: {shorten(columns)}"
                     )
-            encode = getattr(files.feature(name), "str2int", None)
-            for path in tables:
-                more, found = read_table(path, source.input_column, source.label_column)
-                texts += more
-                labels += map(encode, found) if encode else found
-            if not tables:
-                for batch in split.select_columns([source.label_column]).iter(10_000):
-                    labels += batch[source.label_column]
+            for batch in split.select_columns([source.label_column]).iter(10_000):
+                labels += batch[source.label_column]
         sizes.append(len(labels) - before)
-    are_read = len(texts) == len(labels)
-    rows = _Rows(files, splits, sizes, texts if are_read else None, np.arange(len(labels)))
-    column = LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
-    return rows, next(same_kind(column)) if are_read else column
+    rows = _Rows(files, splits, sizes, np.arange(len(labels)))
+    return rows, LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

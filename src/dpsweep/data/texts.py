@@ -1,10 +1,26 @@
-"""Labelled texts from tables, and checks for empty or unreadable texts."""
+"""Labelled texts from tables: CSV, TSV, lines of JSON and parquet, in UTF-8.
 
+Every record of a file becomes a row, or the file is refused. pandas is not used, because it fills records
+that are too short, cuts those that are too long, and drops quotes.
+"""
+
+import csv
 import itertools
+import json
+import logging
+import sys
 import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from pyarrow import parquet
+
+from dpsweep.base.files import require_content
+from dpsweep.base.units import count
 from dpsweep.config import FilesSource
 from dpsweep.config.messages import shorten
 from dpsweep.data.examples import (
@@ -13,13 +29,168 @@ from dpsweep.data.examples import (
     Split,
     cut_test_set,
     encode_labels,
+    reading,
     same_kind,
 )
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.tables import read_table
+
+log = logging.getLogger(__name__)
 
 # Unicode categories of spaces, line ends, control characters and characters of zero width.
 _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
+
+
+# -- tables ----------------------------------------------------------------------------------
+
+
+def load_files(source: FilesSource) -> LabelledData:
+    """Read one or two tables in the format of their suffix; labels are numbers or class names.
+
+    Raises:
+        DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
+    """
+    files = [source.train] if source.test is None else [source.train, source.test]
+    splits = [_read(source, Path(name)) for name in files]
+    (texts, train), (test_texts, test) = splits[0], splits[-1]
+    train, test = same_kind(train, test)
+    numbers, test_numbers, classes = encode_labels(train, test)
+    whole = Split(texts, numbers, train.where)
+    if source.test_from_train is None:
+        return LabelledData(
+            whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
+        )
+    # Equal texts go to the same part.
+    parts = cut_test_set(texts, numbers, source.test_from_train, source.seed)
+    kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
+    return LabelledData(kept, held_out, classes, source.train)
+
+
+def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
+    """Return the texts and labels of one table."""
+    texts, labels = read_table(path, source.input_column, source.label_column)
+
+    def where(place: int) -> str:
+        return f"{path}, data row {place + 1}"
+
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DatasetError(
+                f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
+                "allowed: text"
+            )
+    return texts, LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
+
+
+def read_table(path: Path, *columns: str) -> list[list[Any]]:
+    """Return the values of some columns of a table in the format of its suffix; other columns are ignored.
+
+    Raises:
+        DatasetError: the file cannot be read, or does not have each column exactly once.
+    """
+    with _open(path) as (names, column):
+        for name in columns:
+            if names.count(name) != 1:
+                raise DatasetError(
+                    f"{path}: found {count(names.count(name), 'column')} {name!r}; allowed: one, of "
+                    f"{shorten(names)} (source.input_column, source.label_column). The first line of a .csv "
+                    "names the columns, separated by commas; that of a .tsv, by tabs"
+                )
+        return [column(name) for name in columns]
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, in order.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    with _open(path) as (names, _):
+        return names
+
+
+_Table = tuple[list[str], Callable[[str], list[Any]]]
+"""The names of all columns, and a function that returns the values of one."""
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[_Table]:
+    """Yield a table in the format of its suffix; errors in the block become a DatasetError."""
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise DatasetError(
+            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
+        )
+    with reading(path, "no such file; put the table there"):
+        require_content(path)
+        yield _FORMATS[suffix](path)
+
+
+def _separated(delimiter: str, path: Path) -> _Table:
+    """Read records as RFC 4180 defines them; a field with the delimiter, quotes or line ends is in quotes."""
+    csv.field_size_limit(sys.maxsize)
+    records: list[list[str]] = []
+    several = begin = 0
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        lines = csv.reader(stream, delimiter=delimiter, strict=True)
+        try:
+            for record in lines:
+                if record:  # not an empty line
+                    records.append(record)
+                    several += lines.line_num - begin > 1
+                if record and len(record) != len(records[0]):
+                    raise DatasetError(
+                        f"{path}, line {lines.line_num}: found {count(len(record), 'field')}; allowed: "
+                        f"{len(records[0])}, as in the first line, {shorten(records[0])}"
+                    )
+                begin = lines.line_num
+        except csv.Error as error:
+            raise DatasetError(
+                f"{path}, line {begin + 1}: found a quote that does not end its field ({error}); allowed: "
+                'quotes in pairs around a field, and "" for a quote within'
+            ) from None
+    if not records:
+        raise DatasetError(f"{path}: empty; allowed: a header and at least one row")
+    if several:
+        log.warning(
+            "%s: %d of %d rows have line ends within quotes: %d lines are %d rows",
+            path, several, len(records) - 1, begin, len(records),
+        )  # fmt: skip
+    header, *rows = records
+    return header, lambda name: [row[header.index(name)] for row in rows]
+
+
+def _json_lines(path: Path) -> _Table:
+    """Read one object of JSON in each line that is not empty."""
+    rows: list[dict[str, Any]] = []
+    with path.open(encoding="utf-8-sig") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except (ValueError, RecursionError) as error:
+                row = error
+            if not isinstance(row, dict):
+                raise DatasetError(
+                    f"{path}, line {number}: found {shorten([str(row)])}; allowed: an object of JSON in "
+                    "each line"
+                )
+            if line.strip():
+                rows.append(row)
+    return list(dict.fromkeys(itertools.chain(*rows))), lambda name: [
+        each.get(name) for each in rows
+    ]
+
+
+def _parquet(path: Path) -> _Table:
+    file = parquet.ParquetFile(path)
+    return file.schema_arrow.names, lambda name: file.read([name]).column(0).to_pylist()
+
+
+_FORMATS: Mapping[str, Callable[[Path], _Table]] = {
+    ".csv": partial(_separated, ","),
+    ".tsv": partial(_separated, "\t"),
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
 
 
 # -- texts -----------------------------------------------------------------------------------
@@ -66,44 +237,3 @@ def _unreadable(text: str) -> str | None:
     if all(unicodedata.category(character) in _UNSEEN for character in text):
         return "an empty text" + (" (of characters that cannot be seen)" if text.strip() else "")
     return None
-
-
-# -- tables ----------------------------------------------------------------------------------
-
-
-def load_files(source: FilesSource) -> LabelledData:
-    """Read one or two tables in the format of their suffix; labels are numbers or class names.
-
-    Raises:
-        DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
-    """
-    files = [source.train] if source.test is None else [source.train, source.test]
-    splits = [_read(source, Path(name)) for name in files]
-    (texts, train), (test_texts, test) = splits[0], splits[-1]
-    train, test = same_kind(train, test)
-    numbers, test_numbers, classes = encode_labels(train, test)
-    whole = Split(texts, numbers, train.where)
-    if source.test_from_train is None:
-        return LabelledData(
-            whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
-        )
-    # Equal texts go to the same part.
-    parts = cut_test_set(texts, numbers, source.test_from_train, source.seed)
-    kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
-    return LabelledData(kept, held_out, classes, source.train)
-
-
-def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
-    """Return the texts and labels of one table."""
-    texts, labels = read_table(path, source.input_column, source.label_column)
-
-    def where(place: int) -> str:
-        return f"{path}, data row {place + 1}"
-
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DatasetError(
-                f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
-                "allowed: text"
-            )
-    return texts, LabelColumn(str(path), f"column {source.label_column!r}", labels, where)

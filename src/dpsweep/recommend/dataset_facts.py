@@ -19,8 +19,7 @@ from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.prepare import alike_classes
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.splits import choose_splits
-from dpsweep.data.tables import column_names
-from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
+from dpsweep.data.texts import column_names, leave_out_unreadable, load_files, long_texts
 from dpsweep.recommend.draft import MAX_LENGTH, FoundDataset
 
 TEST_SHARE = 0.2
