@@ -88,28 +88,31 @@ class CheckedEngine(GradientEngine):
         self._forms = {name: _form(each) for name, each in self.parameters.items()}
 
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """See ``GradientEngine``."""
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
-                return engine.clipped_sum(inputs.detach(), labels.where(mask, 0), mask, clipping)
+                batch = inputs.detach(), labels.where(mask, 0), mask, clipping
+                return engine.clipped_sum(*batch, *_given(units))
         zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
         return GradientSum(zeros, _zeros(inputs), _zeros(inputs), mask)
 
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
-                return engine.norms(inputs.detach(), labels.where(mask, 0), mask)
+                return engine.norms(inputs.detach(), labels.where(mask, 0), mask, *_given(units))
         return _zeros(inputs), _zeros(inputs)
 
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         mask = torch.ones(len(labels), dtype=torch.bool, device=inputs.device)
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
-                return engine.gradients(inputs.detach(), labels)
+                return engine.gradients(inputs.detach(), labels, *_given(units))
         size = sum(each.numel() for each in self.parameters.values())
         return torch.zeros(0, size, device=inputs.device), mask
 
@@ -325,6 +328,11 @@ def _with_random_values(model: nn.Module) -> nn.Module:
                     noise = 0.5 + 0.25 * noise
                 parameter.copy_(noise)
     return changed
+
+
+def _given(units: Any) -> tuple[Any, ...]:
+    """Return the argument for units, none for rows: an engine that is not ours may not know units."""
+    return () if units is None else (units,)
 
 
 def _made_up_labels(inputs: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -12,6 +13,8 @@ from torch.nn.grad import conv2d_weight
 
 from dpsweep.gradients.per_example import (
     ALL,
+    Instantiated,
+    OuterProducts,
     WeightGradients,
     above_rounding,
     factors_are_cheaper,
@@ -20,6 +23,7 @@ from dpsweep.gradients.per_example import (
     slices,
     widened,
 )
+from dpsweep.gradients.units import Units
 
 # From this many pixels, a convolution on the CPU is faster than unfolding its input.
 _PIXELS = 128
@@ -73,6 +77,16 @@ class Convolutions(WeightGradients):
     dilation: tuple[int, int]
     groups: int
     responses: Tensor | None = None
+
+    def by_unit(self, units: Units) -> Sequence[WeightGradients | Instantiated]:
+        """See ``PerExampleGradients``: as products of patches if rows of a unit have few pixels."""
+        out, *patch = self.shape
+        if self.groups > 1 or not factors_are_cheaper(
+            units.largest * self._pixels, math.prod(patch), out
+        ):
+            return super().by_unit(units)
+        patches, outputs = (each[:, 0].mT for each in self._tokens())
+        return OuterProducts(self.name, self.shape, patches, outputs).by_unit(units)
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""

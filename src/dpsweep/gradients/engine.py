@@ -9,8 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,11 +21,15 @@ from dpsweep.config.clipping import Clipping, NoClipping
 from dpsweep.gradients.per_example import PerExampleGradients, only_usable
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import check_model
+from dpsweep.gradients.units import unit_starts, units_of
 
 
 @dataclass(frozen=True)
 class GradientSum:
     """The scaled per-example gradients of a micro-batch, summed.
+
+    With units, an example is a unit: there is one norm and one loss for each, and its gradient is the mean
+    over its unmasked rows.
 
     Attributes:
         gradients: for each trainable parameter, the sum over unmasked examples of factor times
@@ -48,6 +54,10 @@ class GradientEngine(ABC):
     is bool. Each has ``physical_batch`` rows; rows with a false mask are ignored. The model runs in
     its current mode (train or eval). Calls do not wait for the device, except in ``opacus`` and in
     the first call, which may compare engines.
+
+    ``units`` has the number of each row's unit, shape (physical_batch,), integers on the CPU. Rows of a unit
+    stand together, and count as one example: its gradient is their mean, which is scaled as a whole.
+    Without ``units`` every row is an example (`dpsweep.gradients.units`).
 
     Attributes:
         parameters: the trainable parameters by name, in the model's order.
@@ -78,7 +88,7 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """Scale each example's gradient by ``clipping`` and sum them.
 
@@ -87,36 +97,54 @@ class GradientEngine(ABC):
             labels: class indices, shape (physical_batch,), int64.
             mask: which examples count, shape (physical_batch,), bool.
             clipping: maps the norm of a gradient to its factor.
+            units: whose row each is; None: each row is a unit.
+
+        Raises:
+            BatchError: the rows of a unit do not stand together.
         """
 
     @abstractmethod
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the norms over all trainable parameters, and over those of the head.
 
-        Both have shape (physical_batch,) and are 0 for masked examples. They are not finite where
-        the gradient is not finite.
+        Both have shape (physical_batch,), or (units,), and are 0 for masked examples. They are not finite
+        where the gradient is not finite.
+
+        Args:
+            inputs: of the examples, shape (physical_batch, ...).
+            labels: class indices, shape (physical_batch,), int64.
+            mask: which examples count, shape (physical_batch,), bool.
+            units: whose row each is; None: each row is a unit.
+
+        Raises:
+            BatchError: the rows of a unit do not stand together.
         """
 
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """Return the per-example gradients themselves; for analysis, not for training.
 
         Returns:
             Gradients of shape (physical_batch, d), with the parameters concatenated in the model's
-            order, and zero where not finite. Then which of them are not finite, (physical_batch,).
+            order, and zero where not finite. Then which of them are not finite, (physical_batch,). With
+            units, there is one for each unit.
         """
-        found = self.alone(inputs, labels)
+        found = self.alone(inputs, labels, units)
         rows = [
             torch.cat([each.gradients[name].flatten() for name in self.parameters])
             for each in found
         ]
         return torch.stack(rows), torch.cat([each.nonfinite for each in found])
 
-    def alone(self, inputs: Tensor, labels: Tensor) -> list[GradientSum]:
+    def alone(self, inputs: Tensor, labels: Tensor, units: Any = None) -> list[GradientSum]:
         """Return the gradient of each example, computed in a batch of one."""
-        mask = torch.ones_like(labels[:1], dtype=torch.bool)
+        ids = np.arange(len(labels)) if units is None else np.asarray(units)
+        parts = [slice(a, b) for a, b in pairwise(unit_starts(ids, len(labels)))]
+        mask = torch.ones_like(labels, dtype=torch.bool)
         return [
-            self.clipped_sum(x[None], y[None], mask, NoClipping())
-            for x, y in zip(inputs, labels, strict=True)
+            self.clipped_sum(inputs[some], labels[some], mask[some], NoClipping(), ids[some])
+            for some in parts
         ]
 
 
@@ -156,16 +184,16 @@ class FactoredEngine(GradientEngine):
 
     @full_precision()
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """See ``GradientEngine``."""
-        losses, per_example = self._per_example(inputs, labels)
+        losses, per_example, mask = self._per_unit(inputs, labels, mask, units)
         gradients: dict[str, Tensor] = {}
         norms = _norms(per_example, losses)
         finite = norms.isfinite()
         usable = mask & finite
         factors = torch.where(usable, clipping.factors(norms), 0)
-        factors = factors.to(torch.promote_types(factors.dtype, self.sums))
+        factors = factors.to(torch.promote_types(losses.dtype, self.sums))
         while per_example:  # pop frees the memory of each after its sum
             gradients |= per_example.pop().weighted_sums(factors, usable)
         return GradientSum(
@@ -176,9 +204,11 @@ class FactoredEngine(GradientEngine):
         )
 
     @full_precision()
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
-        losses, per_example = self._per_example(inputs, labels)
+        losses, per_example, mask = self._per_unit(inputs, labels, mask, units)
         of_head = [each for each in per_example if each.names[0] in self._head]
         total, head = (
             torch.where(mask, _norms(some, losses), 0).to(losses.dtype)
@@ -186,10 +216,24 @@ class FactoredEngine(GradientEngine):
         )
         return total, head
 
+    def _per_unit(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, ids: Any
+    ) -> tuple[Tensor, list[PerExampleGradients], Tensor]:
+        """Return the losses, the gradients and the mask of units, those of rows without units."""
+        units = units_of(ids, mask)
+        losses, per_example = self._per_example(inputs, labels)
+        if units is None:
+            return losses, per_example, mask
+        gradients: list[PerExampleGradients] = []
+        while per_example:  # pop frees the memory of the rows
+            gradients[:0] = per_example.pop().by_unit(units)
+        return units.mean(losses.where(mask, 0)), gradients, units.counted
+
     @full_precision()
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
-        _, per_example = self._per_example(inputs, labels)
+        mask = torch.ones_like(labels, dtype=torch.bool)
+        _, per_example, _ = self._per_unit(inputs, labels, mask, units)
         found: dict[str, Tensor] = {}
         while per_example:
             found |= per_example.pop().instantiated()

@@ -5,12 +5,13 @@ Two use the rules: `ExpandedEngine` for few trainable parameters, and `Bookkeepi
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from dpsweep.gradients.recording import RecordedUses
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
+from dpsweep.gradients.units import Units, unit_starts
 
 # Gradients of up to this many numbers are concatenated: copying costs less than separate calls.
 _SMALL = 2**14
@@ -124,6 +126,12 @@ class SoftmaxGradients(PerExampleGradients):
         """See ``PerExampleGradients``; in float32."""
         weights = self.residuals[:, :, None] * self.inputs[:, None, :]
         return {"weight": weights.float(), "bias": self.residuals.float()}
+
+    def by_unit(self, units: Units) -> Sequence[PerExampleGradients]:
+        """See ``PerExampleGradients``."""
+        shape = torch.Size((self.residuals.shape[1], self.inputs.shape[1]))
+        weight = OuterProducts("weight", shape, self.inputs[:, None], self.residuals[:, None])
+        return [*weight.by_unit(units), *Instantiated({"bias": self.residuals}).by_unit(units)]
 
 
 class StatelessEngine(FactoredEngine):
@@ -339,13 +347,13 @@ class VmapEngine(StatelessEngine):
     by_example: ClassVar[bool] = True
 
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """See ``GradientEngine``."""
         parts = []
         total: dict[str, Tensor] = {}
-        for some in self._chunks(inputs):
-            part = super().clipped_sum(inputs[some], labels[some], mask[some], clipping)
+        for chunk in self._chunks(inputs, labels, mask, units):
+            part = super().clipped_sum(*chunk[:3], clipping, chunk[3])
             if total:
                 torch._foreach_add_(list(total.values()), [part.gradients[name] for name in total])
                 part.gradients.clear()
@@ -359,11 +367,13 @@ class VmapEngine(StatelessEngine):
             nonfinite=torch.cat([part.nonfinite for part in parts]),
         )
 
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         parts = [
-            super(VmapEngine, self).norms(inputs[some], labels[some], mask[some])
-            for some in self._chunks(inputs)
+            super(VmapEngine, self).norms(*chunk)
+            for chunk in self._chunks(inputs, labels, mask, units)
         ]
         norms, head_norms = (torch.cat(each) for each in zip(*parts, strict=True))
         return norms, head_norms
@@ -383,6 +393,15 @@ class VmapEngine(StatelessEngine):
             gradients, losses = gradient(shared, inputs, labels)
         return losses, self._grouped(gradients)
 
-    def _chunks(self, inputs: Tensor) -> Iterator[slice]:
+    def _chunks(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Any]]:
+        """Yield parts of a micro-batch that hold whole units."""
+        ids = np.arange(len(labels)) if units is None else np.asarray(units)
+        starts = unit_starts(units if units is not None else ids, len(labels))
         size = sum(each.numel() for each in self.parameters.values())
-        return slices(len(inputs), size, inputs.device, _AT_ONCE)
+        size *= int(np.diff(starts).max())
+        for some in slices(len(starts) - 1, size, inputs.device, _AT_ONCE):
+            first, last = starts[some.start], starts[min(some.stop, len(starts) - 1)]
+            rows = slice(int(first), int(last))
+            yield inputs[rows], labels[rows], mask[rows], ids[rows]

@@ -1,14 +1,17 @@
 """The engine that computes one example after the other; the reference for all others."""
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from itertools import islice
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpsweep.config.clipping import Clipping
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.precision import full_precision, sum_dtype
+from dpsweep.gradients.units import Units
 
 
 class LoopEngine(GradientEngine):
@@ -18,17 +21,20 @@ class LoopEngine(GradientEngine):
 
     @full_precision()
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """See ``GradientEngine``."""
         sums = {
             name: torch.zeros_like(each, dtype=sum_dtype(each))
             for name, each in self.parameters.items()
         }
+        units = _units(units, mask)
         norms, losses = [], []
-        for example, (loss, gradients) in enumerate(self._per_example(inputs, labels)):
+        for (loss, gradients), counted in zip(
+            self._per_unit(inputs, labels, units), units.counted, strict=True
+        ):
             norm = _norm(gradients.values())
-            usable = mask[example] & norm.isfinite()
+            usable = counted & norm.isfinite()
             factor = clipping.factors(norm)
             for name, gradient in gradients.items():
                 sums[name] += torch.where(usable, factor * gradient, 0)
@@ -37,20 +43,39 @@ class LoopEngine(GradientEngine):
         found = torch.stack(norms)
         return GradientSum(
             gradients=sums,
-            norms=torch.where(mask & found.isfinite(), found, 0),
-            losses=torch.where(mask, torch.stack(losses), 0),
-            nonfinite=mask & ~found.isfinite(),
+            norms=torch.where(found.isfinite(), found, 0),
+            losses=torch.stack(losses),
+            nonfinite=units.counted & ~found.isfinite(),
         )
 
     @full_precision()
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         found = []
-        for loss, gradients in self._per_example(inputs, labels):
+        for loss, gradients in self._per_unit(inputs, labels, _units(units, mask)):
             head = [each for name, each in gradients.items() if name in self._head]
             found.append((_norm(gradients.values()), _norm(head or [torch.zeros_like(loss)])))
         norms, head_norms = (torch.stack(each) for each in zip(*found, strict=True))
-        return torch.where(mask, norms, 0), torch.where(mask, head_norms, 0)
+        return norms, head_norms
+
+    def _per_unit(
+        self, inputs: Tensor, labels: Tensor, units: Units
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield the loss and the gradients of each unit: the means over its rows that count."""
+        rows = zip(self._per_example(inputs, labels), units.mask, units.weights, strict=True)
+        for size in np.diff(units.starts):
+            total: Tensor | None = None
+            gradients: dict[str, Tensor] = {}
+            for (loss, row), counts, weight in islice(rows, int(size)):
+                share = torch.where(counts, weight.to(loss.dtype) * loss, 0)
+                total = share if total is None else total + share
+                for name, each in row.items():
+                    share = torch.where(counts, weight.to(each.dtype) * each, 0)
+                    gradients[name] = gradients[name] + share if name in gradients else share
+            assert total is not None  # noqa: S101 (no unit is empty)
+            yield total, gradients
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor
@@ -73,6 +98,10 @@ class LoopEngine(GradientEngine):
                 for (name, each), gradient in zip(self.parameters.items(), found, strict=True)
             }
             yield loss.detach(), gradients
+
+
+def _units(ids: Any, mask: Tensor) -> Units:
+    return Units(np.arange(len(mask)) if ids is None else ids, mask)
 
 
 def _norm(gradients: Iterable[Tensor]) -> Tensor:

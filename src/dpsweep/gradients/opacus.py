@@ -17,6 +17,7 @@ from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
+from dpsweep.gradients.units import units_of
 from dpsweep.models.architectures import has_statistics
 
 # Attributes that Opacus adds to parameters and layers.
@@ -68,9 +69,10 @@ class OpacusEngine(GradientEngine):
     @full_precision()
     @_no_warning()
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
         """See ``GradientEngine``."""
+        _refuse_units(units, mask)
         losses, squared = self._pass(inputs, labels)
         norms = torch.stack(list(squared.values())).sum(0).sqrt()
         if not bool(norms.isfinite().all()):
@@ -89,8 +91,11 @@ class OpacusEngine(GradientEngine):
 
     @full_precision()
     @_no_warning()
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
+        _refuse_units(units, mask)
         _, squared = self._pass(inputs, labels)
         total = torch.stack(list(squared.values())).sum(0)
         of_head = [each for name, each in squared.items() if name in self._head]
@@ -149,6 +154,14 @@ class OpacusEngine(GradientEngine):
         for layer in self.model.modules():
             for attribute in _LEFT_ON_LAYERS:
                 vars(layer).pop(attribute, None)
+
+
+def _refuse_units(ids: Any, mask: Tensor) -> None:
+    if units_of(ids, mask) is not None:
+        raise UnsupportedModelError(
+            "engine 'opacus' clips the gradient of every row, so that it cannot train on units of several "
+            "rows; use engine auto"
+        )
 
 
 def _refuse_unsupported(model: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Per-example gradients of parameters from which the model computes a weight."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, NamedTuple, Self
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpsweep.gradients.convolutions import Convolutions, sums_of_rows
+from dpsweep.gradients.convolutions import ChannelSums, Convolutions, sums_of_rows
 from dpsweep.gradients.per_example import (
     ERROR,
     Instantiated,
@@ -19,6 +19,7 @@ from dpsweep.gradients.per_example import (
     slices,
     widened,
 )
+from dpsweep.gradients.units import Units
 
 # Its arguments: input, four other tensors, training, momentum and epsilon.
 _BATCH_NORM = signature(F.batch_norm)
@@ -69,6 +70,11 @@ class Derived(PerExampleGradients):
         """See ``PerExampleGradients``."""
         rows = self.gradients.rows()
         return through(self.weight, self.sources, rows, is_grads_batched=True)
+
+    def by_unit(self, units: Units) -> Sequence[PerExampleGradients]:
+        """See ``PerExampleGradients``."""
+        (gradients,) = self.gradients.by_unit(units)
+        return [replace(self, gradients=gradients, examples=units.count)]
 
 
 def through(
@@ -143,7 +149,7 @@ class Standardized(Derived):
         squares, total, along, rounding = (
             gradients.channel_sums(standardized, slope)
             if isinstance(gradients, Convolutions)
-            else sums_of_rows(gradients.rows(), standardized)
+            else _sums_of_rows(gradients, standardized, self.examples)
         )
         # The sum of squares of x is a little less than K, because of epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)
@@ -159,7 +165,23 @@ class Standardized(Derived):
         level = replace(self, gradients=self._without_level())
         return Derived.weighted_sums(level, factors, usable)
 
+    def by_unit(self, units: Units) -> Sequence[PerExampleGradients]:
+        """See ``PerExampleGradients``."""
+        (gradients,) = self._without_level().by_unit(units)
+        return [replace(self, gradients=gradients, examples=units.count)]
+
     def _without_level(self) -> WeightGradients | Instantiated:
         if isinstance(self.gradients, Convolutions):
             return self.gradients.without_level()
         return self.gradients
+
+
+def _sums_of_rows(
+    gradients: WeightGradients | Instantiated, weights: Tensor, examples: int
+) -> ChannelSums:
+    """Return `sums_of_rows` of all examples, a few at a time to limit memory."""
+    parts = [
+        sums_of_rows(rows := gradients.rows(some), weights.to(rows.dtype))
+        for some in slices(examples, weights.numel(), weights.device)
+    ]
+    return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))

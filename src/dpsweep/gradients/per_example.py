@@ -9,13 +9,14 @@ but zero times infinity is not zero. So their numbers are replaced by zeros as w
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dpsweep.gradients.precision import sum_dtype
+from dpsweep.gradients.units import Units
 
 ALL = slice(None)
 """All examples."""
@@ -51,6 +52,10 @@ class PerExampleGradients(ABC):
     def instantiated(self) -> dict[str, Tensor]:
         """Return the instantiated gradients of each parameter, shape (examples, *shape)."""
 
+    @abstractmethod
+    def by_unit(self, units: Units) -> Sequence["PerExampleGradients"]:
+        """Return the gradients of units: the means over their rows. Here an example is a row."""
+
 
 class Instantiated(PerExampleGradients):
     """Instantiated gradients: one row for each example."""
@@ -78,6 +83,11 @@ class Instantiated(PerExampleGradients):
         """See ``PerExampleGradients``."""
         return self._by_name(self._rows)
 
+    def by_unit(self, units: Units) -> Sequence["Instantiated"]:
+        """See ``PerExampleGradients``."""
+        means = units.mean(only_usable(units.mask, self._rows))
+        return [UnitMeans(self._by_name(means))]
+
     def rows(self, examples: slice = ALL) -> Tensor:
         """Return some gradients of the only parameter, shape (examples, *shape)."""
         (rows,) = self._by_name(self._rows[examples]).values()
@@ -90,6 +100,14 @@ class Instantiated(PerExampleGradients):
             name: piece.view(*piece.shape[:-1], *shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
+
+
+class UnitMeans(Instantiated):
+    """Instantiated gradients of units."""
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``; in float64, which costs little for so few."""
+        return self._rows.double().square().sum(1)
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,54 @@ class WeightGradients(PerExampleGradients):
         """See ``PerExampleGradients``."""
         return {self.name: self.rows()}
 
+    def by_unit(self, units: Units) -> Sequence["WeightGradients | Instantiated"]:
+        """See ``PerExampleGradients``."""
+        return [UnitSums(self.name, self.shape, self, units)]
+
+
+@dataclass(frozen=True)
+class UnitSums(WeightGradients):
+    """Gradients of units, instantiated for the norms a few at a time, because all would fill the memory.
+
+    Their sum is that of the rows, each times the factor of its unit.
+
+    Attributes:
+        name: the weight.
+        shape: its shape.
+        of_rows: gradients of the rows.
+        units: of the rows.
+    """
+
+    of_rows: WeightGradients
+    units: Units
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        return torch.cat([each.flatten(1).double().square().sum(1) for each in self._means(ALL)])
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        of_row, mask = self.units.of_row, self.units.mask
+        of_rows = (factors[of_row] * self.units.weights).to(factors.dtype)
+        return self.of_rows.weighted_sums(of_rows, usable[of_row] & mask)
+
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """See ``WeightGradients``."""
+        return torch.cat(list(self._means(examples)))
+
+    def _means(self, examples: slice) -> Iterator[Tensor]:
+        """Yield the gradients of some units, a few at a time."""
+        units, mask = self.units, self.units.mask
+        first, last, _ = examples.indices(units.count)
+        size = units.largest * self.shape.numel()
+        for part in slices(last - first, size, mask.device):
+            start, stop = first + part.start, min(first + part.stop, last)
+            some = slice(int(units.starts[start]), int(units.starts[stop]))
+            rows = only_usable(mask[some], self.of_rows.rows(some))
+            rows = rows * _column(units.weights[some].to(rows.dtype), rows)
+            total = rows.new_zeros(stop - start, *self.shape)
+            yield total.index_add_(0, units.of_row[some] - start, rows)
+
 
 @dataclass(frozen=True)
 class OuterProducts(WeightGradients):
@@ -139,6 +205,17 @@ class OuterProducts(WeightGradients):
 
     inputs: Tensor
     outputs: Tensor
+
+    def by_unit(self, units: Units) -> Sequence["WeightGradients | Instantiated"]:
+        """See ``PerExampleGradients``."""
+        tokens, width = self.inputs.shape[1:]
+        if not factors_are_cheaper(units.largest * tokens, width, self.outputs.shape[2]):
+            # These need less memory than the factors.
+            return [UnitMeans(UnitSums(self.name, self.shape, self, units).instantiated())]
+        # In float64, because rows may cancel each other more than tokens: one image with two labels.
+        inputs = units.together(only_usable(units.mask, self.inputs).double())
+        outputs = units.together(scaled(self.outputs, units.weights, units.mask))
+        return [OuterProducts(self.name, self.shape, inputs, outputs)]
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``."""
@@ -175,6 +252,12 @@ class Lookups(WeightGradients):
 
     indices: Tensor
     outputs: Tensor
+
+    def by_unit(self, units: Units) -> Sequence["WeightGradients | Instantiated"]:
+        """See ``PerExampleGradients``; in float64, as `OuterProducts`."""
+        outputs = scaled(self.outputs, units.weights, units.mask)
+        found = units.together(self.indices), units.together(outputs)
+        return [Lookups(self.name, self.shape, *found)]
 
     def squared_norms(self) -> Tensor:
         """See ``PerExampleGradients``: inner products of the tokens that look up the same row."""

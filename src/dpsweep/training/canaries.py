@@ -30,6 +30,7 @@ from dpsweep.config.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.precision import Precision
+from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit_plan import plan_audit
@@ -82,13 +83,16 @@ class CanaryEngine(GradientEngine):
         self._real = self._seen = torch.zeros(())
 
     def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
-        """See ``GradientEngine``."""
+        """See ``GradientEngine``; all rows of a canary have its label."""
         canary = labels >= self._classes
-        part = self._engine.clipped_sum(inputs, labels.where(~canary, 0), mask & ~canary, clipping)
+        real = labels.where(~canary, 0), mask & ~canary
+        part = self._engine.clipped_sum(inputs, *real, clipping, units)
         numbers = (labels - self._classes).clamp(min=0)
         norms = CANARY_NORM * (mask & canary & self.included[numbers]).to(part.norms.dtype)
+        if (found := units_of(units, mask)) is not None:
+            norms, numbers = found.mean(norms), numbers[found.starts[:-1]]
         total = torch.cat([part.gradients[name].flatten() for name in self.parameters])
         self._real = self._real + total[self._coordinates]
         total.index_add_(
@@ -107,10 +111,12 @@ class CanaryEngine(GradientEngine):
             nonfinite=part.nonfinite,
         )
 
-    def norms(self, inputs: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def norms(
+        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``; canaries are masked."""
         canary = labels >= self._classes
-        return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary)
+        return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary, units)
 
     def forget(self) -> None:
         """Reset the sum of the present step."""
