@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
 from multiprocessing import Pool
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ import torch
 from benchmarks.common import REPOSITORY, RESULTS, command_line, environment, snakemake
 from dpsweep.base.files import read_json, write_text
 from dpsweep.planning.outputs import Outputs
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
@@ -112,11 +113,10 @@ def cells() -> Items:
 
 def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
     problem, grid = study.problems[cell.problem], study.sweeps[study.sweep_of(cell)]
-    steps = study.steps(problem.dataset, cell.epochs, cell.batch_size)
-    sizes = study.train_size(problem.dataset), study.batch_size(cell), steps
+    sampling = study.sampling(problem.dataset, cell.epochs, cell.batch_size)
     sigma = 1.0 if math.isfinite(cell.epsilon) else 0.0
     made_up = (sigma, cell.epsilon, "none", cell.epsilon, None, "")
-    noise = Calibration(cell.epsilon, study.privacy.delta, *sizes, *made_up)
+    noise = Calibration(cell.epsilon, study.privacy.delta, *astuple(sampling), *made_up)
 
     def prepared(**metadata: Any) -> Any:
         return SimpleNamespace(metadata=SimpleNamespace(**metadata))
@@ -135,9 +135,8 @@ def noise() -> Items:
     for _, study in studies():
         for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
             dataset = study.problems[cell.problem].dataset
-            steps = study.steps(dataset, cell.epochs, cell.batch_size)
-            sizes = study.train_size(dataset), study.batch_size(cell), steps
-            settings.add((*sizes, float(cell.epsilon), study.privacy.delta))
+            sampling = study.sampling(dataset, cell.epochs, cell.batch_size)
+            settings.add((*astuple(sampling), float(cell.epsilon), study.privacy.delta))
     with Pool() as pool:
         yield from pool.imap(_calibrated, sorted(settings), chunksize=8)
         yield from pool.imap(_calibrated_tuning, [(1, 3, 1), (8, 3, 1), (1, 10, 0), (8, 10, 0)])
@@ -152,7 +151,7 @@ def _calibrated(setting: tuple[int, int, int, float, float]) -> tuple[str, str, 
 
 def _calibrated_tuning(setting: tuple[float, float, float]) -> tuple[str, str, list[float]]:
     epsilon, mean, shape = setting
-    found = calibrate_tuning(epsilon, 1e-5, mean, shape, [(1212, 256, 38)])
+    found = calibrate_tuning(epsilon, 1e-5, mean, shape, [Sampling(1212, 256, 38)])
     (training,) = found.noise
     name = f"epsilon = {epsilon:g}, mean = {mean:g}, shape = {shape:g}"
     certified = [training.noise_multiplier, found.score_noise, found.total_epsilon]

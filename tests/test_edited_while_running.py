@@ -85,7 +85,7 @@ JOBS: dict[str, Job] = {
     ),
     "calibrate": (
         ["digits", 8.0, 2, "full"],
-        "privacy.calibration.calibrate",
+        "privacy.calibration.calibrate_sampling",
         lambda _, outputs: digits_of(outputs.noise("digits", 8.0, 2, "full").files[0]),
         [other_delta],
     ),

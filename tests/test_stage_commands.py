@@ -12,6 +12,7 @@ from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.config.shares import held_out_rows
+from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import StudyError
 from tests.training.tiny_study import N, tiny_sections
@@ -43,11 +44,12 @@ def test_noise_is_calibrated_for_the_training_setting(
         asked.append(given)
         return calibrate(8.0, 3e-6, 200, 200, 1)
 
-    monkeypatch.setattr("dpsweep.privacy.calibration.calibrate", noted)
+    monkeypatch.setattr("dpsweep.privacy.calibration.calibrate_sampling", noted)
     call("calibrate", "digits", "8", "3", batch, "--study", study_file)
     size = N - len(held_out_rows(N, 0.25))
     steps = {"full": 3, "100": 3 * -(-size // 100)}[batch]
-    assert asked == [(8.0, 3e-6, size, size if batch == "full" else 100, steps)]
+    sampling = Sampling(size, size if batch == "full" else 100, steps)
+    assert asked == [(8.0, 3e-6, sampling)]
 
 
 def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> None:

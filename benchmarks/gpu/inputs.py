@@ -16,7 +16,7 @@ from benchmarks.common import command_line
 from benchmarks.gpu.trials import STUDY
 from dpsweep.data.prepare import prepare
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.stored import write_calibration
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -40,9 +40,9 @@ def prepare_inputs(folder: Path) -> None:
         dataset = study.problems[cell.problem].dataset
         path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
         if not path.exists():
-            steps = study.steps(dataset, cell.epochs, cell.batch_size)
-            sizes = study.train_size(dataset), study.batch_size(cell), steps
-            write_calibration(path, calibrate(cell.epsilon, study.privacy.delta, *sizes))
+            sampling = study.sampling(dataset, cell.epochs, cell.batch_size)
+            noise = calibrate_sampling(cell.epsilon, study.privacy.delta, sampling)
+            write_calibration(path, noise)
         print(path, flush=True)
 
 

@@ -1,5 +1,6 @@
 """Legibility of figures: no text is cut or touches another one."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,9 @@ def test_no_text_touches_another_or_is_cut(
     monkeypatch.setattr(
         attackers,
         "mechanism_trade_off",
-        lambda epsilon, sigma, size, _, *more: curve(epsilon, sigma, size, size, *more),
+        lambda epsilon, sigma, sampling, *more: curve(
+            epsilon, sigma, replace(sampling, batch_size=sampling.units), *more
+        ),
     )
     found = {}
     for each, figure in figures.items():

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsweep.base.files import read_json, write_json
-from dpsweep.privacy import Calibration, CalibrationError
+from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy import calibration as module
 from dpsweep.privacy.accountants import pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier
@@ -107,11 +107,16 @@ def test_any_target_is_certified_and_tight(epsilon, sampling_rate, epochs):
 def test_noise_falls_with_epsilon_and_grows_with_sampling_rate_and_steps(
     epsilon, sampling_rate, epochs
 ):
-    steps = max(1, round(epochs / sampling_rate))
-    sigma = noise_multiplier(epsilon, DELTA, sampling_rate, steps)
-    assert noise_multiplier(epsilon * 1.1, DELTA, sampling_rate, steps) < sigma
-    assert noise_multiplier(epsilon, DELTA, sampling_rate * 1.2, steps) > sigma
-    assert noise_multiplier(epsilon, DELTA, sampling_rate, steps * 2) > sigma
+    size = round(sampling_rate * 99_999)
+    sampling = Sampling(99_999, size, steps=max(1, round(epochs / sampling_rate)))
+    more, longer = (
+        replace(sampling, **change)
+        for change in ({"batch_size": round(size * 1.2)}, {"steps": 2 * sampling.steps})
+    )
+    sigma = noise_multiplier(epsilon, DELTA, sampling)
+    assert noise_multiplier(epsilon * 1.1, DELTA, sampling) < sigma
+    assert noise_multiplier(epsilon, DELTA, more) > sigma
+    assert noise_multiplier(epsilon, DELTA, longer) > sigma
 
 
 @pytest.mark.slow
@@ -191,16 +196,17 @@ def test_infinite_epsilon_needs_no_noise_and_no_opacus():
     assert (found.noise_multiplier, found.certified_epsilon) == (0, math.inf)
     assert found.accountant == "none" and found.opacus_epsilon is None
     assert "without privacy" in found.opacus_note
-    assert noise_multiplier(math.inf, DELTA, 0.1, 10) == 0
+    assert noise_multiplier(math.inf, DELTA, Sampling(1000, 100, 10)) == 0
 
 
 def test_numpy_numbers_and_sampling_rates_give_the_same_noise():
     """An epsilon in float32 must not make the accountants compute in float32."""
     found = common_noise()
-    assert noise_multiplier(4, DELTA, 0.1, 10) == found.noise_multiplier
+    assert noise_multiplier(4, DELTA, Sampling(1000, 100, 10)) == found.noise_multiplier
     assert calibrate(4, DELTA, np.int64(1000), np.int64(100), np.int64(10)) == found
-    narrow = noise_multiplier(np.float32(4), np.float32(2**-17), 1.0, 3)
-    assert type(narrow) is float and narrow == noise_multiplier(4, 2**-17, 1.0, 3)
+    full = Sampling(7, 7, 3)
+    narrow = noise_multiplier(np.float32(4), np.float32(2**-17), full)
+    assert type(narrow) is float and narrow == noise_multiplier(4, 2**-17, full)
 
 
 def test_calibration_survives_a_json_file(tmp_path):
@@ -260,16 +266,17 @@ def test_invalid_input_is_refused(change, message):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        *(((1, DELTA, rate, 10), "sampling_rate") for rate in (0, -0.1, 1.001, math.nan, "0.1")),
-        ((math.nan, DELTA, 0.1, 10), "epsilon = nan: it must be positive"),
-        ((1, DELTA, 0.1, 0), "steps = 0"),
+        ((math.nan, DELTA, Sampling(10, 1, 10)), "epsilon = nan: it must be positive"),
         (
-            (1000, DELTA, 256 / 50_000, 100),
+            (1000, DELTA, Sampling(50_000, 256, 100)),
             "outside .*: lower epsilon, or take a larger batch or more steps",
         ),
-        ((1e-4, 1e-8, 0.99, 10_000), "outside .* raise epsilon or delta"),
-        ((1, 1e-13, 0.1, 1000), "1e-13 is too small: .* use a delta of at least 1e-11"),
-        ((1, 1.1e-18, 250 / 750_000, 10_000), "is too small: .* use a delta of at least 1e-10"),
+        ((1e-4, 1e-8, Sampling(100, 99, 10_000)), "outside .* raise epsilon or delta"),
+        ((1, 1e-13, Sampling(10, 1, 1000)), "1e-13 is too small: .* use a delta of at least 1e-11"),
+        (
+            (1, 1.1e-18, Sampling(750_000, 250, 10_000)),
+            "is too small: .* use a delta of at least 1e-10",
+        ),
     ],
 )
 def test_unreachable_targets_are_refused(setting, message):

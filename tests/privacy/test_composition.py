@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsweep.privacy import CalibrationError
+from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
@@ -55,7 +55,9 @@ def test_certifying_again_gives_the_same_result(setting: tuple[float, int, int, 
 
 
 def test_certifying_tuning_again_gives_the_same_result() -> None:
-    noise = calibrate_tuning(8.0, DELTA, 3.0, 1.0, [(1215, 1215, 10), (1215, 215, 10)])
+    noise = calibrate_tuning(
+        8.0, DELTA, 3.0, 1.0, [Sampling(1215, 1215, 10), Sampling(1215, 215, 10)]
+    )
     assert certify_tuning_again(noise) == noise
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,24 @@ from typing import Any
 import pytest
 
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
-from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.calibration import calibrate, noise_multiplier
+from dpsweep.privacy import Calibration, CalibrationError, Sampling
+from dpsweep.privacy.calibration import calibrate, calibrate_sampling, noise_multiplier
 from dpsweep.privacy.stored import read_calibration, verify, write_calibration
 
-SETTING: dict[str, Any] = {"delta": 1e-5, "train_size": 1000, "steps": 20}
 SETTINGS = {
-    "sampled": SETTING | {"epsilon": 2.0, "batch_size": 100},
-    "full batch": SETTING | {"epsilon": 2.0, "batch_size": 1000},
-    "without privacy": SETTING | {"epsilon": math.inf, "batch_size": 100},
+    "sampled": (2.0, 1e-5, Sampling(1000, 100, steps=20)),
+    "full batch": (2.0, 1e-5, Sampling(1000, 1000, steps=20)),
+    "without privacy": (math.inf, 1e-5, Sampling(1000, 100, steps=20)),
 }
 
 
 @cache
 def calibrated(kind: str) -> Calibration:
-    return calibrate(**SETTINGS[kind])
+    return calibrate_sampling(*SETTINGS[kind])
 
 
 def sigma_of(steps: int) -> Callable[[Calibration], float]:
-    return lambda noise: noise_multiplier(2.0, 1e-5, noise.sampling_rate, steps)
+    return lambda noise: noise_multiplier(2.0, 1e-5, replace(noise.sampling, steps=steps))
 
 
 SIGMA = "noise_multiplier"
@@ -72,7 +72,7 @@ def test_tampered_files_are_refused(
     # The fingerprint is that of the changed content.
     write_checked_json(path, calibrated(kind).to_dict() | edit)
     with pytest.raises(CalibrationError, match=message) as raised:
-        read_calibration(path, **SETTINGS[kind])
+        read_calibration(path, *SETTINGS[kind])
     assert str(raised.value).startswith(f"{path}: ")
     assert raised.value.remake == (path,)
 
@@ -80,7 +80,7 @@ def test_tampered_files_are_refused(
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_calibrations_are_read_as_written(tmp_path: Path, kind: str) -> None:
     write_calibration(tmp_path / "noise.json", calibrated(kind))
-    assert read_calibration(tmp_path / "noise.json", **SETTINGS[kind]) == calibrated(kind)
+    assert read_calibration(tmp_path / "noise.json", *SETTINGS[kind]) == calibrated(kind)
 
 
 def test_no_calibration_of_the_paper_is_refused() -> None:
@@ -107,7 +107,7 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) ->
     content = read_json(path)
     write_json(path, content | {field: math.nextafter(content[field], 0)})
     with pytest.raises(DamagedFileError, match="edited"):
-        read_calibration(path, **SETTINGS["sampled"])
+        read_calibration(path, *SETTINGS["sampled"])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(
     if text is not None:
         path.write_text(text)
     with pytest.raises(CalibrationError, match=problem) as raised:
-        read_calibration(path, **SETTINGS["sampled"])
+        read_calibration(path, *SETTINGS["sampled"])
     assert raised.value.remake == (path,)
 
 

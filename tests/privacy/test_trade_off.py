@@ -14,12 +14,11 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
 from tests.privacy.test_certified_bounds import one_step_delta
 
-from dpsweep.privacy import plain_words, trade_off
+from dpsweep.privacy import Calibration, CalibrationError, Sampling, plain_words, trade_off
 from dpsweep.privacy.accountants import privacy_loss
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.gaussian import gaussian_delta
-from dpsweep.privacy.record import Calibration, CalibrationError
 from dpsweep.privacy.trade_off import (
     FALSE_POSITIVE_RATES,
     GROUPS,
@@ -240,7 +239,7 @@ def best_of_many(sigma: float, mean: float) -> Callable[[float], float]:
 
 
 def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None:
-    noise = calibrate_tuning(3.0, 1e-5, 3.0, 1.0, [(1000, 1000, 1)])
+    noise = calibrate_tuning(3.0, 1e-5, 3.0, 1.0, [Sampling(1000, 1000, 1)])
     # This attacker sees the largest of all outcomes, without the noise of scores.
     exact = best_of_many(noise.noise[0].noise_multiplier, noise.mean_trials)
     curve, pair = tuned_trade_off(noise), guarantee_trade_off(noise.total_epsilon, noise.delta)
@@ -251,7 +250,7 @@ def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None
 
 
 def test_the_bound_of_tuning_follows_its_formula() -> None:
-    noise = calibrate_tuning(3.0, 1e-5, 2.0, 0.5, [(1000, 1000, 4)])
+    noise = calibrate_tuning(3.0, 1e-5, 2.0, 0.5, [Sampling(1000, 1000, 4)])
     curve = tuned_trade_off(noise)
     mu = 2 / noise.noise[0].noise_multiplier
     own = curve.epsilons - 1.5 * noise.second_epsilon

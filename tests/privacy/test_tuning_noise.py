@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpsweep.privacy import CalibrationError
+from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import (
@@ -34,7 +34,9 @@ def total(noise: TuningNoise) -> float:
 @pytest.mark.parametrize("epsilon", [0.1, 1, 8])
 @pytest.mark.parametrize(("mean", "shape"), [(3, 1), (10, 0), (5, -0.5)])
 def test_the_total_is_met_and_used_up(epsilon: float, mean: float, shape: float) -> None:
-    noise = calibrate_tuning(epsilon, DELTA, mean, shape, [(900, 900, 4), (900, 900, 32)])
+    noise = calibrate_tuning(
+        epsilon, DELTA, mean, shape, [Sampling(900, 900, 4), Sampling(900, 900, 32)]
+    )
     assert total(noise) <= noise.total_epsilon <= epsilon
     assert total(noise) > (1 - 2 * SLACK) * epsilon
     # The full batch is one Gaussian mechanism for any number of steps.
@@ -43,23 +45,24 @@ def test_the_total_is_met_and_used_up(epsilon: float, mean: float, shape: float)
 
 
 def test_candidates_of_several_batch_sizes() -> None:
-    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4), (900, 100, 18), (900, 900, 4)])
+    full = Sampling(900, 900, 4)
+    noise = calibrate_tuning(2, DELTA, 3, 1, [full, Sampling(900, 100, 18), full])
     assert len(noise.noise) == 2
     assert (1 - 2 * SLACK) * 2 < total(noise) <= 2
-    assert noise.calibration(100, 18).sampling_rate == pytest.approx(1 / 9)
+    assert noise.calibration(Sampling(900, 100, 18)).sampling_rate == pytest.approx(1 / 9)
 
 
 @pytest.mark.parametrize("mean", [1.001, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_a_small_mean_number_of_trials(mean: float) -> None:
     """The second condition then has a small epsilon at a large delta, where PRV has some error."""
-    noise = calibrate_tuning(8, DELTA, mean, 1, [(1212, 16, 758)])
+    noise = calibrate_tuning(8, DELTA, mean, 1, [Sampling(1212, 16, 758)])
     assert total(noise) <= noise.total_epsilon <= 8
     assert total(noise) > (1 - 2 * SLACK) * 8
     assert certify_second(noise.noise[0], noise.second_epsilon, noise.second_delta)
 
 
 def test_less_noise_than_certified_is_refused() -> None:
-    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 900, 4)])
+    noise = calibrate_tuning(2, DELTA, 3, 1, [Sampling(900, 900, 4)])
     second, delta = noise.second_epsilon, noise.second_delta
     gamma = gamma_of_mean(3, 1)
     assert delta == pytest.approx(gamma * math.expm1(second) / (1 - gamma))
@@ -84,7 +87,7 @@ def test_unreachable_targets_are_refused(
     epsilon: Any, delta: float, mean: float, shape: float, message: str
 ) -> None:
     with pytest.raises(CalibrationError, match=message):
-        calibrate_tuning(epsilon, delta, mean, shape, [(900, 900, 4)])
+        calibrate_tuning(epsilon, delta, mean, shape, [Sampling(900, 900, 4)])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_every_accountant_refuses_alone(
     module: str, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No condition is left to the other accountant."""
-    noise = calibrate_tuning(2, DELTA, 3, 1, [(900, 100, 18)])
+    noise = calibrate_tuning(2, DELTA, 3, 1, [Sampling(900, 100, 18)])
     certify_tuning_again(noise)
     place = f"dpsweep.privacy.{module}.{name}"
     monkeypatch.setattr(place, wrong(pkgutil.resolve_name(place)))

@@ -11,6 +11,7 @@ import yaml
 from benchmarks.common import RESULTS
 
 from dpsweep.base.files import read_json
+from dpsweep.privacy import Sampling
 from dpsweep.privacy.explain import in_words
 from dpsweep.recommend import text
 from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
@@ -153,8 +154,8 @@ def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
 ) -> None:
     asked = []
 
-    def noise(epsilon: float, delta: float, rate: float, steps: int) -> float:
-        asked.append((epsilon, delta, rate, steps))
+    def noise(epsilon: float, delta: float, sampling: Sampling) -> float:
+        asked.append((epsilon, delta, sampling))
         return 1.0
 
     monkeypatch.setattr("dpsweep.recommend.rule.noise_multiplier", noise)
@@ -163,15 +164,15 @@ def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
     assert size == 256
     assert {(epsilon, delta) for epsilon, delta, *_ in asked} == {(2.0, 3e-6)}
     # They begin at the largest size with 20 steps, and end at the first that is too noisy.
-    assert [(rate, steps) for *_, rate, steps in asked] == [
-        (each / 1001, 5 * math.ceil(1001 / each)) for each in (256, 128)
+    assert [sampling for *_, sampling in asked] == [
+        Sampling(1001, each, 5 * math.ceil(1001 / each)) for each in (256, 128)
     ]
 
 
 def test_without_epochs_several_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dpsweep.recommend.rule.noise_multiplier",
-        lambda epsilon, delta, rate, steps: 0.5 + 4 * rate * steps**0.5 / epsilon,
+        lambda epsilon, delta, sampling: 0.5 + 4 * sampling.rate * sampling.steps**0.5 / epsilon,
     )
     study = other_study(size=2000, optimizer="adam")
     head, *lines = text.compared_epochs(study, SWEEP, 1.5)

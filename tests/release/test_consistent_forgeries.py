@@ -25,7 +25,7 @@ from dpsweep.config import Film, HeadOnly
 from dpsweep.config.cells import optimizer_steps
 from dpsweep.config.shares import held_out_rows
 from dpsweep.models.architecture import Architecture
-from dpsweep.privacy import accountants
+from dpsweep.privacy import Sampling, accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, parameters
@@ -207,9 +207,9 @@ def derive(content: Content, folder: Path) -> None:
         each |= {"batch_size": size, "steps": steps}
     epsilon, delta, found = content["epsilon"], content["delta"], None
     if tuning:
-        schedules = tuple((size, size, each["steps"]) for each in tuning["candidates"])
-        found = tuned_noise(epsilon, delta, tuning["mean_trials"], tuning["shape"], schedules)
-        noise = found.calibration(size, setting["steps"])
+        samplings = tuple(Sampling(size, size, each["steps"]) for each in tuning["candidates"])
+        found = tuned_noise(epsilon, delta, tuning["mean_trials"], tuning["shape"], samplings)
+        noise = found.calibration(Sampling(size, size, setting["steps"]))
         stated = certify_tuning(found, tuning["candidates"], tuning["score"])
         content["tuning"] = stated.model_dump(mode="json")
     else:

@@ -27,6 +27,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
+from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
@@ -238,8 +239,8 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
     assert trained(section, paths)[1] is not None
     size, named = N - len(HELD_OUT), study(section).release
     # Full batches have one step an epoch.
-    schedules = [(size, size, epochs) for epochs in (1, 2, 5)]
-    wanted = calibrate_tuning(8.0, 1e-5, named.mean_trials, named.shape, schedules)
+    samplings = [Sampling(size, size, epochs) for epochs in (1, 2, 5)]
+    wanted = calibrate_tuning(8.0, 1e-5, named.mean_trials, named.shape, samplings)
     by_steps = {each.steps: each for each in wanted.noise}
     assert len({each.noise_multiplier for each in by_steps.values()}) == 3
     for model, _ in found:
@@ -289,7 +290,7 @@ def test_the_second_opinion_is_by_privacy_loss_distributions() -> None:
     """For a fixed setting it is the noise's own; for tuning, the worst of all trials and their scores."""
     noise = replace(calibrate(8.0, 1e-5, 1000, 1000, 1), pld_epsilon=7.5)
     assert second_opinion(noise, None) == 7.5
-    tuning = calibrate_tuning(8.0, 1e-5, 3, 1, [(1000, 1000, 1)])
+    tuning = calibrate_tuning(8.0, 1e-5, 3, 1, [Sampling(1000, 1000, 1)])
     assert second_opinion(noise, tuning) == pytest.approx(tuning.total_epsilon, rel=5e-3)
     # With almost no noise on the scores, the scores alone determine epsilon.
     leaky = replace(tuning, score_noise=0.5)

@@ -15,6 +15,7 @@ from dpsweep.base.files import write_checked_json
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, read_metadata
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
+from dpsweep.privacy import Sampling
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import compare
 from dpsweep.release.train import fixed_noise
@@ -80,9 +81,9 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
         **{"clipping_bound": [1.0], "learning_rate": [0.01]},
     }
     study = Study.model_validate(found)
-    monkeypatch.setattr("dpsweep.release.train.calibrate", lambda *asked: asked)
+    monkeypatch.setattr("dpsweep.release.train.calibrate_sampling", lambda *asked: asked)
     # Rounded up.
-    assert fixed_noise(study, study.release) == (3.0, 2e-5, N, 64, 2 * -(-N // 64))
+    assert fixed_noise(study, study.release) == (3.0, 2e-5, Sampling(N, 64, 2 * -(-N // 64)))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dpsweep.privacy import CalibrationError
+from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.tuning_noise import calibrate_tuning
@@ -71,7 +71,7 @@ def test_a_single_model_keeps_its_epsilon_and_delta() -> None:
 
 
 def test_attacks_on_a_tuned_model_include_the_choice() -> None:
-    tuning = calibrate_tuning(2.0, DELTA, 3.0, 1.0, [(200, 200, 4)])
+    tuning = calibrate_tuning(2.0, DELTA, 3.0, 1.0, [Sampling(200, 200, 4)])
     (noise,) = tuning.noise
     winner, all_trials = best_attacks(noise, None), best_attacks(noise, tuning)
     assert math.isclose(winner[0].false_positive_rates[0], all_trials[0].false_positive_rates[0])

@@ -146,7 +146,7 @@ def test_a_canary_contributes_only_in_steps_that_sample_it(
 ) -> None:
     trial = spec(math.inf, PART, steps=3, engine=engine, physical_batch=physical_batch)
     seen = audit(trial)
-    sampler = PoissonSampler(SIZE, PART, trial.key, "sampling")
+    sampler = PoissonSampler(trial.sampling, trial.key, "sampling")
     sampled = np.array([np.isin(np.arange(REAL, SIZE), sampler.batch(t)) for t in (1, 2, 3)])
     np.testing.assert_allclose(seen.observations, sampled & seen.included, atol=1e-3)
     assert 0.1 < sampled.mean() < 0.3

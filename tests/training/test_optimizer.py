@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.gradients import GradientSum, make_engine
+from dpsweep.privacy import Sampling
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 
@@ -83,7 +84,7 @@ def test_an_update_is_the_sum_and_noise_divided_by_the_expected_batch_size(
     model, (inputs, labels) = net(), data()
     sigma = 0.0 if isinstance(clipping, NoClipping) else 1.7
     optimizer = private(model, sgd(model), clipping, noise_multiplier=sigma)
-    loop, sampler = make_engine("loop", model, HEAD), PoissonSampler(EXAMPLES, 13, "s")
+    loop, sampler = make_engine("loop", model, HEAD), PoissonSampler(Sampling(EXAMPLES, 13, 4), "s")
     for step in range(4):
         rows = sampler.batch(step)[: 0 if step == 2 else None]
         wanted = torch.zeros(len(parameters(model)), dtype=torch.float64)

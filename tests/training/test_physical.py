@@ -13,6 +13,7 @@ from tests.training.tiny_study import Prepared, assert_equal, stopped_after
 
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.memory import is_out_of_memory
+from dpsweep.privacy import Sampling
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, padded_size, usual_batch
 from dpsweep.training.randomness import PoissonSampler
@@ -113,7 +114,7 @@ def test_a_resumed_trial_keeps_the_halved_physical_batch(
 @pytest.mark.parametrize("at_once", [64, 256, 10**6])
 def test_compiled_batches_have_little_padding(size: int, at_once: int) -> None:
     """Compiled code on a GPU computes padded parts of one shape."""
-    sampler, train_size = PoissonSampler(20000, size, "sizes"), 20000
+    sampler, train_size = PoissonSampler(Sampling(20000, size, 200), "sizes"), 20000
     rows = padded_size(at_once, size, train_size)
     assert rows <= at_once
     batches = [len(sampler.batch(step)) for step in range(200)]

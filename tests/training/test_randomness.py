@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from dpsweep.privacy import Sampling
 from dpsweep.training import randomness
 from dpsweep.training.randomness import (
     GaussianNoise,
@@ -61,7 +61,7 @@ def test_streams_have_constant_numbers() -> None:
 
 
 @pytest.mark.filterwarnings("always::dpsweep.training.randomness.PublicStreamWarning")
-@pytest.mark.parametrize("stream", [GaussianNoise, partial(PoissonSampler, 9, 3)])
+@pytest.mark.parametrize("stream", [GaussianNoise, partial(PoissonSampler, Sampling(9, 3, 1))])
 def test_a_stream_without_a_secret_warns(
     stream: Callable[..., object], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -77,7 +77,8 @@ def test_a_stream_without_a_secret_warns(
 @pytest.mark.slow
 def test_a_program_is_warned_once() -> None:
     program = (
-        "import dpsweep as d; d.GaussianNoise('a'); d.GaussianNoise('b'); d.PoissonSampler(9, 3)"
+        "import dpsweep as d, dpsweep.privacy; d.GaussianNoise('a'); d.GaussianNoise('b'); "
+        "d.PoissonSampler(d.privacy.Sampling(9, 3, 1))"
     )
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
@@ -90,7 +91,7 @@ def test_a_program_is_warned_once() -> None:
 @cache
 def inclusions(train_size: int, batch_size: int, steps: int) -> np.ndarray:
     """Return which examples are in the batch, shape (steps, train_size)."""
-    sampler = PoissonSampler(train_size, batch_size, "test")
+    sampler = PoissonSampler(Sampling(train_size, batch_size, steps), "test")
     found = np.zeros((steps, train_size), dtype=bool)
     for step in range(steps):
         found[step, sampler.batch(step)] = True
@@ -111,7 +112,7 @@ def test_batch_sizes_are_binomial() -> None:
     counts = np.histogram(sizes, edges)[0]
     probabilities = np.diff(stats.binom.cdf(np.array(edges) - 1, 200, 0.15))
     assert stats.chisquare(counts, 5000 * probabilities / probabilities.sum()).pvalue > LEVEL
-    batches = [PoissonSampler(20, 1, "test").batch(step) for step in range(500)]
+    batches = [PoissonSampler(Sampling(20, 1, 500), "test").batch(step) for step in range(500)]
     (empty, *others) = (each for each in batches if not len(each))
     assert abs(len(others) - 500 * 0.95**20) < 5 * np.sqrt(500 * 0.95**20)
     assert empty.dtype == np.int64 and list(microbatches(empty, 8)) == []
@@ -144,7 +145,10 @@ def test_another_name_or_secret_gives_other_batches() -> None:
     """The batches share as many examples as independent batches."""
     streams = [("sampling", 1, b""), ("sampling", 2, b""), ("sampling", 1, b"x")]
     batches = [
-        [PoissonSampler(1000, 200, *name, secret=secret).batch(step) for step in range(50)]
+        [
+            PoissonSampler(Sampling(1000, 200, 50), *name, secret=secret).batch(step)
+            for step in range(50)
+        ]
         for *name, secret in streams
     ]
     for one, other in itertools.combinations(batches, 2):
@@ -155,9 +159,9 @@ def test_another_name_or_secret_gives_other_batches() -> None:
 
 def test_batch_is_a_function_of_the_step() -> None:
     """Earlier draws do not matter, so resuming needs no saved state."""
-    running = PoissonSampler(500, 50, "sampling", "trial")
+    running = PoissonSampler(Sampling(500, 50, 20), "sampling", "trial")
     batches = [running.batch(step) for step in range(20)]
-    resumed = PoissonSampler(500, 50, "sampling", "trial")
+    resumed = PoissonSampler(Sampling(500, 50, 20), "sampling", "trial")
     for step in (13, 2, 19):
         assert np.array_equal(resumed.batch(step), batches[step])
 
@@ -165,28 +169,12 @@ def test_batch_is_a_function_of_the_step() -> None:
 @given(train_size=st.integers(1, 300), share=st.floats(0, 1), step=st.integers(0, 2**40))
 def test_batches_are_sorted_indices(train_size: int, share: float, step: int) -> None:
     batch_size = max(1, round(share * train_size))
-    batch = PoissonSampler(train_size, batch_size, "any").batch(step)
+    batch = PoissonSampler(Sampling(train_size, batch_size, 1), "any").batch(step)
     assert batch.dtype == np.int64
     assert (np.diff(batch) > 0).all()
     assert len(batch) == 0 or (batch[0] >= 0 and batch[-1] < train_size)
-    everything = PoissonSampler(train_size, train_size, "any").batch(step)
+    everything = PoissonSampler(Sampling(train_size, train_size, 1), "any").batch(step)
     assert np.array_equal(everything, np.arange(train_size))
-
-
-@pytest.mark.parametrize(
-    ("train_size", "batch_size", "said"),
-    [
-        *((*each, "is not possible with") for each in ((10, 0), (10, 11), (0, 0), (10, -1))),
-        # Rounding these would change the sampling rate.
-        *(
-            (100, each, r"batch_size = .*must be an integer")
-            for each in (10.5, 10.0, "10", None, True)
-        ),
-    ],
-)
-def test_impossible_batch_sizes_are_refused(train_size: int, batch_size: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        PoissonSampler(train_size, batch_size)
 
 
 @given(size=st.integers(0, 50), physical_batch=st.integers(1, 20))

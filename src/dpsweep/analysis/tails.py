@@ -4,8 +4,8 @@ import logging
 import math
 from dataclasses import dataclass
 
-from dpsweep.privacy import Calibration
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy import Calibration, Sampling
+from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.gaussian import GENERATORS, NoiseGenerator, tail_delta
 from dpsweep.privacy.stored import read_calibration
 from dpsweep.study import Study
@@ -42,17 +42,16 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
         CalibrationError: a stored calibration is for another setting, or does not give its epsilon.
         DamagedFileError: a stored calibration was edited or damaged.
     """
-    found: dict[tuple[float, int, int, int], Calibration] = {}
+    found: dict[tuple[float, Sampling], Calibration] = {}
     for cell in filter(lambda each: math.isfinite(each.epsilon), study.all_cells()):
         dataset = study.problems[cell.problem].dataset
-        steps = study.steps(dataset, cell.epochs, cell.batch_size)
-        sizes = study.train_size(dataset), study.batch_size(cell), steps
-        if (cell.epsilon, *sizes) in found:
+        sampling = study.sampling(dataset, cell.epochs, cell.batch_size)
+        if (cell.epsilon, sampling) in found:
             continue
         path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
-        target = cell.epsilon, study.privacy.delta, *sizes
-        found[cell.epsilon, *sizes] = (
-            read_calibration(path, *target) if path.exists() else calibrate(*target)
+        target = cell.epsilon, study.privacy.delta, sampling
+        found[cell.epsilon, sampling] = (
+            read_calibration(path, *target) if path.exists() else calibrate_sampling(*target)
         )
         if len(found) % 50 == 0:
             log.info("%d calibrations", len(found))

@@ -133,7 +133,7 @@ def calibrate(
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
     from dpsweep.config.cells import BatchSize
-    from dpsweep.privacy.calibration import calibrate as calibrate_noise
+    from dpsweep.privacy.calibration import calibrate_sampling
     from dpsweep.privacy.stored import write_calibration
 
     study, paths = open_study(study_file)
@@ -142,12 +142,10 @@ def calibrate(
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
-    calibration = calibrate_noise(
+    calibration = calibrate_sampling(
         epsilon,
         study.privacy.delta,
-        study.train_size(dataset),
-        study.numeric_batch_size(dataset, batch),
-        study.steps(dataset, epochs, batch),
+        study.sampling(dataset, epochs, batch),
         check_with_opacus=study.privacy.check_with_opacus,
     )
     write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)

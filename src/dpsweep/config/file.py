@@ -21,6 +21,7 @@ from dpsweep.config.shares import held_out_rows
 from dpsweep.config.style import Style
 from dpsweep.config.sweeps import Sweep, one_optimizer_each
 from dpsweep.config.training import Privacy, Theory, Training
+from dpsweep.privacy import Sampling
 
 NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""
@@ -249,6 +250,11 @@ class StudyFile(Section):
         """Return T, the number of optimizer steps, by the study's rounding rule."""
         size = self.numeric_batch_size(dataset, batch_size)
         return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.step_rounding)
+
+    def sampling(self, dataset: str, epochs: int, batch_size: BatchSize) -> Sampling:
+        """Return N, B and T of private training."""
+        size = self.numeric_batch_size(dataset, batch_size)
+        return Sampling(self.train_size(dataset), size, self.steps(dataset, epochs, batch_size))
 
     @property
     def holdout_share(self) -> float:

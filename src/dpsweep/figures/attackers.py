@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from dpsweep.analysis.frames import load_trials, stack, stack_panels
 from dpsweep.base.units import count
 from dpsweep.figures import style
+from dpsweep.privacy import Sampling
 from dpsweep.privacy.trade_off import mechanism_trade_off
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -52,8 +53,8 @@ def compute_attacker_curves(
 
 
 def _curve(trial: dict[Any, Any], records: int) -> pd.DataFrame:
-    names = ("epsilon", "noise_multiplier", "train_size", "batch_size", "steps")
-    curve = mechanism_trade_off(*(trial[name] for name in names), records)
+    sampling = Sampling(trial["train_size"], trial["batch_size"], trial["steps"])
+    curve = mechanism_trade_off(trial["epsilon"], trial["noise_multiplier"], sampling, records)
     return pd.DataFrame(
         {
             **{name: trial[name] for name in COLUMNS[2:] if name in trial},

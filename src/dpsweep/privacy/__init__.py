@@ -4,6 +4,7 @@ Importing this package is fast because it imports no accountant. `calibrate` nee
 `dpsweep.privacy.calibration`, and at the top of the library.
 """
 
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 
-__all__ = ["Calibration", "CalibrationError"]
+__all__ = ["Calibration", "CalibrationError", "Sampling"]

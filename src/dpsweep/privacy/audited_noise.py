@@ -37,7 +37,7 @@ def epsilon_of(noise: Calibration, noise_multiplier: float) -> float:
         noise: gives the sampling rate, steps and delta; its epsilon sets the mesh of PLD.
         noise_multiplier: of the other noise.
     """
-    if noise.batch_size == noise.train_size:
+    if noise.sampling.full_batch:
         return gaussian_epsilon(noise.delta, noise_multiplier, noise.steps)
     interval = 4 * pld_interval(noise.epsilon, noise.steps)
     return pld_epsilon(noise_multiplier, noise.sampling_rate, noise.steps, noise.delta, interval)

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
-from dpsweep.base.numbers import integer, real, rounded_up
+from dpsweep.base.numbers import real, rounded_up
 from dpsweep.privacy import prv
 from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from dpsweep.privacy.prv import PrivacyLoss, prv_epsilon
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta, tilted_epsilon
 
 log = logging.getLogger(__name__)
@@ -48,12 +49,11 @@ _SECONDS_OF_SILENCE = 3.0
 
 
 class PrivacyTarget(NamedTuple):
-    """The target (epsilon, delta) of T steps with sampling rate q."""
+    """The target (epsilon, delta) of training."""
 
     epsilon: float
     delta: float
-    sampling_rate: float
-    steps: int
+    sampling: Sampling
 
 
 class _Certified(NamedTuple):
@@ -92,18 +92,22 @@ def calibrate(
         CalibrationError: invalid input, an unreachable target, an accountant that failed, or
             accountants that disagree.
     """
-    train_size = _positive_integer("train_size", train_size)
-    batch_size = _positive_integer("batch_size", batch_size)
-    steps = _positive_integer("steps", steps)
-    _check_batch(train_size, batch_size)
+    sampling = Sampling(train_size, batch_size, steps)
+    return calibrate_sampling(epsilon, delta, sampling, check_with_opacus=check_with_opacus)
+
+
+def calibrate_sampling(
+    epsilon: float, delta: float, sampling: Sampling, *, check_with_opacus: bool = False
+) -> Calibration:
+    """Return the noise of `calibrate` for training with a sampling; see there."""
     epsilon, delta = _check_target(epsilon, delta)
-    if delta * train_size >= 1 and not math.isinf(epsilon):
+    if delta * sampling.units >= 1 and not math.isinf(epsilon):
         warnings.warn(
-            f"delta = {delta} is not below 1 / train_size = {1 / train_size:.2g}: such a guarantee "
+            f"delta = {delta} is not below 1 / train_size = {1 / sampling.units:.2g}: such a guarantee "
             "lets an algorithm publish an example outright. Use a smaller delta",
-            stacklevel=2,
+            stacklevel=3,
         )
-    target = PrivacyTarget(epsilon, delta, batch_size / train_size, steps)
+    target = PrivacyTarget(epsilon, delta, sampling)
     certified = _certified_noise(target)
     opacus, note = None, "not asked for"
     if check_with_opacus:
@@ -111,9 +115,9 @@ def calibrate(
     return Calibration(
         epsilon=epsilon,
         delta=delta,
-        train_size=train_size,
-        batch_size=batch_size,
-        steps=steps,
+        train_size=sampling.units,
+        batch_size=sampling.batch_size,
+        steps=sampling.steps,
         **certified._asdict(),
         opacus_epsilon=opacus,
         opacus_note=note,
@@ -134,59 +138,36 @@ def certify_again(noise: Calibration) -> Calibration:
             or a much smaller one, or the accountants disagree.
     """
     _check_target(noise.epsilon, noise.delta)
-    _check_batch(noise.train_size, noise.batch_size)
-    full = noise.batch_size == noise.train_size
-    root = math.sqrt(noise.steps) if full else 1.0
-    lowest, highest = (
-        root * end for end in (_FULL_BATCH_RANGE if full else NOISE_MULTIPLIER_RANGE)
-    )
+    target = PrivacyTarget(noise.epsilon, noise.delta, noise.sampling)
+    lowest, highest = NOISE_MULTIPLIER_RANGE
+    if target.sampling.full_batch:
+        lowest, highest = (math.sqrt(noise.steps) * end for end in _FULL_BATCH_RANGE)
     if not lowest <= noise.noise_multiplier <= highest:
         raise CalibrationError(
             f"noise_multiplier: found {noise.noise_multiplier}, expected one in "
             f"[{lowest:g}, {highest:g}]"
         )
-    target = PrivacyTarget(noise.epsilon, noise.delta, noise.sampling_rate, noise.steps)
     proven = proven_epsilon(target, noise.noise_multiplier)
     certified = _cross_checked(target, noise.noise_multiplier, proven)
     return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
 
 
-def noise_multiplier(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+def noise_multiplier(epsilon: float, delta: float, sampling: Sampling) -> float:
     """Return a certified noise multiplier; see `calibrate` for the conditions.
 
-    >>> f"{noise_multiplier(epsilon=1, delta=1e-5, sampling_rate=1.0, steps=8):.3f}"
+    >>> f"{noise_multiplier(epsilon=1, delta=1e-5, sampling=Sampling(1000, 1000, steps=8)):.3f}"
     '10.552'
 
     Args:
         epsilon: the target, positive; infinity gives 0.
         delta: of the (epsilon, delta) guarantee, in (0, 1).
-        sampling_rate: q, the probability that an example takes part in a step, in (0, 1].
-        steps: T, the number of optimiser steps.
+        sampling: of the training.
 
     Raises:
         CalibrationError: as `calibrate`.
     """
-    steps = _positive_integer("steps", steps)
     epsilon, delta = _check_target(epsilon, delta)
-    sampling_rate = real("sampling_rate", sampling_rate, CalibrationError)
-    if not 0 < sampling_rate <= 1:
-        raise CalibrationError(f"sampling_rate = {sampling_rate}: it must lie in (0, 1]")
-    return _certified_noise(PrivacyTarget(epsilon, delta, sampling_rate, steps)).noise_multiplier
-
-
-def _positive_integer(name: str, value: int) -> int:
-    number = integer(name, value, CalibrationError)
-    if number < 1:
-        raise CalibrationError(f"{name} = {number}: it must be at least 1")
-    return number
-
-
-def _check_batch(train_size: int, batch_size: int) -> None:
-    if batch_size > train_size:
-        raise CalibrationError(
-            f"batch_size = {batch_size} exceeds train_size = {train_size}: the largest batch is "
-            "the full data"
-        )
+    return _certified_noise(PrivacyTarget(epsilon, delta, sampling)).noise_multiplier
 
 
 def _check_target(epsilon: float, delta: float) -> tuple[float, float]:
@@ -205,8 +186,8 @@ def _check_target(epsilon: float, delta: float) -> tuple[float, float]:
 def _certified_noise(target: PrivacyTarget) -> _Certified:
     if math.isinf(target.epsilon):
         return _Certified(0.0, math.inf, "none", math.inf)
-    if target.sampling_rate == 1:
-        sigma = gaussian_noise_multiplier(target.epsilon, target.delta, target.steps)
+    if target.sampling.full_batch:
+        sigma = gaussian_noise_multiplier(target.epsilon, target.delta, target.sampling.steps)
         certified = proven_epsilon(target, sigma)
     else:
         sigma, certified = _search(target)
@@ -215,15 +196,15 @@ def _certified_noise(target: PrivacyTarget) -> _Certified:
 
 def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
     """Return the epsilon that the target's accountant proves for a noise multiplier."""
-    epsilon, delta, sampling_rate, steps = target
-    error = CERTIFICATE_ERROR * epsilon
+    epsilon, delta, sampling = target
+    rate, steps, error = sampling.rate, sampling.steps, CERTIFICATE_ERROR * epsilon
     match accountant(target):
         case "analytic gaussian":
             return gaussian_epsilon(delta, sigma, steps)
         case "prv":
-            return prv_epsilon(sigma, sampling_rate, steps, delta, error)
+            return prv_epsilon(sigma, rate, steps, delta, error)
         case _:
-            return tilted_epsilon(sigma, sampling_rate, steps, delta, error)
+            return tilted_epsilon(sigma, rate, steps, delta, error)
 
 
 def accountant(target: PrivacyTarget) -> str:
@@ -232,15 +213,16 @@ def accountant(target: PrivacyTarget) -> str:
     Raises:
         CalibrationError: delta is too small for all accountants.
     """
-    epsilon, delta, sampling_rate, steps = target
-    if sampling_rate == 1:
+    epsilon, delta, sampling = target
+    steps = sampling.steps
+    if sampling.full_batch:
         return "analytic gaussian"
     if delta < smallest_delta(steps):
         raise CalibrationError(
             f"delta = {delta:g} is too small: double precision cannot resolve it for {steps} steps; "
             f"use a delta of at least {rounded_up(smallest_delta(steps), 2)}"
         )
-    losses = sum(PrivacyLoss(_gaussian_guess(target), sampling_rate, "remove").extremes(-50.0))
+    losses = sum(PrivacyLoss(_gaussian_guess(target), sampling.rate, "remove").extremes(-50.0))
     slow = losses > _LARGEST_PLD_MESH * pld_interval(epsilon, steps)
     return (
         "tilted pld"
@@ -251,12 +233,13 @@ def accountant(target: PrivacyTarget) -> str:
 
 def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
     """Return epsilon by PLD of dp-accounting, which is independent of the certificate."""
-    epsilon, delta, sampling_rate, steps = target
+    epsilon, delta, sampling = target
+    rate, steps = sampling.rate, sampling.steps
     if accountant(target) != "tilted pld":
-        return pld_epsilon(sigma, sampling_rate, steps, delta, pld_interval(epsilon, steps))
+        return pld_epsilon(sigma, rate, steps, delta, pld_interval(epsilon, steps))
     for error in _CHECK_ERRORS:
-        interval = mesh_width(sigma, sampling_rate, steps, delta, error * epsilon, epsilon)
-        found = pld_epsilon(sigma, sampling_rate, steps, delta, interval)
+        interval = mesh_width(sigma, rate, steps, delta, error * epsilon, epsilon)
+        found = pld_epsilon(sigma, rate, steps, delta, interval)
         # Rare large losses can raise epsilon by more than the intended error: then use a finer mesh.
         if found <= (1 + CROSS_CHECK_TOLERANCE / 2) * epsilon:
             break
@@ -269,7 +252,7 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Ce
     Raises:
         CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
     """
-    epsilon, delta, sampling_rate, steps = target
+    epsilon, delta, sampling = target
     name = accountant(target)
     if not (1 - SLACK) * epsilon <= certified <= epsilon:
         raise CalibrationError(
@@ -280,7 +263,7 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Ce
     if not abs(pld - certified) <= CROSS_CHECK_TOLERANCE * certified:
         raise CalibrationError(
             f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate "
-            f"{sampling_rate:.6g}, {steps} steps, delta {delta}: {name} certifies epsilon "
+            f"{sampling.rate:.6g}, {sampling.steps} steps, delta {delta}: {name} certifies epsilon "
             f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
         )
     return _Certified(sigma, certified, name, pld)
@@ -288,13 +271,13 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Ce
 
 def _search(target: PrivacyTarget) -> tuple[float, float]:
     """Return a noise multiplier that is certified within SLACK, and the certified epsilon."""
-    epsilon, delta, sampling_rate, steps = target
+    epsilon, delta, sampling = target
     tilted = accountant(target) == "tilted pld"
     # Without noise, delta is the probability that the example is sampled in any step.
-    if sampled_at_all(sampling_rate, steps) <= delta:
+    if sampled_at_all(sampling) <= delta:
         raise CalibrationError(
             f"delta = {delta} is not below the probability that an example is sampled at all "
-            f"(sampling rate {sampling_rate:.3g}, {steps} steps): no noise would be needed and "
+            f"(sampling rate {sampling.rate:.3g}, {sampling.steps} steps): no noise would be needed and "
             "nothing would be private. Use a smaller delta"
         )
     aim = epsilon if tilted else epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
@@ -309,9 +292,9 @@ def _search(target: PrivacyTarget) -> tuple[float, float]:
     return sigma, certified
 
 
-def sampled_at_all(sampling_rate: float, steps: int) -> float:
-    """Return the probability that an example takes part in any step."""
-    return -math.expm1(steps * math.log1p(-sampling_rate))
+def sampled_at_all(sampling: Sampling) -> float:
+    """Return the probability that a unit takes part in any step of sampled batches."""
+    return -math.expm1(sampling.steps * math.log1p(-sampling.rate))
 
 
 def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> float:
@@ -322,14 +305,15 @@ def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> floa
         tilted: whether the accountant is the tilted one, for removing an example, or PLD.
         started: start of the search, by `time.monotonic`.
     """
-    epsilon, delta, sampling_rate, steps = target
+    epsilon, delta, sampling = target
+    rate, steps = sampling.rate, sampling.steps
     interval, error = pld_interval(epsilon, steps), _PROPOSAL_ERROR * epsilon
 
     def epsilon_of(sigma: float) -> float:
         if tilted:
-            loss = PrivacyLoss(sigma, sampling_rate, "remove")
+            loss = PrivacyLoss(sigma, rate, "remove")
             return directed_epsilon(loss, steps, delta, error)
-        return pld_epsilon(sigma, sampling_rate, steps, delta, interval)
+        return pld_epsilon(sigma, rate, steps, delta, interval)
 
     silent = True
 
@@ -342,7 +326,7 @@ def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> floa
             log.warning(
                 "still looking for the noise of epsilon %.4g, delta %g, sampling rate %.3g, %d steps: the "
                 "noise multiplier is about %.3g",
-                *(epsilon, delta, sampling_rate, steps, math.exp(log_sigma)),
+                *(epsilon, delta, rate, steps, math.exp(log_sigma)),
             )
         found = epsilon_of(math.exp(log_sigma))
         return max(-1.0, min(1.0, math.log(max(found / epsilon, 0.1))))
@@ -352,7 +336,7 @@ def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> floa
     def bounded(log_sigma: float) -> float:
         if not lowest <= log_sigma <= highest:
             raise CalibrationError(
-                f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {sampling_rate:.3g}, "
+                f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {rate:.3g}, "
                 f"{steps} steps needs a noise multiplier outside {list(NOISE_MULTIPLIER_RANGE)}: "
                 f"{_remedy(log_sigma < lowest)}"
             )
@@ -383,17 +367,18 @@ def _gaussian_guess(target: PrivacyTarget) -> float:
     Central limit theorem of Bu, Dong, Long and Su 2020: T steps are approximately one Gaussian mechanism
     with 1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
     """
-    epsilon, delta, sampling_rate, steps = target
-    ratio = 1 / (gaussian_noise_multiplier(epsilon, delta) * sampling_rate * math.sqrt(steps))
+    epsilon, delta, sampling = target
+    noise = gaussian_noise_multiplier(epsilon, delta)
+    ratio = 1 / (noise * sampling.rate * math.sqrt(sampling.steps))
     return 1 / math.sqrt(math.log1p(ratio**2))
 
 
 def _ask_opacus(target: PrivacyTarget, sigma: float) -> tuple[float | None, str]:
     """Return Opacus' epsilon and an empty note, or None and the reason."""
-    epsilon, delta, sampling_rate, steps = target
+    epsilon, delta, sampling = target
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"
     try:
-        return opacus_epsilon(sigma, sampling_rate, steps, delta, epsilon / 100), ""
+        return opacus_epsilon(sigma, sampling.rate, sampling.steps, delta, epsilon / 100), ""
     except Exception as error:
         return None, f"Opacus' accountant failed: {error!r}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dpsweep.base.numbers import real, rounded_up
 from dpsweep.privacy import plain_words
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.sampling import CalibrationError
 from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,

@@ -20,7 +20,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.sampling import CalibrationError
 
 _RELATIVE_TOLERANCE = 1e-13
 # Far wider than any real setting; no intermediate value overflows or underflows inside it.

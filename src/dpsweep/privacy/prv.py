@@ -29,7 +29,7 @@ from prv_accountant.discretisers import CellCentred
 from prv_accountant.domain import Domain
 from scipy.special import logsumexp, ndtr, ndtri_exp
 
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.sampling import CalibrationError
 
 Floats = npt.NDArray[np.float64]
 Direction = Literal["remove", "add"]

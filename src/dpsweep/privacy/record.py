@@ -16,15 +16,11 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from dpsweep.base.errors import DpsweepError
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 # Float64 represents integers exactly up to this limit.
 _Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
-
-
-class CalibrationError(DpsweepError, ValueError):
-    """A privacy target, mechanism or accountant that gives no certified noise multiplier."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,15 @@ class Calibration:
     pld_epsilon: StrictFloat
     opacus_epsilon: StrictFloat | None
     opacus_note: StrictStr
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling that the noise is calibrated for.
+
+        Raises:
+            CalibrationError: no sampling has these numbers.
+        """
+        return Sampling(self.train_size, self.batch_size, self.steps)
 
     @property
     def sampling_rate(self) -> float:

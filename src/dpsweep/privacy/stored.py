@@ -18,7 +18,8 @@ from dpsweep.privacy.calibration import (
     proven_epsilon,
 )
 from dpsweep.privacy.gaussian import gaussian_delta
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 
 # Machines may differ in the last digits.
 _ROUNDING = 1e-9
@@ -29,18 +30,14 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     write_checked_json(path, calibration.to_dict())
 
 
-def read_calibration(
-    path: Path, epsilon: float, delta: float, train_size: int, batch_size: int, steps: int
-) -> Calibration:
+def read_calibration(path: Path, epsilon: float, delta: float, sampling: Sampling) -> Calibration:
     """Read a file of `write_calibration` and verify it.
 
     Args:
         path: the file.
         epsilon: the target that the noise must be for; infinity is training without privacy.
         delta: of the (epsilon, delta) guarantee.
-        train_size: N.
-        batch_size: B, the expected batch size.
-        steps: T.
+        sampling: that the noise must be for.
 
     Raises:
         CalibrationError: the file is missing, is for another setting, or its noise multiplier does
@@ -50,9 +47,9 @@ def read_calibration(
     expected = {
         "epsilon": epsilon,
         "delta": delta,
-        "train_size": train_size,
-        "batch_size": batch_size,
-        "steps": steps,
+        "train_size": sampling.units,
+        "batch_size": sampling.batch_size,
+        "steps": sampling.steps,
     }
     try:
         content = read_json(path)
@@ -112,7 +109,7 @@ def verify(noise: Calibration) -> None:
             f"noise_multiplier: found {sigma}, which gives more than epsilon {target:g} in a single "
             "step; expected one that gives at most as much in all"
         )
-    aim = PrivacyTarget(target, noise.delta, noise.sampling_rate, noise.steps)
+    aim = PrivacyTarget(target, noise.delta, noise.sampling)
     if accountant(aim) == "prv":
         interval = pld_interval(target, noise.steps)
         found = pld_epsilon(sigma, noise.sampling_rate, noise.steps, noise.delta, interval)

@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from dpsweep.privacy.prv import Direction, Floats, PrivacyLoss, quadrature
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.sampling import CalibrationError
 
 DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 # Share of delta for losses of single steps above the mesh.

@@ -29,6 +29,7 @@ from scipy.special import ndtr, ndtri
 from dpsweep.privacy.accountants import pld_interval, privacy_loss
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import Sampling
 from dpsweep.privacy.tuning import largest_profile
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
 
@@ -189,48 +190,35 @@ def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
         noise: of training with privacy.
         records: size of the group; all of its records are in the training set, or none.
     """
-    return mechanism_trade_off(
-        noise.epsilon,
-        noise.noise_multiplier,
-        noise.train_size,
-        noise.batch_size,
-        noise.steps,
-        records,
-    )
+    return mechanism_trade_off(noise.epsilon, noise.noise_multiplier, noise.sampling, records)
 
 
 @lru_cache(maxsize=64)
 def mechanism_trade_off(
-    epsilon: float,
-    noise_multiplier: float,
-    train_size: int,
-    batch_size: int,
-    steps: int,
-    records: int = 1,
+    epsilon: float, noise_multiplier: float, sampling: Sampling, records: int = 1
 ) -> TradeOff:
     """Return the curve of training with a noise multiplier; the claimed epsilon does not matter.
 
     The full batch has the closed form of a Gaussian mechanism. Other batches use the pessimistic
     privacy loss distribution of their sampled steps.
 
-    >>> f"{mechanism_trade_off(1.0, 4.0, 100, 100, steps=16).true_positive_rate(0.01):.4f}"
+    >>> curve = mechanism_trade_off(1.0, 4.0, Sampling(100, 100, steps=16))
+    >>> f"{curve.true_positive_rate(0.01):.4f}"
     '0.0924'
 
     Args:
         epsilon: approximate epsilon of one record; it sets only the mesh of the distribution.
         noise_multiplier: sigma.
-        train_size: N.
-        batch_size: B.
-        steps: T.
+        sampling: of the training.
         records: size of the group; all of its records are in the training set, or none.
     """
-    if batch_size == train_size:
+    steps = sampling.steps
+    if sampling.full_batch:
         return GaussianTradeOff(records * steps**0.5 / noise_multiplier)
     # A group of k records has about k times the privacy loss of one record.
     interval = pld_interval(records * epsilon, steps)
     interval *= 1 if records == 1 else _GROUP_INTERVAL
-    rate = batch_size / train_size
-    loss = privacy_loss(noise_multiplier, rate, steps, interval, records)
+    loss = privacy_loss(noise_multiplier, sampling.rate, steps, interval, records)
     return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss))
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpsweep.base.numbers import real
-from dpsweep.privacy.record import CalibrationError
+from dpsweep.privacy.sampling import CalibrationError
 
 Profile = Callable[[float], float]
 """A non-increasing function from epsilon >= 0 to the smallest delta, the larger of both directions."""

@@ -24,13 +24,14 @@ from dpsweep.privacy.calibration import (
     CERTIFICATE_ERROR,
     CROSS_CHECK_TOLERANCE,
     PrivacyTarget,
-    calibrate,
+    calibrate_sampling,
     certify_again,
     proven_epsilon,
     sampled_at_all,
 )
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, CalibrationError
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 from dpsweep.privacy.tuning import (
     Profile,
     gamma_of_mean,
@@ -43,9 +44,6 @@ from dpsweep.privacy.tuning import (
 SLACK = 2e-3
 # The certified epsilon at a large delta exceeds the epsilon by PLD by less than this share.
 _MARGIN = 2 * CERTIFICATE_ERROR
-
-Schedule = tuple[int, int, int]
-"""Training examples N, expected batch size B, optimizer steps T."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class TuningNoise:
         second_epsilon: certified for each candidate at ``second_delta``.
         second_delta: gamma (exp(second_epsilon) - 1) / (1 - gamma).
         score_noise: standard deviation of the noise on the number of right answers.
-        noise: the calibration of each (N, B, T), certified for ``first_epsilon``.
+        noise: the calibration of each sampling, certified for ``first_epsilon``.
     """
 
     epsilon: float
@@ -81,16 +79,14 @@ class TuningNoise:
         """Proven epsilon of the selection, at most ``epsilon``."""
         return self.first_epsilon + (self.shape + 1) * self.second_epsilon
 
-    def calibration(self, batch_size: int, steps: int) -> Calibration:
-        """Return the noise of the candidates with this B and T."""
-        (found,) = (
-            each for each in self.noise if (each.batch_size, each.steps) == (batch_size, steps)
-        )
+    def calibration(self, sampling: Sampling) -> Calibration:
+        """Return the noise of the candidates with a sampling."""
+        (found,) = (each for each in self.noise if each.sampling == sampling)
         return found
 
 
 def calibrate_tuning(
-    epsilon: float, delta: float, mean: float, shape: float, schedules: Sequence[Schedule]
+    epsilon: float, delta: float, mean: float, shape: float, samplings: Sequence[Sampling]
 ) -> TuningNoise:
     """Return the least noise for which the choice of the best trial meets a total (epsilon, delta).
 
@@ -99,7 +95,7 @@ def calibrate_tuning(
         delta: of the selection, in (0, 1).
         mean: expected number of trials, above 1.
         shape: of their distribution, above -1.
-        schedules: (N, B, T) of the candidates; duplicates are ignored.
+        samplings: of the candidates; duplicates are ignored.
 
     Raises:
         CalibrationError: a number is out of range, no base mechanism meets the total, or two
@@ -113,13 +109,13 @@ def calibrate_tuning(
             "strictly between 0 and 1"
         )
     gamma = gamma_of_mean(mean, shape)
-    distinct = list(dict.fromkeys(schedules))
+    distinct = list(dict.fromkeys(samplings))
     # For a small epsilon at a large delta, PRV proves a slightly larger epsilon than PLD finds.
     allowance = 0.0
     try:
         first = _gaussian_base(epsilon, delta, mean, shape)
         for _ in range(20):
-            noise = [calibrate(first, delta / mean, *schedule) for schedule in distinct]
+            noise = [calibrate_sampling(first, delta / mean, each) for each in distinct]
             found = max(second_epsilon(training_profile(each), gamma) for each in noise)
             second = (1 + _MARGIN) * (found + allowance)
             large_delta = second_delta(second, gamma)
@@ -230,7 +226,7 @@ def training_profile(noise: Calibration) -> Profile:
 
     Profiles are cached because a tuned release uses each of them several times.
     """
-    if noise.batch_size == noise.train_size:
+    if noise.sampling.full_batch:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
     interval = noise_interval(replace(noise, epsilon=noise.epsilon / 2))
     loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval)
@@ -257,7 +253,7 @@ def _second_by_prv(noise: Calibration, epsilon: float, delta: float) -> float:
     """Return the epsilon proven at a large delta by PRV or in closed form; ``epsilon`` is a guess."""
     if delta >= 1:
         return 0.0  # every mechanism is (0, 1)-private
-    rate, steps = noise.sampling_rate, noise.steps
-    if rate < 1 and sampled_at_all(rate, steps) <= delta:
-        return 0.0  # the probability of sampling the example at all is at most delta
-    return proven_epsilon(PrivacyTarget(epsilon, delta, rate, steps), noise.noise_multiplier)
+    sampling = noise.sampling
+    if not sampling.full_batch and sampled_at_all(sampling) <= delta:
+        return 0.0
+    return proven_epsilon(PrivacyTarget(epsilon, delta, sampling), noise.noise_multiplier)

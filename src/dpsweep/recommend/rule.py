@@ -17,6 +17,7 @@ from typing import Any
 from dpsweep.base.errors import DpsweepError
 from dpsweep.config.cells import optimizer_steps
 from dpsweep.config.optimizers import BY_DEFAULT, optimizer_of
+from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
 
 TOLERANCE = 0.05
@@ -107,8 +108,9 @@ def batch_size(facts: ProblemFacts) -> int:
 
     def noise(size: int) -> float:
         """Return sigma sqrt(T)."""
-        count = steps[size]
-        return math.sqrt(count) * noise_multiplier(facts.epsilon, facts.delta, size / whole, count)
+        sampling = Sampling(whole, size, steps[size])
+        sigma = noise_multiplier(facts.epsilon, facts.delta, sampling)
+        return math.sqrt(sampling.steps) * sigma
 
     return smallest_batch_size(noise, steps)
 

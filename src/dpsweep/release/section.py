@@ -15,6 +15,7 @@ from dpsweep.config.shares import held_out_rows
 from dpsweep.data.prepared import DatasetError, Resize, read_metadata
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.privacy import Sampling
 from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.ledger import Ledger
@@ -54,22 +55,23 @@ class ReleasePlan:
         """The cells and learning rates; only one if the setting is fixed."""
         return self.release.candidates(self.sweep.problem.name)
 
-    def schedule(self, cell: Cell) -> tuple[int, int, int]:
-        """Return (N, B, T) of a candidate."""
+    def sampling(self, cell: Cell) -> Sampling:
+        """Return the sampling of a candidate."""
         train_size = self.split.train_size
         size = train_size if isinstance(cell.batch_size, str) else cell.batch_size
         rounding = self.study.privacy.step_rounding
-        return train_size, size, optimizer_steps(train_size, size, cell.epochs, rounding)
+        steps = optimizer_steps(train_size, size, cell.epochs, rounding)
+        return Sampling(train_size, size, steps)
 
     def setting(self, candidate: Candidate) -> Setting:
         """Return a candidate in the form of a certificate."""
         cell, rate = candidate
-        _, size, steps = self.schedule(cell)
+        sampling = self.sampling(cell)
         return Setting.model_validate(
             {
                 "epochs": cell.epochs,
-                "batch_size": size,
-                "steps": steps,
+                "batch_size": sampling.batch_size,
+                "steps": sampling.steps,
                 "clipping_bound": cell.clipping_bound,
                 "learning_rate": rate,
             }

@@ -16,7 +16,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, linear_head
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.tuning import draw_trial_count, trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
@@ -64,7 +64,7 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
         study.privacy.delta,
         release.mean_trials,
         release.shape,
-        [plan.schedule(cell) for cell, _ in plan.candidates],
+        [plan.sampling(cell) for cell, _ in plan.candidates],
     )
     # The number of right answers on n examples has a standard deviation of at most sqrt(n) / 2.
     if noise.score_noise > math.sqrt(plan.split.held_out) / 2:
@@ -88,7 +88,7 @@ def fixed_noise(study: Study, release: Release) -> Calibration | None:
         return None
     plan = ReleasePlan(study, release)
     (cell, _) = plan.candidates[0]
-    return calibrate(release.epsilon, study.privacy.delta, *plan.schedule(cell))
+    return calibrate_sampling(release.epsilon, study.privacy.delta, plan.sampling(cell))
 
 
 def train_release(
@@ -117,11 +117,11 @@ def train_release(
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:
         cell, rate = candidate
-        size, batch_size, steps = plan.schedule(cell)
+        sampling = plan.sampling(cell)
         if tuning is None:
-            own = calibrate(release.epsilon, study.privacy.delta, size, batch_size, steps)
+            own = calibrate_sampling(release.epsilon, study.privacy.delta, sampling)
         else:
-            own = tuning.calibration(batch_size, steps)
+            own = tuning.calibration(sampling)
         check_size(own, context, data)
         spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=plan.split.held_out)

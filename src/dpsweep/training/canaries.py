@@ -32,10 +32,10 @@ from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.precision import Precision
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.audit_plan import plan_audit
 from dpsweep.privacy.audited_noise import CurveOutcome, MeasuredNoise
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.guesses import AuditOutcome, Coins, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -264,7 +264,8 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     size = examples + audit.canaries
     batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
     steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
-    noise = calibrate(cell.epsilon, study.privacy.delta, size, batch_size, steps)
+    sampling = Sampling(size, batch_size, steps)
+    noise = calibrate_sampling(cell.epsilon, study.privacy.delta, sampling)
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
     # Releases train with a secret. The coins of their audit must be unpredictable too.
     secret = new_secret() if audit.randomness == "secret" else b""

@@ -262,7 +262,7 @@ _SPECIFIED = (
 
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a trial (see `dpsweep.study.records`), without the column ``best``."""
-    rate = spec.batch_size / spec.train_size
+    rate = spec.sampling.rate
     # Older stored trials have no averages, so the measured accuracy is that of the last step.
     record = {f"last_{name}": record[name] for name in ("accuracy", "macro_accuracy")} | record
     known = {

@@ -8,7 +8,7 @@ trained with the same noise is the gradient of one person. Here neither is possi
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -129,7 +129,7 @@ class PrivateTraining:
         about = noise.epsilon * math.sqrt(steps / noise.steps)
         if math.isinf(about):
             return math.inf
-        target = PrivacyTarget(about, noise.delta, noise.sampling_rate, steps)
+        target = PrivacyTarget(about, noise.delta, replace(noise.sampling, steps=steps))
         return proven_epsilon(target, noise.noise_multiplier)
 
     def batches(self, inputs: Any, labels: Any, steps: int | None = None) -> Iterator[Batch]:
@@ -278,12 +278,9 @@ class PrivateTraining:
         return next(iter(self._optimizer.engine.parameters.values())).device
 
     def _use_secret(self, secret: bytes) -> None:
-        noise = self.calibration
         self._secret = secret
         self._noise = GaussianNoise("noise", secret=secret)
-        self._sampler = PoissonSampler(
-            noise.train_size, noise.batch_size, "sampling", secret=secret
-        )
+        self._sampler = PoissonSampler(self.calibration.sampling, "sampling", secret=secret)
 
     def _private(self, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         return PrivateOptimizer(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.files import canonical_json
-from dpsweep.base.numbers import integer
+from dpsweep.privacy import Sampling
 
 KEY_BITS = 128
 """Length of a stream's key, as numpy's Philox generator takes it."""
@@ -98,9 +98,9 @@ def _checked(secret: bytes | None) -> bytes:
 
 
 class PoissonSampler:
-    """A sampler that takes every example independently with probability ``batch_size / train_size``.
+    """A sampler that takes every example independently with probability B / N.
 
-    >>> sampler = PoissonSampler(20, 5, "mine", "sampling", secret=b"")  # public
+    >>> sampler = PoissonSampler(Sampling(20, 5, steps=2), "mine", "sampling", secret=b"")  # public
     >>> sampler.batch(0).tolist(), sampler.batch(1).tolist()
     ([1, 9, 15], [3, 13, 14, 18])
 
@@ -108,49 +108,29 @@ class PoissonSampler:
     Salmon et al. 2011), with the step in the upper half of its counter. Resuming needs no state.
 
     The probability is exactly the rational number that the accountant uses: an example is in the
-    batch if a uniform integer below ``train_size`` is below ``batch_size``. With
-    ``batch_size == train_size`` every batch is the whole data set.
+    batch if a uniform integer below N is below B. For the full batch every batch is the whole data set.
     """
 
     def __init__(
-        self,
-        train_size: int,
-        batch_size: int,
-        *stream_parts: str | int,
-        secret: bytes | None = None,
-    ):
-        """Set the sizes and the stream.
+        self, sampling: Sampling, *stream_parts: str | int, secret: bytes | None = None
+    ) -> None:
+        """Set the sampling and the stream.
 
         Args:
-            train_size: N.
-            batch_size: B, the expected batch size.
+            sampling: N and B; the number of steps is not checked.
             stream_parts: the stream's name.
             secret: with it no one else can draw the same batches. Without one there is a
                 `PublicStreamWarning`, but not for b"".
-
-        Raises:
-            ValueError: unless both sizes are integers with 1 <= batch_size <= train_size.
         """
-        # With B = 10.5 of 100, the probability would be 0.11.
-        train_size, batch_size = (
-            integer("train_size", train_size),
-            integer("batch_size", batch_size),
-        )
-        if not 1 <= batch_size <= train_size:
-            raise ValueError(
-                f"expected batch size {batch_size} is not possible with {train_size} training "
-                f"examples: choose it between 1 and {train_size}"
-            )
-        self.train_size = train_size
-        self.batch_size = batch_size
+        self.sampling = sampling
         secret = _checked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
     def batch(self, step: int) -> Indices:
         """Return the sorted indices of the examples of a step; the array may be empty."""
         philox = np.random.Philox(key=self._key, counter=step << 128)
-        draws = np.random.Generator(philox).integers(self.train_size, size=self.train_size)
-        return np.flatnonzero(draws < self.batch_size)
+        draws = np.random.Generator(philox).integers(self.sampling.units, size=self.sampling.units)
+        return np.flatnonzero(draws < self.sampling.batch_size)
 
 
 def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indices, Mask]]:

@@ -12,7 +12,7 @@ from dpsweep.config.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.precision import Precision, resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, Sampling
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
@@ -57,6 +57,11 @@ class TrialSpec:
     compile: bool = False
 
     @property
+    def sampling(self) -> Sampling:
+        """The sampling of the training set."""
+        return Sampling(self.train_size, self.batch_size, self.steps)
+
+    @property
     def key(self) -> str:
         """The trial's name in the store: a hash of the specification and the trainer's version."""
         return fingerprint({"trainer": TRAINER_VERSION, **asdict(self)})
@@ -80,9 +85,7 @@ def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
         paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size),
         epsilon=cell.epsilon,
         delta=study.privacy.delta,
-        train_size=study.train_size(dataset),
-        batch_size=study.batch_size(cell),
-        steps=study.steps(dataset, cell.epochs, cell.batch_size),
+        sampling=study.sampling(dataset, cell.epochs, cell.batch_size),
     )
 
 

@@ -73,7 +73,7 @@ def train_trial(
     """
     model = context.model(spec.seed)
     optimizer = _optimizer(spec, context, model, secret)
-    sampler = PoissonSampler(spec.train_size, spec.batch_size, spec.key, "sampling", secret=secret)
+    sampler = PoissonSampler(spec.sampling, spec.key, "sampling", secret=secret)
     progress = _take_steps(spec, context, optimizer, sampler, checkpoint, checkpoint_seconds)
     steps = _unpack(progress.statistics)
     evaluation_started = time.monotonic()
