@@ -79,6 +79,7 @@ class CheckedEngine(GradientEngine):
             UnsupportedModelError: see `check_model`.
         """
         super().__init__(model, head_parameters, **options)
+        self.names = tuple(engines)
         self._engines = engines
         self._options = options
         self._chosen: tuple[str, GradientEngine] | None = None

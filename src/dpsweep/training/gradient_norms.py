@@ -16,6 +16,7 @@ from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
+from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trajectory import Trajectory, measure_along
@@ -130,6 +131,9 @@ def training_set_norms(
         keep = torch.ones_like(labels, dtype=torch.bool)
         return torch.stack(engine.norms(inputs, labels, keep))
 
-    parts = list(physical.parts(len(context.train.labels), some))
-    norms = torch.cat(parts, dim=1).cpu().numpy()
+    rows = processes.rows_of_share(len(context.train.labels))
+    part = torch.cat(
+        [torch.empty(2, 0), *(each.cpu() for each in physical.parts(rows, some))], dim=1
+    )
+    norms = processes.joined(part, dim=1).numpy()
     return norms[0], norms[1]

@@ -12,8 +12,12 @@ from dpsweep.config.clipping import Clipping
 from dpsweep.config.messages import shorten
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.memory import first_line, is_out_of_memory
+from dpsweep.training import processes
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import GaussianNoise
+
+MicroBatch = tuple[Tensor, Tensor, Tensor]
+"""Inputs, labels and mask; the mask is false in rows that do not count."""
 
 _UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
@@ -42,6 +46,9 @@ class PrivateOptimizer:
     A step sums the clipped gradients of all micro-batches in float64, adds noise from
     N(0, noise_multiplier^2 I) once, and divides by the *expected* batch size. A torch optimizer takes
     the result in the parameters' dtype. The step of an empty batch is pure noise.
+
+    In a process group of torch.distributed, all processes call `step` with the same micro-batches. Each
+    computes every k-th of them, and all take the same step: that of one process, up to the order of sums.
 
     >>> from dpsweep import FlatClipping, GaussianNoise, make_engine, new_secret
     >>> model = torch.nn.Linear(2, 3)
@@ -82,7 +89,7 @@ class PrivateOptimizer:
 
         Raises:
             ValueError: the optimizer has other parameters than the engine, there is noise
-                without clipping, or a number is out of range.
+                without clipping, a number is out of range, or several processes use Opacus.
         """
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
             raise ValueError(
@@ -99,6 +106,11 @@ class PrivateOptimizer:
                 f"noise multiplier {noise_multiplier} without clipping gives no privacy: "
                 "choose a clipping rule, or noise multiplier 0"
             )
+        if processes.count() > 1 and "opacus" in getattr(engine, "names", ()):
+            raise ValueError(
+                "engine opacus: a batch is not divided among processes with it, because it is there for "
+                "comparison; allowed: another engine, or one process"
+            )
         if expected_batch_size < 1:
             raise ValueError(f"expected batch size {expected_batch_size} must be at least 1")
         self.optimizer = optimizer
@@ -108,6 +120,7 @@ class PrivateOptimizer:
         self.expected_batch_size = expected_batch_size
         self._noise = noise
         self._steps = 0
+        self._compared = False
         # A copy of this optimizer has another one, and is another user of the noise.
         self._user = object()
         self._refuse_other_parameters()
@@ -117,7 +130,7 @@ class PrivateOptimizer:
         """The number of steps so far."""
         return self._steps
 
-    def step(self, microbatches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> StepStatistics:
+    def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A step that runs out of memory changes neither the parameters nor the optimizer's state. Calling
@@ -128,46 +141,97 @@ class PrivateOptimizer:
                 draws from its noise.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
+            ProcessError: another process has failed, or has other parameters, noise or settings.
         """
         self._refuse_other_parameters()
         self._noise.reserve(self._user)
+        if not self._compared:
+            self._require_equal_processes()
+        parameters = self.engine.parameters
+        total, statistics = self._clipped_sum(microbatches)
+        if self.noise_multiplier > 0:
+            self._noise.add_to(total, self._steps, self.noise_multiplier)
+        total /= self.expected_batch_size
+        pieces = torch.split(total, [each.numel() for each in parameters.values()])
+        for parameter, piece in zip(parameters.values(), pieces, strict=True):
+            gradient = piece.view(parameter.shape).to(parameter.dtype)
+            if not parameter.is_contiguous():  # fused optimizers need equal strides of both
+                gradient = torch.empty_like(parameter).copy_(gradient)
+            parameter.grad = gradient
+        self._take_step()
+        self._steps += 1
+        return statistics
+
+    def _clipped_sum(self, microbatches: Iterable[MicroBatch]) -> tuple[Tensor, StepStatistics]:
+        """Return the sum of all clipped gradients as one float64 vector, and statistics; in all processes."""
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
-        total = torch.zeros(
-            sum(each.numel() for each in parameters.values()),
+        sizes = [each.numel() for each in parameters.values()]
+        # With room for the statistics, because processes exchange one tensor faster than two.
+        buffer = torch.zeros(
+            sum(sizes) + len(StepStatistics._fields),
             # In float32, the error of a long sum would exceed the contribution of one example.
             dtype=torch.float64,
             device=reference.device,
         )
-        flat = torch.split(total, [each.numel() for each in parameters.values()])
+        *flat, room = torch.split(buffer, [*sizes, len(StepStatistics._fields)])
         pieces = [
             piece.view(each.shape) for piece, each in zip(flat, parameters.values(), strict=True)
         ]
         count = torch.zeros((), dtype=torch.int64, device=reference.device)
-        statistics = StepStatistics(count, total.new_zeros(()), count, count)
-        for inputs, labels, mask in microbatches:
-            part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
-            torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
-            clipped = self.clipping.clipped(part.norms)
-            found = mask.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
-            statistics = StepStatistics(*(a + b for a, b in zip(statistics, found, strict=True)))
-            del part  # frees memory for the next one, or for the noise
-        if self.noise_multiplier > 0:
-            self._noise.add_to(total, self._steps, self.noise_multiplier)
-        total /= self.expected_batch_size
-        for parameter, piece in zip(parameters.values(), pieces, strict=True):
-            gradient = piece.to(parameter.dtype)
-            if not parameter.is_contiguous():  # fused optimizers need equal strides of both
-                gradient = torch.empty_like(parameter).copy_(gradient)
-            parameter.grad = gradient
-        try:
+        statistics = StepStatistics(count, buffer.new_zeros(()), count, count)
+        with processes.all_or_none():
+            for inputs, labels, mask in processes.share(microbatches):
+                part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
+                torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
+                clipped = self.clipping.clipped(part.norms)
+                found = mask.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
+                statistics = StepStatistics(
+                    *(a + b for a, b in zip(statistics, found, strict=True))
+                )
+                del part  # frees memory for the next one, or for the noise
+        if processes.count() > 1:
+            torch.stack([each.double() for each in statistics], out=room)
+            processes.add_up(buffer)
+            statistics = StepStatistics(
+                *(all_.to(each.dtype) for all_, each in zip(room, statistics, strict=True))
+            )
+        return buffer[: sum(sizes)], statistics
+
+    def _take_step(self) -> None:
+        """Take a step of the torch optimizer; if it runs out of memory, in no process."""
+        if self._steps > 0:
             self.optimizer.step()
-        except RuntimeError:
-            if self._steps == 0:  # the only step that allocates the optimizer's state
-                self.optimizer.state.clear()
+            return
+        # The only step that allocates the optimizer's state.
+        parameters = self.engine.parameters.values()
+        several = processes.count() > 1
+        before = [each.detach().to("cpu", copy=True) for each in parameters] if several else []
+        try:
+            with processes.all_or_none():
+                self.optimizer.step()
+        except Exception:
+            self.optimizer.state.clear()
+            with torch.no_grad():
+                for parameter, kept in zip(parameters, before, strict=several):
+                    parameter.copy_(kept)
             raise
-        self._steps += 1
-        return statistics
+
+    def _require_equal_processes(self) -> None:
+        """Raise ProcessError unless all processes have the same model, settings and streams."""
+        if processes.count() > 1:
+            processes.require_equal(
+                f"before step {self._steps + 1}",
+                {
+                    "numbers of steps": self._steps,
+                    "parameters": processes.digest(self.engine.parameters.values()),
+                    "noise (draw one secret, and give it to all)": self._noise.identity,
+                    "noise multipliers": self.noise_multiplier,
+                    "batch sizes": self.expected_batch_size,
+                    "clipping rules": str(self.clipping),
+                },
+            )
+        self._compared = True
 
     def _refuse_other_parameters(self) -> None:
         """Raise ValueError unless the optimizer holds exactly the trainable parameters."""
@@ -208,5 +272,5 @@ class PrivateOptimizer:
                 f"the optimizer's state does not fit on the device ({first_line(error)}); look whether "
                 "other programs use it, and call again: the trial goes on from its checkpoint"
             ) from error
-        self._steps = steps
+        self._steps, self._compared = steps, False
         self._noise.reserve(self._user, move=True)

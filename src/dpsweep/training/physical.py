@@ -7,14 +7,15 @@ only. When memory runs out, the physical batch is halved.
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients.memory import first_line, is_out_of_memory
+from dpsweep.training import processes
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ PhysicalBatchSize = int | Literal["auto"]
 ON_THE_CPU = 256
 """The size for ``auto`` on a CPU, where trying larger ones would exhaust the memory of the whole machine."""
 
+Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
@@ -74,14 +76,13 @@ class PhysicalBatch:
                 # Otherwise torch compiles slower code, for any size, when it sees a second size.
                 torch.compiler.reset()
 
-    def parts(self, examples: int, compute: Callable[[Tensor], Result]) -> Iterator[Result]:
-        """Yield the results of a function for all examples, computed for as many at once as fit.
+    def parts(self, rest: Tensor, compute: Callable[[Tensor], Result]) -> Iterator[Result]:
+        """Yield the results of a function for some examples, computed for as many at once as fit.
 
         Args:
-            examples: their number.
-            compute: takes a range of their indices, int64.
+            rest: the indices of the examples, int64.
+            compute: takes some of them.
         """
-        rest = torch.arange(examples)
         while len(rest):
 
             def first(size: int, rest: Tensor = rest) -> Result:
@@ -111,5 +112,43 @@ def padded_size(physical_batch: int, batch_size: int, train_size: int) -> int:
         batch_size: B.
         train_size: N.
     """
-    usual = usual_batch(batch_size, train_size)
-    return math.ceil(usual / math.ceil(usual / physical_batch))
+    return _equal_parts(usual_batch(batch_size, train_size), physical_batch)
+
+
+def part_size(examples: int, physical_batch: int) -> int:
+    """Return the size of the micro-batches of a batch: as many equal ones for each process.
+
+    >>> part_size(300, 256)  # one process
+    256
+    """
+    return physical_batch if processes.count() == 1 else _equal_parts(examples, physical_batch)
+
+
+def _equal_parts(examples: int, most: int) -> int:
+    """Return the size of equal parts of at most some size, as many for each process."""
+    parts = processes.count() * math.ceil(examples / (processes.count() * most))
+    return math.ceil(examples / max(parts, 1)) or 1
+
+
+class MicroBatches(Sequence[Result], Generic[Part, Result]):
+    """The micro-batches of a batch, each of which is loaded when it is needed.
+
+    Args:
+        parts: the rows of each.
+        load: returns the micro-batch of some rows.
+    """
+
+    def __init__(self, parts: Sequence[Part], load: Callable[[Part], Result]) -> None:
+        self._parts, self._load = parts, load
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> "MicroBatches[Part, Result]": ...
+    def __getitem__(self, index: Any) -> Any:
+        """Load one, or return a part of them that is not loaded yet."""
+        found = self._parts[index]
+        return MicroBatches(found, self._load) if isinstance(index, slice) else self._load(found)

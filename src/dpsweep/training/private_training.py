@@ -21,8 +21,15 @@ from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.stored import verify
-from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
-from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, usual_batch
+from dpsweep.training import processes
+from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
+from dpsweep.training.physical import (
+    ON_THE_CPU,
+    MicroBatches,
+    PhysicalBatch,
+    part_size,
+    usual_batch,
+)
 from dpsweep.training.randomness import GaussianNoise, Indices, PoissonSampler, new_secret
 
 
@@ -56,6 +63,9 @@ class PrivateTraining:
 
     Sampling and noise come from a secret that each object draws from the operating system. So two
     trainings never share noise, and none can be repeated but by its own state (`state_dict`).
+
+    In a process group of torch.distributed, each process makes one object: they share the secret of the
+    first process, and train one model together (see docs/library.md).
 
     Attributes:
         calibration: N, B, the number of steps, the noise multiplier and the proven epsilon.
@@ -94,14 +104,14 @@ class PrivateTraining:
         self.model = model
         self._clipping = clipping
         self._engine, self._autocast = engine, autocast
-        self._use_secret(new_secret())
+        self._use_secret(processes.from_first(new_secret()))
         self._optimizer = self._private(optimizer)
         usual = usual_batch(calibration.batch_size, calibration.train_size)
         on_the_cpu = self._device.type == "cpu"
         size = integer("physical_batch", physical_batch or (ON_THE_CPU if on_the_cpu else usual))
         if size < 1:
             raise ValueError(f"physical_batch = {size}: it must be at least 1")
-        self._physical = PhysicalBatch(size)
+        self._physical = PhysicalBatch(processes.smallest(size))
         self._batch: Batch | None = None
 
     @property
@@ -191,12 +201,15 @@ class PrivateTraining:
         self._batch = None
         return statistics
 
-    def _parts(self, batch: Batch, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for start in range(0, len(batch.rows), size):
-            rows = batch.rows[start : start + size]
+    def _parts(self, batch: Batch, size: int) -> MicroBatches[Indices, MicroBatch]:
+        def load(rows: Indices) -> MicroBatch:
             inputs = torch.as_tensor(batch.inputs[rows]).to(self._device)
             labels = batch.labels[rows].to(self._device)
-            yield inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+            return inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+
+        size = part_size(len(batch.rows), size)
+        starts = range(0, len(batch.rows), size)
+        return MicroBatches([batch.rows[start : start + size] for start in starts], load)
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration

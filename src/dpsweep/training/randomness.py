@@ -187,6 +187,11 @@ class GaussianNoise:
         # A stream without a secret is public anyway: trials are trained again with the same noise.
         self._public_users: dict[int, object] | None = None if secret else {}
 
+    @property
+    def identity(self) -> str:
+        """The same for two streams exactly if their numbers are; it does not reveal them."""
+        return hex(stream_key(hex(self._key), "identity"))
+
     def reserve(self, user: object, *, move: bool = False) -> None:
         """Make a user the only one that draws from this stream, in this process.
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -25,13 +25,20 @@ from dpsweep.config import optimizer_of
 from dpsweep.gradients.precision import full_precision
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.fingerprints import TRAINER, sources
+from dpsweep.training import processes
 from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import Examples, TrialContext, load_trainable
 from dpsweep.training.job import interruption
-from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
-from dpsweep.training.physical import padded_size
-from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
+from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
+from dpsweep.training.physical import MicroBatches, padded_size, part_size
+from dpsweep.training.randomness import (
+    GaussianNoise,
+    Indices,
+    Mask,
+    PoissonSampler,
+    microbatches,
+)
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
 
@@ -180,20 +187,26 @@ def _take_steps(
 
 
 def _microbatches(
-    indices: np.ndarray[Any, Any], spec: TrialSpec, context: TrialContext, physical_batch: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the micro-batches of a sampled batch, without waiting for the device."""
+    indices: Indices, spec: TrialSpec, context: TrialContext, physical_batch: int
+) -> Sequence[MicroBatch]:
+    """Return the micro-batches of a sampled batch, which are loaded without waiting for the device."""
     if context.device.type == "cpu" or not spec.compile:
         # Uncompiled code, and code compiled for a CPU, takes any number of rows.
-        for rows in torch.split(torch.from_numpy(indices), physical_batch):
-            if len(rows):
-                inputs, labels = context.batch(context.train, rows)
-                yield inputs, labels, torch.ones_like(labels, dtype=torch.bool)
-        return
-    size = padded_size(physical_batch, spec.batch_size, spec.train_size)
-    for padded, mask in microbatches(indices, size):
+        def load(rows: Tensor) -> MicroBatch:
+            inputs, labels = context.batch(context.train, rows)
+            return inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+
+        size = part_size(len(indices), physical_batch)
+        parts = torch.split(torch.from_numpy(indices), size)
+        return MicroBatches([each for each in parts if len(each)], load)
+
+    def load_padded(part: tuple[Indices, Mask]) -> MicroBatch:
+        padded, mask = part
         inputs, labels = context.batch(context.train, torch.from_numpy(padded))
-        yield inputs, labels, context.on_device(torch.from_numpy(mask))
+        return inputs, labels, context.on_device(torch.from_numpy(mask))
+
+    size = padded_size(physical_batch, spec.batch_size, spec.train_size)
+    return MicroBatches(list(microbatches(indices, size)), load_padded)
 
 
 # -- evaluation ----------------------------------------------------------------------------
@@ -209,15 +222,17 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
     """
     labels, correct = examples.labels, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=context.device)
+    rows = processes.rows_of_share(len(labels))
 
     def outputs(rows: Tensor) -> tuple[Tensor, Tensor]:
         inputs, wanted = context.batch(examples, rows)
         return model(inputs).float(), wanted
 
-    for found, wanted in context.evaluated_at_once.parts(len(labels), outputs):
+    for found, wanted in context.evaluated_at_once.parts(rows, outputs):
         loss += functional.cross_entropy(found, wanted, reduction="sum").double()
         correct.append((found.argmax(dim=1) == wanted) & found.isfinite().all(dim=1))
-    hits = torch.cat(correct)
+    processes.add_up(loss)
+    hits = processes.joined(torch.cat([*correct, labels.new_empty(0, dtype=torch.bool)]))
     counts = torch.bincount(labels, minlength=context.classes).double()
     right = torch.bincount(labels[hits], minlength=context.classes).double()
     per_class = right / counts

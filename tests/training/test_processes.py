@@ -1,0 +1,274 @@
+"""Several processes train the model of one process, with its noise."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.training.group import run_in_group
+from torch import Tensor, nn
+
+from dpsweep.config.clipping import FlatClipping
+from dpsweep.gradients import make_engine
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.training import processes
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.physical import MicroBatches, PhysicalBatch, part_size
+from dpsweep.training.private_training import PrivateTraining
+from dpsweep.training.processes import ProcessError
+from dpsweep.training.randomness import GaussianNoise
+
+N, WIDTH, CLASSES = 40, 5, 3
+BATCH_SIZES = (13, 0, 1, 2, 40)
+"""Of five steps: the second is empty, and the next two have fewer examples than micro-batches."""
+
+
+def net() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(N, WIDTH, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(CLASSES, (N,), generator=generator)
+
+
+def private(model: nn.Module, noise_multiplier: float, secret: bytes = b"same") -> PrivateOptimizer:
+    return PrivateOptimizer(
+        torch.optim.Adam(model.parameters(), lr=0.1),
+        make_engine("expanded", model),
+        FlatClipping(0.5),
+        noise_multiplier=noise_multiplier,
+        expected_batch_size=8,
+        noise=GaussianNoise("noise", secret=secret + str(noise_multiplier).encode()),
+    )
+
+
+def micro_batches(examples: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    inputs, labels = data()
+    rows = torch.arange(examples)
+    return [
+        (inputs[each], labels[each], torch.ones(len(each), dtype=torch.bool))
+        for each in rows.split(3)
+        if len(each)
+    ]
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:
+    """Return the parameters after each step, and its statistics."""
+    model = net()
+    optimizer = private(model, noise_multiplier)
+    after, statistics = [], []
+    for size in BATCH_SIZES:
+        statistics.append([float(each) for each in optimizer.step(micro_batches(size))])
+        after.append(flat(model))
+    return torch.stack(after), statistics
+
+
+def with_secrets_of_their_own() -> None:
+    optimizer = private(net(), 1.0, secret=f"of process {processes.rank()}".encode())
+    optimizer.step(micro_batches(4))
+
+
+def with_models_of_their_own() -> None:
+    model = net()
+    with torch.no_grad():
+        next(model.parameters()).add_(processes.rank() * 1e-15)
+    private(model, 0.0, secret=b"models").step(micro_batches(4))
+
+
+def failing_once(error: Exception) -> tuple[Tensor, list[int]]:
+    """Take one step, whose first attempt fails in the second process while it loads its share."""
+    model, sizes = net(), list[int]()
+    optimizer = private(model, 1.0, secret=type(error).__name__.encode())
+    inputs, labels = data()
+
+    def load(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if processes.rank() == 1 and len(sizes) == 1:
+            raise error
+        return inputs[rows], labels[rows], torch.ones(len(rows), dtype=torch.bool)
+
+    def take(size: int) -> None:
+        sizes.append(size)
+        optimizer.step(MicroBatches(torch.arange(16).split(size), load))
+
+    PhysicalBatch(8).fit(take)
+    return flat(model), sizes
+
+
+def without_memory_for_the_optimizer() -> Tensor:
+    """Take a first step for which the second process lacks memory for the optimizer's state; repeat it."""
+    model = net()
+    optimizer = private(model, 1.0, secret=b"optimizer")
+    with pytest.MonkeyPatch.context() as patched:
+        if processes.rank() == 1:
+
+            def fail(*_: Any) -> None:
+                raise torch.OutOfMemoryError("out of memory")
+
+            patched.setattr(optimizer.optimizer, "step", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            optimizer.step(micro_batches(16))
+    assert torch.equal(flat(model), flat(net()))
+    optimizer.step(micro_batches(16))
+    return flat(model)
+
+
+def whole_training() -> tuple[Tensor, bytes, list[list[int]], list[int]]:
+    """Return parameters, secret, sampled rows, and the sizes of the micro-batches of this process."""
+    model, (inputs, labels), sizes = net(), data(), list[int]()
+
+    class Recorded:
+        def __len__(self) -> int:
+            return N
+
+        def __getitem__(self, rows: Any) -> Tensor:
+            sizes.append(len(rows))
+            return inputs[rows]
+
+    training = PrivateTraining(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        clipping=FlatClipping(1.0),
+        calibration=calibrate(math.inf, 1e-3, N, 10, 4),
+        physical_batch=4 + processes.rank(),
+    )
+    sampled = []
+    for batch in training.batches(Recorded(), labels):
+        training.step(batch)
+        sampled.append(batch.rows.tolist())
+    return flat(model), training.state_dict()["secret"], sampled, sizes
+
+
+def joined_parts() -> list[Tensor]:
+    return [processes.joined(processes.rows_of_share(examples)) for examples in (0, 1, 2, 5)]
+
+
+def noise_alone() -> Tensor:
+    """Return the parameters after a step of an empty batch."""
+    model = net()
+    private(model, 1.0, secret=b"alone").step([])
+    return flat(model)
+
+
+def with_opacus() -> None:
+    model = net()
+    PrivateOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        make_engine("opacus", model),
+        FlatClipping(1.0),
+        noise_multiplier=0.0,
+        expected_batch_size=8,
+        noise=GaussianNoise("noise", secret=b""),
+    )
+
+
+SCENARIOS: dict[str, Callable[[], Any]] = {
+    "noise": lambda: steps(1.0),
+    "no noise": lambda: steps(0.0),
+    "alone": noise_alone,
+    "secrets": with_secrets_of_their_own,
+    "models": with_models_of_their_own,
+    "memory": lambda: failing_once(torch.OutOfMemoryError("out of memory")),
+    "error": lambda: failing_once(KeyError("a file")),
+    "optimizer": without_memory_for_the_optimizer,
+    "training": whole_training,
+    "joined": joined_parts,
+    "opacus": with_opacus,
+}
+
+
+def everything() -> dict[str, Any]:
+    """Return the result, or the error, of each scenario."""
+    found = {}
+    for name, scenario in SCENARIOS.items():
+        try:
+            found[name] = scenario()
+        except Exception as error:
+            found[name] = error
+    return found
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The results in each of two processes."""
+    return run_in_group(2, tmp_path_factory.mktemp("group"), everything)
+
+
+@pytest.mark.parametrize("name", ["noise", "no noise"])
+def test_two_processes_take_the_steps_of_one(two: Any, name: str) -> None:
+    expected, statistics = SCENARIOS[name]()
+    for found in two:
+        after, theirs = found[name]
+        torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(torch.tensor(theirs), torch.tensor(statistics))
+    assert torch.equal(two[0][name][0], two[1][name][0])
+
+
+def test_two_processes_add_the_noise_of_one_bit_for_bit(two: Any) -> None:
+    expected = noise_alone()
+    assert not torch.equal(expected, flat(net()))
+    for found in two:
+        assert torch.equal(found["alone"], expected)
+
+
+@pytest.mark.parametrize(("name", "differs"), [("secrets", "noise"), ("models", "parameters")])
+def test_processes_that_differ_are_refused(two: Any, name: str, differs: str) -> None:
+    for found in two:
+        assert isinstance(found[name], ProcessError)
+        assert f"processes 0 and 1 of 2 have different {differs}" in str(found[name])
+
+
+def test_out_of_memory_in_one_process_halves_the_batch_of_both(two: Any) -> None:
+    expected, _ = SCENARIOS["memory"]()
+    for found in two:
+        after, sizes = found["memory"]
+        assert sizes == [8, 4]
+        torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
+
+
+def test_a_first_step_without_memory_for_the_optimizer_is_repeated_in_both(two: Any) -> None:
+    assert torch.equal(two[0]["optimizer"], two[1]["optimizer"])
+
+
+def test_an_error_in_one_process_ends_the_step_of_both(two: Any) -> None:
+    assert isinstance(two[0]["error"], ProcessError)
+    assert isinstance(two[1]["error"], KeyError)
+
+
+def test_a_private_training_shares_its_secret_and_divides_its_batches(two: Any) -> None:
+    (first, secret, sampled, mine), (second, other, theirs, rest) = (
+        each["training"] for each in two
+    )
+    assert secret == other
+    assert sampled == theirs
+    assert torch.equal(first, second)
+    assert sum(mine) + sum(rest) == sum(map(len, sampled))
+    assert max(mine + rest) <= 4  # the smallest physical batch of both
+
+
+def test_parts_are_joined_in_order(two: Any) -> None:
+    for found in two:
+        assert [each.tolist() for each in found["joined"]] == [[], [0], [0, 1], [0, 1, 2, 3, 4]]
+
+
+def test_opacus_is_not_divided(two: Any) -> None:
+    for found in two:
+        assert isinstance(found["opacus"], ValueError)
+        assert "engine opacus" in str(found["opacus"])
+
+
+def test_each_process_takes_an_equal_number_of_equal_micro_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    assert part_size(256, 256) == 128
+    assert part_size(300, 100) == 75
+    assert part_size(0, 100) == 1
