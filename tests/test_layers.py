@@ -97,7 +97,7 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
         for path in sorted(SOURCE.rglob("*.py"))
         if any(module.split(".")[0].startswith("snakemake") for module in imported_modules(path))
     ]
-    assert users == ["cli/progress.py", "cli/snakemake_call.py"]
+    assert users == ["cli/progress.py", "cli/run.py"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_run_prints_one_line_about_other_sources(
     study, paths = load_study(Path("mine.yaml")), Paths(Path("results/mine"))
 
     def printed() -> list[str]:
-        return CliRunner().invoke(app, ["run", "mine.yaml", "-n"]).output.splitlines()
+        return CliRunner().invoke(app, ["run", "mine.yaml", "--", "-n"]).output.splitlines()
 
     cell = study.all_cells()[0]
     write_cells(study, paths, lambda *_: {"trainer_sources": "ab" * 32}, cells=[cell])

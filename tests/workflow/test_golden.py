@@ -150,7 +150,7 @@ def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
         said[name] = done.stdout + done.stderr
         assert done.returncode == 0, said[name] + chain.logs()
 
-    dry = ("run", "study.yaml", "-n", "--quiet", "rules")
+    dry = ("run", "study.yaml", "--", "-n", "--quiet", "rules")
     run("dry", *dry)
     planned = [jobs(chain, said["dry"])]
     first = as_in_a_terminal(

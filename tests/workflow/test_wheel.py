@@ -52,12 +52,14 @@ def test_a_study_runs_in_an_empty_folder_by_the_commands_of_another_scheduler(
     submit.write_text(SUBMIT)
     submit.chmod(0o755)
     cluster = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(submit))
-    dpsweep(installed, tmp_path, "run", *cluster, "--jobs", "2")
+    dpsweep(installed, tmp_path, "run", "--", *cluster, "--jobs", "2")
     assert (tmp_path / "results" / "tiny" / "report.html").exists()
     # Only the cell is submitted; jobs without a GPU run here.
     assert len((tmp_path / "submitted").read_text().splitlines()) == 1
     # A profile of the package is copied, to be edited.
-    assert "Nothing to be done" in dpsweep(installed, tmp_path, "run", "--profile", "slurm", "-n")
+    assert "Nothing to be done" in dpsweep(
+        installed, tmp_path, "run", "--", "--profile", "slurm", "-n"
+    )
     assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()
 
 
@@ -82,7 +84,7 @@ def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path)
     edit(pets / "pets.yaml", r"count: \d+", "count: 2")
     edit(pets / "pets.yaml", "seeds: 3", "seeds: 1")
     interrupt(environment, pets)
-    dpsweep(environment, pets, "run", FIGURE, "--cores", "2")
+    dpsweep(environment, pets, "run", FIGURE, "--", "--cores", "2")
     assert (pets / "results/pets/figures" / f"{FIGURE}.png").stat().st_size > 0
 
 

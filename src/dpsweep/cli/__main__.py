@@ -1,7 +1,7 @@
 """The command line without a preloaded process: ``python -m dpsweep.cli``."""
 
-from dpsweep.cli import surroundings
+from dpsweep.cli import environment
 from dpsweep.cli.main import main
 
-surroundings.prepare()
+environment.check()
 main()

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import surroundings
+from dpsweep.cli import environment
 
 ADDRESS = "DPSWEEP_PRELOADED"
 """Environment variable: the server's socket."""
@@ -72,7 +72,7 @@ _servers: list["subprocess.Popen[bytes]"] = []
 def main() -> None:
     """Run the command line in a child of the server, or without a server in this process."""
     try:
-        surroundings.prepare()
+        environment.check()
     except DpsweepError as error:
         sys.exit(f"error: {error}")
     address = os.environ.get(ADDRESS)

@@ -1,10 +1,12 @@
 """The command `dpsweep run`, which runs the package's workflow in the folder of a study."""
 
+import logging
 import os
-import shlex
+import re
+import runpy
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,104 +17,160 @@ from typer.core import TyperCommand
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.cli.options import FoundStudyFile, locate_study, pick_cell
-from dpsweep.cli.snakemake_call import is_profile, read_call, run_snakemake
-from dpsweep.cli.surroundings import can_write
-from dpsweep.config.cells import number
 from dpsweep.config.messages import unknown
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, StudyError, load_study
-from dpsweep.study.commands import CALL
+from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
 from dpsweep.study.find import CHANGED, PROJECT, split_study
 from dpsweep.study.load import StudyLoader
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
-# The user's own values of these options come later, and override them.
-_OURS = (
+_WORKFLOW = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
+_DRY = re.compile(r"-\w*n\w*|--dry-?run")
 _PREPARED = {"data", "backbones", "tokenizers", "features", "noise"}
 _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
 
-class _AsTyped(TyperCommand):
-    """A command that receives all words unparsed; Click only handles ``--help``."""
+class _WithSnakemakeOptions(TyperCommand):
+    """A command whose words behind the first ``--`` are options of Snakemake, passed on as they are."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Hide the words from Click, except ``--help``."""
-        return super().parse_args(ctx, args if "--help" in args else ["--", *args])
+        """Parse the words before ``--``."""
+        end = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[end + 1 :]
+        return super().parse_args(ctx, args[:end])
 
 
-@app.command(cls=_AsTyped)
+@app.command(cls=_WithSnakemakeOptions, context_settings={"ignore_unknown_options": True})
 def run(
+    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[STUDY] [TARGETS]... [OPTIONS OF SNAKEMAKE]...",
-            help="the study; figures, tables, problems, sweeps, cells or files to make (by default all); and "
-            "options of Snakemake (-h lists them)",
+            metavar="[STUDY] [TARGETS]... [-- OPTIONS OF SNAKEMAKE]",
+            help="the study; figures, tables, problems, sweeps, cells or files to make (by default all)",
         ),
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="a change for a quick look, as sweeps.pets.epsilon=[1,8]; the changed study is written "
+            "beside the study, as pets.set.yaml",
+        ),
+    ] = None,
+    unaccounted: Annotated[
+        bool,
+        typer.Option(
+            "--unaccounted",
+            help="sweep data that the study marks as private; a release needs no such option",
+        ),
+    ] = False,
 ) -> None:
     """Run a study with Snakemake, in the folder of the study.
 
     Options of Snakemake that help: -n (what would run), --cores 4, --profile slurm.
-
-    --set sweeps.pets.epsilon=[1,8] changes a value of the study for a quick look; it may be given more than
-    once. The changed study is written beside the study, as pets.set.yaml.
-
-    --unaccounted runs sweeps of data that the study marks as private; a release needs no such option.
     """
-    os.environ[CALL] = shlex.join(["dpsweep", "run", *(words or [])])
-    call = read_call(words or [])
-    named, targets = split_study(call.targets)
-    if named and call.study not in (None, named):
+    options: list[str] = context.obj
+    if others := [word for word in words or [] if word.startswith("-")]:
         raise DpsweepError(
-            f"study: found {named}, and {call.study} in the options of Snakemake; allowed: one of them"
+            f"options: found {' '.join(others)}; options of Snakemake stand behind --: "
+            "dpsweep run STUDY TARGETS -- OPTIONS"
         )
-    call = call.with_profiles({name: _profile(name) for name in call.profiles})
-    found = locate_study(named or call.study)
-    if call.changes:
-        file, before = change_study(found.file, call.changes), found.study
+    _refuse_config(options)
+    os.environ[CALL] = "dpsweep run"
+    named, targets = split_study(words or [])
+    found = locate_study(named)
+    if changes:
+        file = change_study(found.file, changes)
         found = FoundStudyFile(file, load_study(file), found.folder)
         # To standard error, because Snakemake's output, as of --dag, may be the input of another program.
-        typer.echo(f"{file}: the study with {', '.join(call.changes)}", err=True)
-        for line in undrawn_values(before, found.study, targets):
-            typer.echo(line, err=True)
-    folder = call.settings.directory or found.folder
-    if not can_write(folder):
-        raise DpsweepError(
-            f"{folder}: cannot be written, and Snakemake keeps its records in the folder of the study; "
-            "allowed: another folder, with -d FOLDER, at which the paths in the study start then"
-        )
-    paths = Paths(Path(found.study.results))
-    files = [each for target in targets for each in target_files(found.study, paths, target)]
-    results = Paths(folder.resolve() / found.study.results)
-    if not (call.permits_unaccounted or call.settings.dryrun or call.settings.touch):
-        _refuse_unaccounted(found.study, results, targets)
-    # Of a repeated option, the last value counts.
-    options = [*call.options, "--config", *call.config, f"study={found.seen_from(folder)}"]
-    options += ["unaccounted=true"] if call.unaccounted else []
-    if folder.resolve() != Path.cwd():
-        options += ["--directory", str(folder)]
-    if note := _note_on_sources(found.study, results):
+        typer.echo(f"{file}: the study with {', '.join(changes)}", err=True)
+    study, folder = found.study, found.folder.resolve()
+    files = [
+        file for each in targets for file in target_files(study, Paths(Path(study.results)), each)
+    ]
+    paths, dry = Paths(folder / study.results), any(map(_DRY.fullmatch, options))
+    if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
+        _refuse_unaccounted(study, paths, targets)
+    if note := _note_on_sources(study, paths):
         typer.echo(f"note: {note}", err=True)
-    watched = _watched(found.study, results, call.settings.touch)
-    times = _times(watched)
-    words_of_snakemake = [*_OURS, *options, *(["--", *files] if files else [])]
-    status = run_snakemake(words_of_snakemake)
-    if status == 0 and not call.settings.dryrun:
-        after = _times(watched)
-        new = [file for file in after if after[file] != times.get(file)]
-        if call.settings.touch:
-            typer.echo(
-                f"--touch made nothing: {len(new)} files have a new time, and "
-                f"{len(watched) - len(after)} of the study's {len(watched)} are still missing"
-            )
-        elif new:
-            typer.echo(f"Report: {new[0]}")
+    before = _time(paths.report)
+    status = run_snakemake(
+        [
+            *("--config", f"study={found.seen_from(folder)}"),
+            *(["unaccounted=true"] if unaccounted else []),
+            *_WORKFLOW,
+            *([] if folder == Path.cwd() else ["--directory", str(folder)]),
+            *_with_profiles(options),
+            *(["--", *files] if files else []),
+        ]
+    )
+    if status == 0 and not dry and _time(paths.report) != before:
+        typer.echo(f"Report: {paths.report}")
     sys.exit(status)
+
+
+def run_snakemake(words: Sequence[str]) -> int:
+    """Run ``python -m snakemake`` with these words in this process, which has already imported its libraries.
+
+    Returns:
+        Its exit status.
+    """
+    sys.argv[1:] = words
+    # Our handlers would print its messages a second time.
+    logging.getLogger().handlers.clear()
+    try:
+        runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _refuse_config(options: Sequence[str]) -> None:
+    """Refuse ``--config``, of which Snakemake would use only the last."""
+    for word in options:
+        if re.match(r"-C|--config(=|$)", word):
+            raise DpsweepError(
+                f"options of Snakemake: found {word}; dpsweep run sets it: name the study as its first word, "
+                "and ask for sweeps of private data with --unaccounted"
+            )
+
+
+def _with_profiles(options: Sequence[str]) -> list[str]:
+    """Return the options with the path of every ``--profile``."""
+    found: list[str] = []
+    for word in options:
+        if found[-1:] == ["--profile"]:
+            found[-1] = f"--profile={_profile(word)}"
+        elif word.startswith("--profile="):
+            found.append(f"--profile={_profile(word.removeprefix('--profile='))}")
+        else:
+            found.append(word)
+    return found
+
+
+def _profile(name: str) -> str:
+    """Return a profile; copy one of the package into the current folder, where the user edits it."""
+    from snakemake.cli import get_profile_dir
+
+    packaged, own = PROJECT / "profiles" / name, Path("profiles") / name
+    if get_profile_dir(name) is not None or not packaged.is_dir():
+        return name
+    if not own.exists():
+        shutil.copytree(packaged, own)
+        typer.echo(f"{own}: copied from the package; its settings are yours to edit", err=True)
+    return str(own)
+
+
+def _time(file: Path) -> int | None:
+    """Return the modification time of a file by the clock of its file system, None without the file."""
+    return file.stat().st_mtime_ns if file.exists() else None
 
 
 def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> None:
@@ -146,18 +204,6 @@ def _note_on_sources(study: Study, paths: Paths) -> str:
     return other_sources(study, paths)
 
 
-def _watched(study: Study, paths: Paths, touched: bool) -> list[Path]:
-    """Return the files whose times show what a call did: the report, or with ``--touch`` all files."""
-    if not touched:
-        return [paths.report]
-    return Outputs(study, paths).files()
-
-
-def _times(files: Iterable[Path]) -> dict[Path, int]:
-    """Return the modification times of the files that exist, by the clock of their file system."""
-    return {file: file.stat().st_mtime_ns for file in files if file.exists()}
-
-
 def change_study(study_file: Path, changes: Sequence[str]) -> Path:
     """Write a study that extends another one and changes some values; return its file, beside the other.
 
@@ -189,34 +235,6 @@ def change_study(study_file: Path, changes: Sequence[str]) -> Path:
     changed = study_file.with_name(f"{study_file.stem}{CHANGED}")
     write_text(changed, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return changed
-
-
-def undrawn_values(before: Study, after: Study, targets: Iterable[str]) -> Iterator[str]:
-    """Yield the values that a change adds to a sweep, but that the requested figures and tables do not draw.
-
-    A figure of the ends of a grid, for example, does not draw the values between them.
-
-    Args:
-        before: the study without the change.
-        after: the study with it.
-        targets: the requested targets.
-    """
-    drawn = {**after.figures, **after.tables}
-    # A target may also be a figure's file.
-    names = dict.fromkeys(each if each in drawn else Path(each).stem for each in targets)
-    for target in (name for name in names if name in drawn):
-        cells = {cell for each in drawn[target].selections() for cell in after.cells(each)}
-        for name, sweep in after.sweeps.items():
-            own = [cell for cell in cells if cell.problem == sweep.problem.name]
-            former = before.sweeps[name].axes if name in before.sweeps else {}
-            for axis, values in sweep.axes.items():
-                shown = {getattr(cell, axis) for cell in own}
-                new = [each for each in values if each not in former.get(axis, values)]
-                if own and (hidden := [number(each) for each in new if each not in shown]):
-                    yield (
-                        f"{target} does not draw {axis} {', '.join(hidden)} of sweeps.{name}: none of its "
-                        "panels has it"
-                    )
 
 
 def target_files(study: Study, paths: Paths, target: str) -> list[str]:
@@ -269,21 +287,3 @@ def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
     problem, name = folder.parent.name, folder.name
     if len(folder.parts) == 2 and problem in study.problems:
         yield pick_cell(study, problem, name)
-
-
-def _profile(name: str) -> str:
-    """Return the path of a profile; copy a profile of the package into the current folder, to be edited.
-
-    Raises:
-        DpsweepError: there is no profile of this name.
-    """
-    packaged, own = PROJECT / "profiles" / name, Path("profiles") / name
-    if name == "none" or is_profile(name):
-        return name
-    if packaged.is_dir() and not own.exists():
-        shutil.copytree(packaged, own)
-        typer.echo(f"{own}: copied from the package; its settings are yours to edit", err=True)
-    if own.exists():
-        return str(own)
-    known = [each.name for each in (PROJECT / "profiles").iterdir()]
-    raise DpsweepError(f"--profile: {unknown(name, known)}, or a folder")

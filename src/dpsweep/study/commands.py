@@ -29,7 +29,7 @@ SIGNAL = "USR1@120"
 An option ``--signal`` of ``sbatch`` (``slurm_extra`` in a profile) wins over ``SBATCH_SIGNAL``."""
 
 CALL = "DPSWEEP_CALL"
-"""Environment variable: the command line of the ``dpsweep run`` that called Snakemake."""
+"""Environment variable: set if ``dpsweep run`` called Snakemake."""
 
 
 def is_true(name: str, value: object) -> bool:
@@ -66,7 +66,7 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
     # Snakemake needs the Snakefile of a clone in the working directory; `dpsweep run` brings its own.
     if CALL in os.environ or not IN_CLONE or not Path("Snakefile").exists():
         words = ["dpsweep", "run", name_of(study_file), *map(str, targets)]
-        return shlex.join([*words, *options, *force])
+        return shlex.join([*words, *(["--"] if options or force else []), *options, *force])
     config = [] if study_file == DEFAULT_STUDY else ["--config", f"study={study_file}"]
     return shlex.join(["snakemake", *options, *force, *config, "--", *map(str, targets)])
 
