@@ -184,7 +184,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "which array holds the embeddings, of u float32 (30, 5), v"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "holds the labels, of u text (30,), v int64 (30,); say"),
     ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
-     "found arrays for training and for testing in one file"),
+     "which array holds the embeddings, of"),
     ({"x": TRAIN}, "found x float32 (30, 5) and no labels; allowed: labels in the same file, or in a"),
     ({}, "found no array in it"),
     (column([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS),

@@ -1,8 +1,7 @@
-"""Tests that folders of images in usual layouts are read correctly, or refused with one line."""
+"""Tests that folders ``<split>/<class>/<image>`` are read correctly, and others refused with one line."""
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from tests.data.pictures import fill, picture, red, section
 
 from dpsweep.config import FolderSource
 from dpsweep.data import DatasetError, PreparedDataset
-from dpsweep.data.folder import load_folder
+from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import prepare
-from dpsweep.data.splits import choose_splits, split_uses
 from dpsweep.recommend.dataset_facts import look_at_folder
 from dpsweep.study.fingerprints import source_fingerprint
 
@@ -52,8 +50,8 @@ def test_classes_are_folders(pets: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metadata.json", *arrays]
 
 
-def test_splits_are_merged_and_subfolders_and_links_are_read(pets: Path) -> None:
-    fill(pets / "val" / "dog" / "2019" / "may", 2, 200)
+def test_splits_are_merged_and_links_are_read(pets: Path) -> None:
+    fill(pets / "val" / "dog", 2, 200)
     (pets / "train" / "cat" / "x.png").symlink_to("000.png")
     found = made(pets, 8, 2, source={"train_folders": ["train", "val"]})
     assert red(found.train_inputs) == [0, 1, 2, 0, 50, 51, 200, 201]
@@ -83,9 +81,9 @@ def test_test_set_from_one_folder_does_not_change_with_a_new_image(tmp_path: Pat
     def parts(**keys: Any) -> list[set[str]]:
         data = load_folder(cut(tmp_path, **keys))
         for split in (data.train, data.test):
-            named = [name for name, _ in split.inputs.read(0)]
+            named = [name for name, _ in split.inputs.read()]
             assert [int(name.startswith("dog")) for name in named] == split.labels.tolist()
-        return [{name for name, _ in split.inputs.read(0)} for split in (data.train, data.test)]
+        return [{name for name, _ in split.inputs.read()} for split in (data.train, data.test)]
 
     before = parts()
     for new in ("000a", "030b", "zzz"):
@@ -165,18 +163,13 @@ def make_flat(pets: Path) -> None:
         (pets / "train" / name).rmdir()
 
 
-def add_masks(pets: Path) -> None:
-    for name in ("0.png", "0_mask.png", "0_mask_1.png", "0-Segmentation.png", "0_GT.png"):
-        (pets / "train" / "cat" / name).write_bytes(picture(0))
-
-
 def label_by_table(pets: Path) -> None:
     make_flat(pets)
     (pets / "train" / "metadata.csv").write_text("file_name,label\n000.png,cat\n")
 
 
 REFUSED = {
-    "no folder": (shutil.rmtree, "pets: no such folder; put the images there, or correct source.path"),
+    "no folder": (shutil.rmtree, "pets/train: no such folder; allowed: <split>/<class>/<image>"),
     "an empty class": (
         lambda pets: (pets / "train" / "bird").mkdir(),
         r"classes: the study says 2, 3 found\n  the classes are: bird, cat, dog\n"
@@ -192,35 +185,35 @@ REFUSED = {
     ),
     "one name in two forms of Unicode": (
         lambda pets: [fill(pets / "train" / name, 0) for name in ("caf\u00e9", "cafe\u0301")],
-        "two folders of the class 'café', in different forms of Unicode or with spaces around; merge",
+        "found the class 'café' twice; allowed: one folder of it",
     ),
-    "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "two folders of the class 'dog'"),
-    "a link to itself": (link("train/cat/loop", "loop"), "loop'?: a symbolic link that leads nowhere"),
-    "a link to a folder above": (link("train/cat/up", ".."), "up'?: a symbolic link to"),
-    "a link to an image of others": (link("train/cat/x", "~/cat/000.png"), "x'?: a symbolic link to"),
-    "a link to a folder of others": (link("train/cat/x", "~/cat"), "x'?: a symbolic link to"),
-    "a link in the place of a class": (link("train/eel", "~/cat"), "eel'?: a symbolic link to"),
-    "a named pipe": (lambda pets: os.mkfifo(pets / "train" / "cat" / "p.png"), "p.png: neither a file nor"),
-    "a name that is not UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "the name is not valid UTF-8; rename"),
-    "an image in the cloud": (junk(b"train/cat/.tom.png.icloud"), "tom.png.icloud: an image that iCloud"),
-    "images without classes": (make_flat, "train: found no folder in it; allowed: one of images for each"),
+    "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "found the class 'dog' twice"),
+    "a folder in a class": (
+        lambda pets: fill(pets / "train" / "dog" / "2019", 2),
+        "train/dog/2019: found no file; allowed: <split>/<class>/<image>",
+    ),
+    "a link to itself": (link("train/cat/loop", "loop"), "loop: found a symbolic link"),
+    "a link to a folder above": (link("train/cat/up", ".."), "up: found a symbolic link"),
+    "a link to an image of others": (link("train/cat/x", "~/cat/000.png"), "x: found a symbolic link"),
+    "a link to a folder of others": (link("train/cat/x", "~/cat"), "x: found a symbolic link"),
+    "a link in the place of a class": (link("train/eel", "~/cat"), "eel: found a symbolic link"),
+    "a named pipe": (lambda pets: os.mkfifo(pets / "train" / "cat" / "p.png"), "p.png: found no file"),
+    "a name that is not UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "found a name that is not UTF-8"),
+    "images without classes": (make_flat, "train: found no folder in it; allowed: <split>/<class>/<image>"),
     "labels in a table": (
         label_by_table,
-        "train: found no folder in it; allowed: one of images .* metadata.csv is not read; sort the images",
+        "train: found no folder in it; allowed: <split>/<class>/<image>. Not read: .* metadata.csv",
     ),
     "classes without images": (
         lambda pets: [each.unlink() for each in pets.glob("test/*/*")],
         "pets: found no image in test; allowed: one or more",
     ),
-    "masks": (
-        add_masks,
-        "found train/cat/0-Seg.*, train/cat/0_GT.png, .*0_mask.png, .*0_mask_1.png beside images.*masks, not",
+    "a test folder among classes": (rename("test", "train/test"), "train/test/cat: found no file; allowed"),
+    "no test folder": (rename("test", "other"), "test: no such folder; allowed: <split>/<class>/<image>"),
+    "a file of a desktop": (
+        lambda pets: (pets / "train" / "cat" / "Thumbs.db").touch(),
+        r"train_size: the study says 5, 6 found",
     ),
-    "a test folder among classes": (
-        rename("test", "train/test"),
-        "train: found the folder test: words for splits; allowed: a folder of images for each class",
-    ),
-    "no test folder": (rename("test", "other"), "test: no such folder; it holds a folder of images for each"),
 }  # fmt: skip
 
 
@@ -231,7 +224,7 @@ def test_invalid_folders_are_refused_before_decoding(
     change, message = REFUSED[kind]
     change(pets)
     assert source_fingerprint(section(pets, 5, 2)), "the workflow reads this before the job runs"
-    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # decoding would fail
+    monkeypatch.delattr("dpsweep.data.decoding.Transform.__call__")  # decoding would fail
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
 
@@ -269,43 +262,6 @@ def test_empty_test_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
 
 # -- splits and classes --------------------------------------------------------------------------
 
-SPLITS = {
-    "seg_train seg_test seg_pred": ("seg_train", "seg_test"),
-    "Training Testing": ("Training", "Testing"),
-    "TRAIN VAL TEST": ("TRAIN VAL", "TEST"),
-    "train Val": ("train", "Val"),
-    "train valid": ("train", "valid"),
-    "train dev eval": ("train dev", "eval"),
-    "train hold-out": ("train", "hold-out"),
-    "train_images test_images": ("train_images", "test_images"),
-    "training_set test_set": ("training_set", "test_set"),
-    "trainSet valSet testSet": ("trainSet valSet", "testSet"),
-    "train2017 val2017": ("train2017", "val2017"),
-    "01_train 02_test": ("01_train", "02_test"),
-    "asl_alphabet_train asl_alphabet_test": ("asl_alphabet_train", "asl_alphabet_test"),
-    "train test unlabeled": ("train", "test"),
-    "train train_raw test": ("train", "test"),
-}
-
-
-@pytest.mark.parametrize("names", SPLITS)
-def test_splits_are_found_by_their_names(names: str) -> None:
-    train, test = SPLITS[names]
-    assert choose_splits(names.split(), "pets") == (train.split(), test)
-
-
-@pytest.mark.parametrize("names", ["val dev", "train_a test_a train_b test_b"])
-def test_two_splits_for_one_use_are_refused(names: str) -> None:
-    with pytest.raises(DatasetError, match="which are all words for"):
-        choose_splits(names.split(), "pets")
-
-
-def test_names_of_classes_with_words_for_splits_are_not_splits() -> None:
-    names = ("cat", "train station", "test tube", "bullet_train")
-    for name in (*names, "latest", "contest", "invalid", "trainer"):
-        assert split_uses([name, "dog"]) == {}
-
-
 PETS = ["cat", "dog", "eel"]
 
 
@@ -324,98 +280,39 @@ def in_each(*splits: str) -> list[str]:
 
 
 def test_only_folders_of_splits_are_read(tmp_path: Path) -> None:
-    root = lay_out(tmp_path / "a", *in_each("seg_train", "seg_test", "seg_pred"))
-    found = look_at_folder(root)
-    assert found.source["train_folders"] == ["seg_train"]
-    assert found.source["test_folder"] == "seg_test"
-    assert found.reading.endswith("not read: seg_pred")
-    # An archive in a folder of its own name.
-    inner = [f"{split}/{each}" for split in ("seg_train", "seg_test") for each in in_each(split)]
-    for each in (found, look_at_folder(lay_out(tmp_path / "b", *inner))):
-        assert (each.classes, each.train_counts, each.test_counts) == (PETS, [4] * 3, [4] * 3)
+    found = look_at_folder(lay_out(tmp_path / "a", *in_each("train", "test", "other")))
+    assert found.source["train_folders"] == ["train"]
+    assert found.source["test_folder"] == "test"
+    assert found.reading.endswith("not read: other")
+    assert (found.classes, found.train_counts, found.test_counts) == (PETS, [4] * 3, [4] * 3)
 
 
-def test_unlabelled_test_images_are_not_read(tmp_path: Path) -> None:
-    found = look_at_folder(lay_out(tmp_path / "pets", *in_each("train"), "test"))
-    assert found.classes == PETS and "not read: test" in found.reading
+@pytest.mark.parametrize(
+    "folders",
+    [
+        [f"{name}/{split}" for name in PETS for split in ("train", "test")],  # classes above splits
+        in_each("photo", "sketch"),  # domains above classes
+        [f"all/{each}" for each in in_each("train", "test")],  # a folder around
+    ],
+)
+def test_other_layouts_are_refused(tmp_path: Path, folders: list[str]) -> None:
+    with pytest.raises(DatasetError, match="found no file; allowed: <split>/<class>/<image>"):
+        look_at_folder(lay_out(tmp_path / "pets", *folders))
+
+
+def test_a_folder_without_splits_has_classes(tmp_path: Path) -> None:
+    found = look_at_folder(lay_out(tmp_path / "pets", "bus", "car", "trailer"))
     both = zip(found.train_counts, found.test_counts, strict=True)
-    assert [train + test for train, test in both] == [4] * 3
-
-
-NO_CLASSES = {
-    "splits": (in_each("Val", "Test"), "the folders Test, Val: words for splits"),
-    "splits without classes": (["train", "test"], "the folders test, train: words"),
-    "a split beside classes": ([*PETS, *in_each("test")], "the folder test: words"),
-    "a test folder beside classes": ([*PETS, "Testing"], "the folder Testing: words"),
-    "classes above splits": (
-        [f"{name}/{split}" for name in PETS for split in ("train", "test")],
-        "the folders test, train in cat: words for splits",
-    ),
-    "images and masks": (["images", "masks"], "images, masks: words for parts of"),
-    "images and labels": (in_each("Images", "Labels"), "Images, Labels: words for parts"),
-    "examples without a class": ([*PETS, "Unlabeled"], "the folder Unlabeled: words for examples"),
-    "VOC's folders": (["Annotations", "JPEGImages"], "JPEGImages, Annotations: words"),
-    "other words": (in_each("prueba", "entrenamiento"), "cat, dog, eel in each of entren.*, prueba"),
-    "domains": (in_each("photo", "sketch"), "found the folders cat, dog, eel in each of photo"),
-    "Office's domains": (in_each("dslr/images", "webcam/images"), "cat, dog, eel in each of dslr"),
-    "everything once more": ([*PETS, *in_each("all")], "cat, dog, eel in all too, with the names"),
-    "a folder around": (in_each("PetImages"), "the folder PetImages alone, which holds .* cat, dog"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", NO_CLASSES)
-def test_folders_that_look_like_splits_or_parts_are_refused_without_folders_are_classes(
-    tmp_path: Path, kind: str
-) -> None:
-    folders, message = NO_CLASSES[kind]
-    root = lay_out(tmp_path / "pets", *folders, images=9)
-    with pytest.raises(DatasetError, match=message):
-        look_at_folder(root)
-    with pytest.raises(DatasetError, match=rf"{message}.*or, if .* add folders_are_classes: true"):
-        load_folder(cut(root))
-    data = load_folder(cut(root, folders_are_classes=True))
-    assert data.classes == sorted({Path(name).parts[0] for name in folders})
-    found = look_at_folder(root, folders_are_classes=True)
-    assert found.classes == data.classes and found.source["folders_are_classes"]
-
-
-CLASSES = {
-    "trains among vehicles": ["bus", "car", "train"],
-    "valid and invalid": ["invalid", "valid"],
-    "years inside": [f"{name}/{year}" for name in PETS for year in (2019, 2020)],
-    "dates inside": [f"{name}/2020/2020-01-{day:02}" for name in PETS for day in (1, 2)],
-    "a folder inside of all": [f"{name}/new" for name in PETS],
-    "other folders inside": ["cat/tabby", "cat/siamese", "dog/beagle", "dog/pug"],
-    "images alone": ["images", "icons"],
-    "numbers": ["0", "1", "10"],
-}
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_classes_of_all_kinds_are_read(tmp_path: Path, kind: str) -> None:
-    folders = CLASSES[kind]
-    found = look_at_folder(lay_out(tmp_path / "pets", *folders))
-    wanted = Counter(Path(name).parts[0] for name in folders)
-    both = zip(found.train_counts, found.test_counts, strict=True)
-    assert found.classes == sorted(wanted)
-    assert [sum(each) for each in both] == [4 * wanted[name] for name in found.classes]
+    assert found.classes == ["bus", "car", "trailer"]
+    assert [sum(each) for each in both] == [4] * 3
     assert "a folder for each class; 20% of them for testing" in found.reading
 
 
-LITTER = [
-    *("@eaDir/0.png/SYNOPHOTO_THUMB_M.jpg", "#recycle/0.png", "$RECYCLE.BIN/S-1/0.png"),
-    *("System Volume Information/x.dat", "lost+found/#1", "__pycache__/x.cpython-311.pyc"),
-    *("__MACOSX/cat/._0.png", "@Recycle/0.png", ".snapshot/hourly/cat/0.png", ".Trash-1000/0.png"),
-    *("Thumbs.db", ".DS_Store", "0.png.part", "0 (conflicted copy 2024-01-31).png", "0.png~"),
-]
-
-
-def test_litter_is_neither_a_class_nor_an_example(tmp_path: Path) -> None:
+def test_hidden_files_are_neither_classes_nor_examples(tmp_path: Path) -> None:
     root = lay_out(tmp_path / "pets", *in_each("train", "test"), images=1)
     clean, made_for = look_at_folder(root), source_fingerprint(section(root, 3, 3))
-    places = ("", "train", "test", "train/cat", "test/dog")
-    for name in LITTER:
-        for place in places:
+    for place in ("", "train", "test", "train/cat", "test/dog"):
+        for name in (".DS_Store", "._cat.png", ".snapshot/hourly/cat/0.png", ".Trash-1000/0.png"):
             file = root / place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture(9))
@@ -423,5 +320,7 @@ def test_litter_is_neither_a_class_nor_an_example(tmp_path: Path) -> None:
     assert source_fingerprint(section(root, 3, 3)) == made_for, "nothing is prepared again"
     (root / "train" / "README.txt").touch()  # in no class
     ignored = load_folder(FolderSource(kind="folder", path=str(root))).ignored
-    left = {str(Path(place, Path(name).parts[0])) for place in places if place for name in LITTER}
-    assert set(ignored) == left | {"train/README.txt"}
+    hidden = (".DS_Store", ".Trash-1000", "._cat.png", ".snapshot")
+    places = ("train", "test", "train/cat", "test/dog")
+    wanted = {f"{place}/{name}" for place in places for name in hidden} | {"train/README.txt"}
+    assert set(ignored) == wanted

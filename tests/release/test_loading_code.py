@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method
-from dpsweep.data.images import Transform
+from dpsweep.data.decoding import Transform
 from dpsweep.data.prepared import Resize
 from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architecture import Architecture

@@ -88,6 +88,17 @@ def require_content(path: Path) -> None:
         raise OSError(errno.ENODATA, found, str(path))
 
 
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, in an order that does not depend on the disk.
+
+    Hidden files and folders, whose names begin with a dot, are left out. An unreadable folder is empty;
+    reading its data later raises the error.
+    """
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in sorted(files) if not name.startswith("."))
+
+
 def found_pointer(content: bytes | Path) -> str | None:
     """Return a message with the fetch command if the content is a pointer of git-lfs or git-annex, else None.
 

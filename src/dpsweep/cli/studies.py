@@ -77,12 +77,6 @@ def new(
             "method, with the network in the loop; by default the latter where there is a GPU"
         ),
     ] = None,
-    folders_are_classes: Annotated[
-        bool,
-        typer.Option(
-            "--folders-are-classes", help="of --images, even if they look like splits of a dataset"
-        ),
-    ] = False,
     extends: Annotated[
         str | None,
         typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
@@ -120,7 +114,7 @@ def new(
     if labels and embeddings is None:
         raise StudyError("found --labels without --embeddings; allowed: with them")
     if images is not None:
-        found = dataset_facts.look_at_folder(images, folders_are_classes)
+        found = dataset_facts.look_at_folder(images)
     elif hub is not None:
         found = dataset_facts.look_at_hub(hub, input_column, label_column, configuration)
     elif embeddings is not None:

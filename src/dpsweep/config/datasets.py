@@ -156,7 +156,7 @@ class HubSource(SourceSection):
 
 
 class FolderSource(SourceSection):
-    """A folder of images, ``<path>/<split>/<class>/<image>``."""
+    """A folder of images, ``<path>/<split>/<class>/<image>``; hidden files are ignored."""
 
     kind: Literal["folder"]
     path: LocalPath
@@ -169,10 +169,6 @@ class FolderSource(SourceSection):
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training images"""
     seed: int = 0
-    # Excluded by default: studies without it keep their prepared data.
-    folders_are_classes: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """treat the folders as classes even if they look like splits, by their names or because they contain
-    the same folders"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:

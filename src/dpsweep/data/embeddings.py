@@ -23,7 +23,6 @@ from dpsweep.data.examples import (
     same_kind,
 )
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.splits import split_uses
 from dpsweep.data.write import Hashes, hash_rows
 
 log = logging.getLogger(__name__)
@@ -228,11 +227,6 @@ def _choose(
     if chosen is not None:
         return chosen
     arrays = shorten(found.values())
-    if len(set(split_uses(found).values())) > 1:
-        raise DatasetError(
-            f"{path}: found arrays for training and for testing in one file ({arrays}); allowed: a file for "
-            "each (source.train, source.test)"
-        )
     what = "embeddings" if key == "input_column" else "labels"
     raise DatasetError(
         f"{path}: it is not clear which array holds the {what}, of {arrays}; say source.{key}"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from dpsweep.base.files import found_pointer
-from dpsweep.base.litter import is_litter, walk
+from dpsweep.base.files import found_pointer, visible_files
 from dpsweep.config import HubSource
 from dpsweep.config.messages import brief, shorten
+from dpsweep.data.decoding import Content, EncodedImages
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -31,7 +31,6 @@ from dpsweep.data.examples import (
     stratified_share,
 )
 from dpsweep.data.hub_file import TIMEOUT_SECONDS, cannot_fetch
-from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
 
 log = logging.getLogger(__name__)
@@ -107,8 +106,7 @@ def open_hub(source: HubSource) -> HubFiles:
                 f"{folder}: no such folder; put a copy of {source.id} there (its parquet files), "
                 f"for example with: {_download_command(source)} --local-dir {folder}"
             )
-        _refuse_litter(folder)
-        for file in walk(folder):
+        for file in visible_files(folder):
             if pointer := found_pointer(file):
                 raise DatasetError(f"{file}: {pointer}")
         origin = f"{source.id}, local copy"
@@ -137,26 +135,10 @@ def open_hub(source: HubSource) -> HubFiles:
     return HubFiles(source, splits, folder, origin, revision)
 
 
-def _refuse_litter(folder: Path) -> None:
-    """Refuse litter that the library would read as data; it only skips names that begin with a dot or __."""
-    found = []
-    for place, folders, files in os.walk(folder):
-        suffixes = {Path(name).suffix for name in files if not is_litter(name)}
-        read = [name for name in folders if is_litter(name, folder=True)]
-        read += [name for name in files if is_litter(name) and Path(name).suffix in suffixes]
-        found += [str(Path(place, name)) for name in read if not name.startswith((".", "__"))]
-        folders[:] = [name for name in folders if name not in read]
-    if found:
-        raise DatasetError(
-            f"{folder}: found {shorten(found)}, which a server or other software has left there and "
-            "which would be read as data; remove them"
-        )
-
-
 def _refuse_missing_shards(folder: Path) -> None:
     """Refuse a split with missing shards: the library would read the others without a warning."""
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for file in walk(folder):
+    for file in visible_files(folder):
         if match := _SHARD.fullmatch(str(file.relative_to(folder))):
             found[match[1], match[3]].add(int(match[2]))
     for (name, count), numbers in found.items():
@@ -187,7 +169,7 @@ def _reading(files: HubFiles, split: str) -> Iterator[None]:
 
 def _damaged_table(folder: Path) -> Path | None:
     """Return the first parquet file that cannot be read to its end, or None."""
-    for file in walk(folder):
+    for file in visible_files(folder):
         if file.suffix == ".parquet":
             try:
                 for _ in parquet.ParquetFile(file).iter_batches():
@@ -227,15 +209,14 @@ class _Rows:
         inputs = rows if kind == "text" else EncodedImages(rows.images)
         return Split(inputs, labels, self.where).only(kept, inputs)
 
-    def inputs(self, start: int = 0, cast: Any = None) -> Iterator[tuple[str, Any]]:
+    def inputs(self, cast: Any = None) -> Iterator[tuple[str, Any]]:
         """Yield name and input of each kept row.
 
         Args:
-            start: number of kept rows to skip.
             cast: the type of `datasets` for the inputs.
         """
         column = self.files.source.input_column
-        kept = iter(self.kept[start:].tolist())
+        kept = iter(self.kept.tolist())
         following, place = next(kept, None), 0
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
@@ -257,11 +238,11 @@ class _Rows:
                 )
             yield text
 
-    def images(self, start: int) -> Iterator[tuple[str, Content]]:
-        """Yield name and encoded image of each kept row, from the row ``start`` on."""
+    def images(self) -> Iterator[tuple[str, Content]]:
+        """Yield name and encoded image of each kept row."""
         from datasets import Image  # noqa: PLC0415
 
-        for where, image in self.inputs(start, Image(decode=False)):
+        for where, image in self.inputs(Image(decode=False)):
             yield where, _content(self.files, where, image)
 
 

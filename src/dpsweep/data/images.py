@@ -1,301 +1,257 @@
-"""Decoding of images into one file of pixels: parallel, with bounded memory."""
+"""Readers of images: folders with a folder for each class, and IDX files."""
 
-import io
+import gzip
 import logging
-import multiprocessing
-import multiprocessing.connection
+import math
 import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+import unicodedata
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from dpsweep.base.files import found_pointer
-from dpsweep.data.examples import Split
-from dpsweep.data.prepared import Resize
-from dpsweep.data.write import write_rows
+from dpsweep.base.files import require_content
+from dpsweep.config import FolderSource, IdxSource
+from dpsweep.config.messages import shorten
+from dpsweep.data.decoding import EncodedImages
+from dpsweep.data.examples import (
+    LabelColumn,
+    LabelledData,
+    Split,
+    cut_test_set,
+    encode_labels,
+    stratified_share,
+)
+from dpsweep.data.prepared import DatasetError
 
 log = logging.getLogger(__name__)
 
-Content = bytes | Path
-"""An encoded image, or its file."""
-Pixels = npt.NDArray[np.uint8]
-
-_CHUNK = 32
-"""Number of images that a process decodes at a time."""
-_BLOCK = 512
-"""Number of images that are written at a time."""
-_MOST_PROCESSES = 16
-_FEW_LEVELS = 17
-"""Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
-_MOST_PIXELS = 2**27
-"""Limit of the resized image, before cropping."""
-
-# Values of the EXIF tag Orientation for a rotation by 90 degrees.
-_ON_ITS_SIDE = frozenset({5, 6, 7, 8})
-# Tags of TIFF, and values of two of them.
-_SIDES = (256, 257)  # width and height
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
-_WHITE_IS_ZERO, _SIGNED = 0, 2
+LAYOUT = "<split>/<class>/<image>"
+_SPLITS = {"train": "train", "test": "t10k"}
+_BYTES, _HEADER, _LENGTH = 8, 4, 4
 
 
-@dataclass(frozen=True)
-class Transform:
-    """The decoding of an image to RGB pixels."""
-
-    resize: Resize
-    """to the size of the network's input"""
-    stored: tuple[int, int] | None = None
-    """height and width, if images are stored in their own size and resized with their batch"""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of the pixels: (height, width, 3)."""
-        return (*(self.stored or (self.resize.size, self.resize.size)), 3)
-
-    def __call__(self, content: Content) -> Pixels:
-        """Return pixels, uint8 of ``shape``."""
-        if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
-            raise ValueError("it is empty")
-        try:
-            with Image.open(_stream(content)) as opened:
-                pages = getattr(opened, "n_frames", 1)
-                if opened.format == "TIFF" and pages > 1:
-                    raise ValueError(f"{pages} pages; allowed: one, so save each page as an image")
-                hidden = _hidden(content, opened)
-                image = _rgb(ImageOps.exif_transpose(opened), opened)
-        except UnidentifiedImageError:
-            raise ValueError(found_pointer(content) or "of no format that Pillow reads") from None
-        if hidden is not None:
-            image.paste("white", mask=hidden)
-        if self.stored is not None:
-            if (image.height, image.width) != self.stored:
-                raise ValueError(f"{image.width} x {image.height} pixels, unlike its header")
-            return np.asarray(image)
-        size = self.resize.size
-        height, width, top, left = self.resize.geometry(image.height, image.width)
-        if width * height > _MOST_PIXELS:
-            raise ValueError(f"too narrow to crop: {image.width} x {image.height} pixels")
-        resized = image.resize((width, height), Image.Resampling[self.resize.interpolation.upper()])
-        if (height, width) == (size, size):
-            return np.asarray(resized)
-        return np.asarray(resized.crop((left, top, left + size, top + size)))
+# -- folders ---------------------------------------------------------------------------------
 
 
-def make_transform(resize: Resize, *splits: Split) -> Transform:
-    """Choose how the images of a dataset are stored.
+def load_folder(source: FolderSource) -> LabelledData:
+    """List the images of a folder ``<split>/<class>/<image>``; they are read and decoded later.
 
-    Images are stored in their own size if all have the same size and it is smaller than the network's
-    input: resized, CIFAR-100 would be 49 times as large. Headers are read up to the first other size.
-    """
-    sizes: set[tuple[int, int]] = set()
-    for split in splits:
-        for _, content in split.inputs.read(0):
-            if (size := _size(content)) is None:
-                continue  # corrupt; decoding reports it
-            sizes.add(size)
-            if len(sizes) > 1 or not resize.enlarges(*size):
-                return Transform(resize)
-    return Transform(resize, *sizes)
-
-
-def _size(content: Content) -> tuple[int, int] | None:
-    """Return height and width of an image after its EXIF rotation; None if its header is unreadable."""
-    try:
-        with Image.open(_stream(content)) as opened:
-            on_its_side = opened.getexif().get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE
-            # Pillow has already rotated the size of a TIFF.
-            tags = getattr(opened, "tag_v2", {})
-            width, height = (
-                tags.get(tag, side) for tag, side in zip(_SIDES, opened.size, strict=True)
-            )
-    except MemoryError:
-        raise
-    except Exception:  # decoders raise many types for broken files
-        return None
-    return (width, height) if on_its_side else (height, width)
-
-
-def _stream(content: Content) -> io.BytesIO | Path:
-    return io.BytesIO(content) if isinstance(content, bytes) else content
-
-
-def _rgb(image: Image.Image, file: Image.Image) -> Image.Image:
-    """Convert an image of any mode to 8-bit RGB; transparent pixels become white.
-
-    Pillow's own conversion would clip levels above 255, and show transparent pixels.
-
-    Args:
-        image: to convert.
-        file: the same image as opened, with its format and tags.
+    Classes are the folders of the first training folder, in alphabetical order. Every file in them is an
+    image, except hidden files. Hidden files, and files beside the classes, are listed in ``ignored``.
 
     Raises:
-        ValueError: the mode has no known range.
+        DatasetError: the folder has another layout, the splits have different classes, a symbolic link leads
+            out of the folder, or a share is empty.
     """
-    tags = getattr(file, "tag_v2", {})
-    # Older versions of Pillow, and its reader of PGM, give 16-bit images the mode of 32 bits.
-    if image.mode.startswith("I;16") or (image.mode == "I" and file.format in ("PNG", "PPM")):
-        if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-            raise ValueError("16-bit TIFF whose zero is white; save it with zero as black")
-        (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
-        levels = np.asarray(image).astype(np.float64) * (255 / (2**bits - 1))
-        image = Image.fromarray(np.rint(levels).astype(np.uint8))
-    elif image.mode in ("I", "F"):
-        kind = "32-bit integers" if image.mode == "I" else "floating-point numbers"
-        raise ValueError(
-            f"its pixels are {kind}, whose darkest and brightest value are not known; save it "
-            "with 8 or 16 bits"
-        )
-    elif _SIGNED in tags.get(_SAMPLE_FORMAT, ()):
-        raise ValueError(
-            "its pixels are signed integers, whose darkest value is not known; save it without signs"
-        )
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return image.convert("RGB")
-
-
-def _hidden(content: Content, file: Any) -> Image.Image | None:
-    """Return a mask of the transparent colour of a PNG, if Pillow would misread this colour; else None.
-
-    A PNG stores the colour with the 2, 4 or 16 bits of its pixels, but Pillow compares it with 8 bits.
-
-    Args:
-        content: the encoded image.
-        file: the same image, opened and not yet decoded.
-    """
-    again: Any  # Pillow has no type for it
-    colour = file.info.get("transparency")
-    if file.format != "PNG" or colour is None or not file.tile:
-        return None
-    match file.tile[0].args:
-        case "L;2" | "L;4" as stored:
-            file.info["transparency"] = colour * 255 // (2 ** int(stored[-1]) - 1)
-            return None
-        case "I;16B":
-            parts = {"I;16B": [colour]}
-        case "RGB;16B":
-            # Read as little-endian, big-endian 16-bit numbers give their lower bytes.
-            parts = {"RGB;16B": [each >> 8 for each in colour]}
-            parts["RGB;16L"] = [each & 255 for each in colour]
-        case _:
-            return None
-    del file.info["transparency"]
-    equal = []
-    for layout, wanted in parts.items():
-        with Image.open(_stream(content)) as again:
-            again.tile = [again.tile[0]._replace(args=layout)]
-            pixels = np.asarray(ImageOps.exif_transpose(again))
-        equal.append((np.atleast_3d(pixels) == wanted).all(axis=-1))
-    return Image.fromarray(np.logical_and.reduce(equal))
-
-
-@dataclass(frozen=True)
-class EncodedImages:
-    """The images of one split, in order."""
-
-    read: Callable[[int], Iterable[tuple[str, Content]]]
-    """Yields name and content of the images, from a position on."""
-
-
-def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split, list[str]]:
-    """Decode a split into a .npy file.
-
-    Args:
-        split: to decode.
-        transform: the decoding.
-        path: of the file; its name is that of the split.
-
-    Returns:
-        The split without corrupt images, and the reason for each corrupt image.
-
-    Raises:
-        DatasetError: the disk is too small for the pixels.
-    """
-    examples = len(split.labels)
-    dark = 0
-
-    def blocks() -> Iterator[list[Pixels | str]]:
-        nonlocal dark
-        remaining = _decoded(split.inputs, transform, examples)
-        while block := list(islice(remaining, _BLOCK)):
-            dark += sum(not isinstance(row, str) and row.max() < _FEW_LEVELS for row in block)
-            yield block
-
-    errors = write_rows(
-        path, np.dtype(np.uint8), transform.shape, examples, blocks(), what="images"
+    folder = _Folder(Path(source.path))
+    classes = list(folder.classes(source.train_folders[0]))
+    images = folder.images(source.train_folders, classes)
+    labels = np.array([each.label for each in images])
+    kept = stratified_share(
+        labels, lambda place: [images[place].name], source.train_share, source.seed
     )
-    if dark:
+    train = [images[place] for place in kept]
+    if source.test_from_train is None:
+        test = folder.images([source.test_folder], classes)
+    else:
+        names = [image.name for image in train]
+        train, test = (
+            [train[place] for place in places]
+            for places in cut_test_set(names, labels[kept], source.test_from_train, source.seed)
+        )
+    if ignored := sorted(folder.ignored):
         log.warning(
-            "%s: %d of %d images have no level from %d to 255: they are black, or have 12 bits or fewer of "
-            "16, and should be stretched", path.stem, dark, examples, _FEW_LEVELS,
+            "%s: ignored %d files that are hidden, or not in a class: %s",
+            folder.root, len(ignored), shorten(ignored),
         )  # fmt: skip
-    return split.without(list(errors), path), list(errors.values())
+    return LabelledData(
+        train=_split(train),
+        test=_split(test),
+        classes=classes,
+        origin=f"folder {folder.root.name}",
+        ignored=ignored,
+    )
 
 
-# -- decoding --------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Image:
+    path: Path
+    name: str
+    """Path relative to the root; for messages and for drawing shares."""
+    label: int
 
 
-def _decoded(images: EncodedImages, transform: Transform, count: int) -> Iterator[Pixels | str]:
-    """Yield the pixels or the error of each of ``count`` images, in order."""
-    remaining = iter(images.read(0))
-    if count <= _BLOCK:
-        # Starting processes would take more time.
-        yield from _decode(transform, list(remaining))
-        return
-    processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
-    pending: deque[Future[list[Pixels | str]]] = deque()
-    # A forked process would inherit the locks of threads, but not the threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _start_process) as pool:
-        while chunk := list(islice(remaining, _CHUNK)):
-            pending.append(pool.submit(_decode, transform, chunk))
-            # Limits memory, and keeps the processes busy.
-            if len(pending) == 2 * processes:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
+@dataclass
+class _Folder:
+    root: Path
+    ignored: set[str] = field(default_factory=set)
+    """Names of files that are hidden, or not in a class."""
+
+    def classes(self, split: str) -> dict[str, Path]:
+        """Return the folders of a split by class, sorted by the name of the class."""
+        entries = self._entries(self.root / split)
+        found: dict[str, Path] = {}
+        for entry in filter(Path.is_dir, entries):
+            # One class may be written in two forms of Unicode (macOS uses NFD), or with outer spaces.
+            name = unicodedata.normalize("NFC", entry.name.strip())
+            if name in found:
+                raise DatasetError(
+                    f"{entry}: found the class {name!r} twice; allowed: one folder of it"
+                )
+            found[name] = entry
+        files = [entry for entry in entries if entry not in found.values()]
+        self.ignored |= {str(file.relative_to(self.root)) for file in files}
+        if not found:
+            # Of many images and a table of their labels, the table is named first.
+            names = sorted((file.name for file in files), key=lambda name: name.rpartition(".")[2])
+            raise DatasetError(
+                f"{self.root / split}: found no folder in it; allowed: {LAYOUT}"
+                + (f". Not read: {shorten(names)}" if names else "")
+            )
+        return dict(sorted(found.items()))
+
+    def images(self, splits: Sequence[str], classes: Sequence[str]) -> list[_Image]:
+        """Return the images of some splits, split by split and class by class."""
+        found: list[_Image] = []
+        for split in splits:
+            inside = self.classes(split)
+            if unknown := sorted(set(inside) - set(classes)):
+                raise DatasetError(
+                    f"{self.root / split}: found the classes {shorten(unknown)}; allowed: those of the first "
+                    f"training folder, {shorten(classes)}"
+                )
+            for name, folder in inside.items():
+                for file in self._entries(folder):
+                    if not file.is_file():
+                        raise DatasetError(f"{file}: found no file; allowed: {LAYOUT}")
+                    found.append(
+                        _Image(file, str(file.relative_to(self.root)), classes.index(name))
+                    )
+        if not found:
+            raise DatasetError(
+                f"{self.root}: found no image in {shorten(splits)}; allowed: one or more"
+            )
+        return found
+
+    def _entries(self, folder: Path) -> list[Path]:
+        """Return the entries of a folder, sorted, without hidden ones.
+
+        Raises:
+            DatasetError: there is no such folder, a name is not UTF-8, or a link leads to anything but a file
+                inside the root.
+        """
+        if not folder.is_dir():
+            raise DatasetError(f"{folder}: no such folder; allowed: {LAYOUT}")
+        entries = []
+        for entry in sorted(folder.iterdir()):
+            if entry.name.startswith("."):
+                name = os.fsencode(entry.relative_to(self.root))
+                self.ignored.add(name.decode(errors="replace"))
+                continue
+            try:
+                entry.name.encode()
+            except UnicodeEncodeError:
+                raise DatasetError(
+                    f"{str(entry)!r}: found a name that is not UTF-8; rename it"
+                ) from None
+            inside = entry.is_file() and entry.resolve().is_relative_to(self.root.resolve())
+            if entry.is_symlink() and not inside:
+                raise DatasetError(
+                    f"{entry}: found a symbolic link that leads to no file inside {self.root}; allowed: "
+                    "links to files inside it"
+                )
+            entries.append(entry)
+        return entries
 
 
-def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[Pixels | str]:
-    """Return the pixels or the error of every image."""
-    results: list[Pixels | str] = []
-    for name, content in chunk:
-        try:
-            results.append(transform(content))
-        except MemoryError:
-            raise
-        except Exception as error:  # decoders raise many types for broken files
-            results.append(f"{name}: not an image that can be read ({error})")
-    return results
+def _split(images: Sequence[_Image]) -> Split:
+    encoded = EncodedImages(lambda: ((each.name, each.path) for each in images))
+    labels = np.array([image.label for image in images], dtype=np.int64)
+    return Split(encoded, labels, lambda place: images[place].name)
 
 
-def first_corrupt(split: Split, resize: Resize) -> list[str]:
-    """Decode the first image of every class, and return the errors."""
-    _, places = np.unique(split.labels, return_index=True)
-    first = [next(iter(split.inputs.read(int(place)))) for place in places]
-    return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
+# -- IDX files -------------------------------------------------------------------------------
 
 
-def _start_process() -> None:
-    """Ignore interrupts, which the parent process handles, and end when the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+def load_idx(source: IdxSource, size: int) -> LabelledData:
+    """Return the images of a folder of IDX files as uint8 (examples, size, size, 1).
+
+    IDX is the format of MNIST (LeCun, Cortes and Burges 1998). A header has two zero bytes, the code of the
+    data type (8: bytes), the number of axes, and the length of each axis as a big-endian 32-bit number. The
+    data follow in C order.
+
+    The files are ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, and the same with ``t10k``.
+    They may end in ``.gz``, and may have a dot before ``idx`` instead of a hyphen. Labels are the classes.
+
+    Args:
+        source: the folder, and the share of its training images.
+        size: height and width of the images according to the study, pixels.
+
+    Raises:
+        DatasetError: a file is missing or has another format, or the images have another size.
+    """
+    folder = Path(source.path)
+    (images, train), (test_images, test) = (_idx_split(folder, split, size) for split in _SPLITS)
+    labels, test_labels, classes = encode_labels(train, test)
+    kept = stratified_share(labels, lambda row: (row,), source.train_share, source.seed)
+    return LabelledData(
+        train=Split(images, labels, train.where).only(kept, images[kept]),
+        test=Split(test_images, test_labels, test.where),
+        classes=classes,
+        origin=str(folder),
+    )
 
 
-def _end_with(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
+def _idx_split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint8], LabelColumn]:
+    images_file, images = _read(folder, split, "images", 3)
+    labels_file, labels = _read(folder, split, "labels", 1)
+    if images.shape[1:] != (size, size):
+        height, width = images.shape[1:]
+        raise DatasetError(
+            f"image_size: found {size}, but images of {height} x {width} pixels in {images_file}; "
+            f"allowed: {height if height == width else 'square images'}"
+        )
+    if len(images) != len(labels):
+        raise DatasetError(
+            f"{labels_file}: found {len(labels)} labels for the {len(images)} images of "
+            f"{images_file.name}; allowed: one for each"
+        )
+    where = f"image {{}} of {images_file.name}".format
+    return images[..., None], LabelColumn(str(labels_file), "", labels.tolist(), where)
+
+
+def _read(
+    folder: Path, split: str, what: Literal["images", "labels"], axes: int
+) -> tuple[Path, npt.NDArray[np.uint8]]:
+    """Return the file of the images or labels of a split, and its content."""
+    names = [
+        f"{_SPLITS[split]}-{what}{mark}idx{axes}-ubyte{end}" for mark in "-." for end in ("", ".gz")
+    ]
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise DatasetError(
+            f"{folder}: found no {names[0]}, plain or with .gz; allowed: four IDX files"
+        )
+    try:
+        require_content(file)
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DatasetError(f"{file}: cannot be read: {error}") from None
+    begin = _HEADER + _LENGTH * axes
+    if len(content) < begin or content[:_HEADER] != bytes([0, 0, _BYTES, axes]):
+        raise DatasetError(
+            f"{file}: begins with {content[:_HEADER].hex(' ') or 'nothing'}; allowed: 00 00 08 0{axes}, an "
+            f"IDX file of bytes with {axes} axes"
+        )
+    shape = [int(each) for each in np.frombuffer(content[_HEADER:begin], dtype=">u4")]
+    if len(content) - begin != math.prod(shape):
+        raise DatasetError(
+            f"{file}: found {len(content) - begin} bytes after a header that says "
+            f"{' x '.join(map(str, shape))}; allowed: a whole file"
+        )
+    return file, np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)

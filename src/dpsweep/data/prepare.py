@@ -25,13 +25,12 @@ from dpsweep.config import (
 )
 from dpsweep.config.datasets import TrainAndTest
 from dpsweep.config.messages import shorten
+from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import Embeddings, load_embeddings
 from dpsweep.data.examples import LabelledData, Labels, Split
-from dpsweep.data.folder import load_folder
 from dpsweep.data.hub import load_hub
 from dpsweep.data.hub_file import fetch_file
-from dpsweep.data.idx import load_idx
-from dpsweep.data.images import EncodedImages, decode_images, first_corrupt, make_transform
+from dpsweep.data.images import load_folder, load_idx
 from dpsweep.data.prepared import (
     METADATA,
     DatasetError,

@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpsweep.base.files import read_json
-from dpsweep.base.litter import walk
+from dpsweep.base.files import read_json, visible_files
 from dpsweep.config import (
     Backbone,
     Dataset,
@@ -135,7 +134,7 @@ def stored_bytes(dataset: Dataset) -> int:
 
 @cache
 def _size_in_folder(folder: Path) -> tuple[int, int] | None:
-    for file in walk(folder):
+    for file in visible_files(folder):
         if file.is_file() and (size := _size(file)) is not None:
             return size
     return None
@@ -147,7 +146,7 @@ def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    tables = (file for file in walk(folder) if file.suffix == ".parquet")
+    tables = (file for file in visible_files(folder) if file.suffix == ".parquet")
     for file in filter(Path.is_file, tables):
         # The preparation reports these errors. IndexError: there is no such column.
         with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):

@@ -1,6 +1,5 @@
 """Facts about a new dataset, from its labels alone: layout, classes and sizes."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from dpsweep.config import ArraysSource, FilesSource, FolderSource, HubSource
-from dpsweep.config.messages import FOLDER_PATTERN, explain, shorten, unknown
+from dpsweep.config.messages import explain, shorten, unknown
 from dpsweep.data.arrays import Array
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.folder import folders_in, load_folder
 from dpsweep.data.hub import load_hub, open_hub
+from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import alike_classes
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.splits import choose_splits
 from dpsweep.data.texts import column_names, leave_out_unreadable, load_files, long_texts
 from dpsweep.recommend.draft import MAX_LENGTH, FoundDataset
 
@@ -44,28 +42,22 @@ _TEXTS = (
 Source = TypeVar("Source", ArraysSource, FilesSource, FolderSource, HubSource)
 
 
-def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundDataset:
+def look_at_folder(folder: Path) -> FoundDataset:
     """Look at a folder of images: ``<split>/<class>/<image>``, or ``<class>/<image>``.
 
     Args:
         folder: the dataset.
-        folders_are_classes: whether the folders are classes even if they have names of splits.
 
     Raises:
         DatasetError: it cannot be read as such a folder.
     """
     place = folder.expanduser()
-    folders = folders_in(place)[0] if place.is_dir() else []
-    # Only a folder with folders can be a split.
-    nested = [name for name in folders if folders_in(place / name)[0]]
-    train, test = ([], None) if folders_are_classes else choose_splits(nested, str(folder))
-    for name in filter(None, [*train, test]):
-        if not re.match(FOLDER_PATTERN, name):
-            raise DatasetError(f"{folder / name}: allowed: a name of letters, digits, . _ and -")
+    inside = sorted(place.iterdir()) if place.is_dir() else []
+    folders = [each.name for each in inside if each.is_dir() and not each.name.startswith(".")]
+    train, test = choose_splits(folders)
     source: dict[str, Any] = {"kind": "folder", "path": str(folder)}
     source |= {"train_folders": train or ["."]}
     source |= {"test_folder": test} if test else _CUT
-    source |= {"folders_are_classes": True} if folders_are_classes else {}
     reading = [
         f"training images from {shorten(train)}" if train else "a folder for each class",
         f"test images from {test}" if test else f"{TEST_SHARE:.0%} of them for testing",
@@ -73,6 +65,22 @@ def look_at_folder(folder: Path, folders_are_classes: bool = False) -> FoundData
     ]
     data = load_folder(_valid(FolderSource, source))
     return _found("image", source, data, reading)
+
+
+def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
+    """Return the training splits and the test split among some names.
+
+    Validation data are training data if there is a test split, else they are the test split.
+
+    >>> choose_splits(["test", "train", "val"]), choose_splits(["train", "validation"])
+    ((['train', 'val'], 'test'), (['train'], 'validation'))
+    """
+    known = {"train": "train", **dict.fromkeys(("validation", "val", "dev"), "val"), "test": "test"}
+    found = {use: name for name, use in known.items() if name in set(names)}
+    if "train" not in found:
+        return [], None
+    test = found.pop("test", None) or found.pop("val", None)
+    return list(found.values()), test
 
 
 def look_at_hub(
@@ -97,7 +105,7 @@ def look_at_hub(
         asked |= {"configuration": configuration}
     opened = open_hub(_valid(HubSource, asked))
     splits = list(opened.splits)
-    train, test = choose_splits(splits, repository)
+    train, test = choose_splits(splits)
     if not train:
         raise DatasetError(
             f"{repository}: found the splits {shorten(splits)}; allowed: one of train"

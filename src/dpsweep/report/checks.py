@@ -9,7 +9,6 @@ import pandas as pd
 
 from dpsweep.analysis.sources import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
-from dpsweep.base.litter import is_litter
 from dpsweep.base.units import count
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import SMALLEST_BOUND
@@ -118,7 +117,7 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
         for place in places
         if place.is_dir()
         for file in place.iterdir()
-        if file not in drawn and not is_litter(file.name)
+        if file not in drawn and not file.name.startswith(".")
     )
     if not former:
         return []

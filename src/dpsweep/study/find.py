@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.litter import is_litter
 from dpsweep.config.messages import unknown
 
 _PACKAGE = Path(__file__).parents[1]
@@ -78,7 +77,7 @@ def only_study(folder: Path) -> Path:
         file
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
-        if not is_litter(file.name) and not file.name.endswith(CHANGED) and is_study(file)
+        if not file.name.startswith(".") and not file.name.endswith(CHANGED) and is_study(file)
     ]
     if len(found) == 1:
         return found[0]

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
-from dpsweep.base.files import checksum, fingerprint
-from dpsweep.base.litter import walk
+from dpsweep.base.files import checksum, fingerprint, visible_files
 from dpsweep.config import Backbone, Dataset, FolderSource, HubSource
 from dpsweep.config.cells import Cell
 from dpsweep.config.clipping import ClippingBound
@@ -218,7 +217,7 @@ def sources(*parts: str) -> str:
 
 def source_files(place: Path) -> list[Path]:
     """Return the source files and templates of a package, or a single module, sorted by name."""
-    files = walk(place) if place.is_dir() else [place]
+    files = visible_files(place) if place.is_dir() else [place]
     return sorted(file for file in files if file.suffix in _SOURCES)
 
 
@@ -265,7 +264,7 @@ def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
     named = (section.local_folders() | section.local_files()).values() if section else ()
     found = {}
     for place in (Path(path) for path in named):
-        for file in (place, *walk(place)):
+        for file in (place, *visible_files(place)):
             if file.is_file():
                 state = file.stat()
                 found[str(file)] = state.st_size, state.st_mtime_ns

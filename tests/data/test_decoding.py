@@ -19,7 +19,7 @@ from tests.data.pictures import LFS, fill, picture, saved, section
 from tests.waiting import children, running, wait_for
 
 from dpsweep.data import DatasetError, Split
-from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
+from dpsweep.data.decoding import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import PreparedDataset, Resize
 from dpsweep.data.write import progress
@@ -153,7 +153,7 @@ def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
 
 def in_memory(*contents: bytes) -> Split:
     named = [(str(number), content) for number, content in enumerate(contents)]
-    images = EncodedImages(lambda start: iter(named[start:]))
+    images = EncodedImages(lambda: iter(named))
     return Split(images, np.zeros(len(named), np.int64))
 
 
@@ -305,8 +305,8 @@ class Reader:
         self.corrupt, self.stop = corrupt, stop
         self.given: list[int] = []
 
-    def __call__(self, start: int) -> Iterator[tuple[str, bytes]]:
-        for position in range(start, 10):
+    def __call__(self) -> Iterator[tuple[str, bytes]]:
+        for position in range(10):
             if position == self.stop:
                 raise KeyboardInterrupt
             self.given.append(position)
@@ -341,9 +341,9 @@ def test_a_stopped_preparation_leaves_the_earlier_one_as_it_was(
     for name in ("cat", "dog"):
         fill(tmp_path / "pets" / "train" / name, 3)
     with monkeypatch.context() as patch:
-        patch.setattr("dpsweep.data.images._BLOCK", 4)
+        patch.setattr("dpsweep.data.decoding._BLOCK", 4)
         stop = Mock(side_effect=KeyboardInterrupt)
-        patch.setattr("dpsweep.data.images.ProcessPoolExecutor", stop)
+        patch.setattr("dpsweep.data.decoding.ProcessPoolExecutor", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare("pets", section(tmp_path / "pets", 6, 4), out)
     assert {each: each.read_bytes() for each in out.rglob("*")} == files
@@ -385,8 +385,8 @@ def test_progress_is_logged_every_ten_seconds(
 
 
 def test_parallel_decoding_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsweep.data.images._BLOCK", 4)
-    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
+    monkeypatch.setattr("dpsweep.data.decoding._BLOCK", 4)
+    monkeypatch.setattr("dpsweep.data.decoding._CHUNK", 3)
     path = tmp_path / "train.npy"
     split, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, path)
     assert split.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0]
@@ -398,14 +398,14 @@ MANY = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from dpsweep.data import Split, images as module
-from dpsweep.data.images import EncodedImages, Transform, decode_images
+from dpsweep.data import Split, decoding as module
+from dpsweep.data.decoding import EncodedImages, Transform, decode_images
 from dpsweep.data.prepared import Resize
 
-def read(start):
+def read():
     random = np.random.default_rng(0)
     content = Path(sys.argv[1]).read_bytes()
-    for position in range(start, int(sys.argv[3])):
+    for position in range(int(sys.argv[3])):
         yield str(position), content + random.bytes(100_000)
 
 if __name__ == "__main__":
