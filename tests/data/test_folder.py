@@ -202,7 +202,7 @@ REFUSED = {
     "images without classes": (make_flat, "train: found no folder in it; allowed: <split>/<class>/<image>"),
     "labels in a table": (
         label_by_table,
-        "train: found no folder in it; allowed: <split>/<class>/<image>. Not read: .* metadata.csv",
+        "train: found no folder in it; allowed: <split>/<class>/<image>. Not read: metadata.csv, ",
     ),
     "classes without images": (
         lambda pets: [each.unlink() for each in pets.glob("test/*/*")],
