@@ -12,7 +12,7 @@ from dpsweep.base.files import canonical_json
 from dpsweep.config import Method
 from dpsweep.models.architecture import Architecture
 from dpsweep.release import parameters, verify
-from dpsweep.release.certificate import Certificate
+from dpsweep.release.certificate import Certificate, ReleasedFeatures
 from dpsweep.study.paths import Paths
 
 outlines: dict[Any, Any] = {}
@@ -24,10 +24,15 @@ def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cache outlines of networks and proofs of accountants, because many forgeries have the same ones."""
     outline, prove = verify.outline, verify._proven_claims
 
-    def kept_outline(architecture: Architecture, method: Method, classes: int) -> Any:
-        key = architecture.model_dump_json(), method.model_dump_json(), classes
+    def kept_outline(
+        architecture: Architecture,
+        method: Method,
+        classes: int,
+        features: ReleasedFeatures | None = None,
+    ) -> Any:
+        key = architecture.model_dump_json(), method.model_dump_json(), classes, str(features)
         if key not in outlines:
-            outlines[key] = outline(architecture, method, classes)
+            outlines[key] = outline(architecture, method, classes, features)
         return outlines[key]
 
     def kept_proof(certificate: Certificate, seconds: float) -> Any:

@@ -230,6 +230,6 @@ def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
     resize = Resize(size=16, interpolation="bicubic")
     for update, size in (({}, 8), ({"resize": resize}, 16)):
         known = computed.data.metadata.model_copy(update=update)
-        run = stage._Run(known, computed.backbone, Features(), CPU)
+        run = stage.FeatureRun(known, computed.backbone, Features(), CPU)
         run(computed.data.train_inputs[:2])
         assert seen.pop() == (False, (1, size, size))

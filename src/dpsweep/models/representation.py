@@ -1,7 +1,7 @@
 """Representations: the outputs of one layer of a frozen network, one vector per example."""
 
 import contextlib
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,41 @@ from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.transformation import transform
 
 _TOKENS, _MAP = 3, 4
+
+Reduction = Literal[
+    "none", "first_token", "mean_of_tokens", "mean_of_pixels", "mean_of_pixels_nhwc"
+]
+"""How the values that a network computes for one example become one vector."""
+
+
+class Tap(NamedTuple):
+    """The place in a network where features are read."""
+
+    module: str
+    """its name in ``network.named_modules()``"""
+    side: Literal["input", "output"]
+    """of the module"""
+
+
+def tap_of(network: nn.Module, features: Features) -> Tap:
+    """Return the place in a network where features are read.
+
+    Raises:
+        BackboneError: the network has no such layer, or its own pooling cannot be replaced.
+    """
+    if features.layer is not None:
+        return Tap(_require_module(network, features.layer), "output")
+    if features.pooling is None:
+        return Tap(find_head(network).modules[0], "input")
+    if isinstance(network, SequenceClassifier):
+        return Tap(f"network.{network.network.base_model_prefix}", "output")
+    # The last layer before the head of timm's transformers normalises each token.
+    if isinstance(getattr(network, "norm", None), nn.Module):
+        return Tap("norm", "output")
+    raise BackboneError(
+        f"features.pooling: found {features.pooling} without a layer; allowed: with the layer of "
+        f"{type(network).__name__} whose outputs are pooled"
+    )
 
 
 class Representation(nn.Module):
@@ -35,13 +70,14 @@ class Representation(nn.Module):
         self._transformation = features.transformation
         self._reads_text = isinstance(network, SequenceClassifier)
         self._reached: Tensor | None = None
-        if features.layer is not None:
-            _module(network, features.layer).register_forward_hook(self._after)
-        elif features.pooling is None:
-            head = network.get_submodule(find_head(network).modules[0])
-            head.register_forward_pre_hook(self._before)
+        self.reduction: Reduction = "none"
+        """of the last batch"""
+        self.tap = tap_of(network, features)
+        module = network.get_submodule(self.tap.module)
+        if self.tap.side == "input":
+            module.register_forward_pre_hook(self._before)
         else:
-            self._body().register_forward_hook(self._after)
+            module.register_forward_hook(self._after)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map a batch of the network's inputs to float32 (B, features).
@@ -59,8 +95,14 @@ class Representation(nn.Module):
             raise BackboneError(
                 "features.layer: found one that the network does not call; allowed: one that it calls"
             )
+        self.reduction = self._reduction_of(reached)
         pooled = self._pooled(reached, inputs).float().contiguous()
         return transform(pooled, self._transformation)
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The number of tokens before those of the image, which a mean of tokens leaves out."""
+        return 0 if self._reads_text else int(getattr(self.network, "num_prefix_tokens", 0))
 
     def _before(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:  # noqa: ARG002
         self._stop(inputs)
@@ -72,47 +114,38 @@ class Representation(nn.Module):
         self._reached = reached[0] if isinstance(reached, tuple) else reached
         raise _ReachedError
 
-    def _body(self) -> nn.Module:
-        """Return the module of the network whose outputs its own head pools."""
-        network: Any = self.network
-        if isinstance(network, SequenceClassifier):
-            body: nn.Module = network.network.base_model  # type: ignore[assignment]
-            return body
-        # The last layer before the head of timm's transformers normalises each token.
-        if isinstance(getattr(network, "norm", None), nn.Module):
-            last: nn.Module = network.norm
-            return last
-        raise BackboneError(
-            f"features.pooling: found {self._pooling} without a layer; allowed: with the layer of "
-            f"{type(network).__name__} whose outputs are pooled"
-        )
-
-    def _pooled(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def _reduction_of(self, outputs: Tensor) -> Reduction:
         pooling = self._pooling
         if outputs.shape[2:].numel() == 1:
-            return outputs.flatten(1)
+            return "none"
         if outputs.dim() == _MAP and pooling != "token":
             last = getattr(self.network, "output_fmt", "NCHW") == "NHWC"
-            return outputs.mean(dim=(1, 2) if last else (2, 3))
+            return "mean_of_pixels_nhwc" if last else "mean_of_pixels"
         if outputs.dim() == _TOKENS:
             if pooling is None and not self._reads_text:
                 # timm's attribute for the pooling of a transformer.
                 own = getattr(self.network, "global_pool", None)
                 pooling = {"token": "token", "avg": "mean"}.get(str(own))  # type: ignore[assignment]
-            if pooling == "token":
-                return outputs[:, 0]
-            if pooling == "mean":
-                return self._mean(outputs, inputs)
+            if pooling is not None:
+                return "first_token" if pooling == "token" else "mean_of_tokens"
         raise BackboneError(
             f"features.pooling: found {self._pooling or 'nothing'} for outputs of shape "
             f"{tuple(outputs.shape[1:])} for an example; allowed: token or mean for outputs (tokens, "
             "features), mean for outputs (channels, height, width)"
         )
 
-    def _mean(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+    def _pooled(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+        match self.reduction:
+            case "none":
+                return outputs.flatten(1)
+            case "first_token":
+                return outputs[:, 0]
+            case "mean_of_pixels":
+                return outputs.mean(dim=(2, 3))
+            case "mean_of_pixels_nhwc":
+                return outputs.mean(dim=(1, 2))
         if not self._reads_text:
-            # The class token is not part of the image.
-            return outputs[:, getattr(self.network, "num_prefix_tokens", 0) :].mean(dim=1)
+            return outputs[:, self.prefix_tokens :].mean(dim=1)
         mask = (inputs != PADDING).unsqueeze(-1).to(outputs.dtype)
         return (outputs * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
@@ -121,7 +154,7 @@ class _ReachedError(Exception):
     """The end of a forward pass, raised where the rest of the pass is not needed."""
 
 
-def _module(network: nn.Module, name: str) -> nn.Module:
+def _require_module(network: nn.Module, name: str) -> str:
     modules: dict[str, nn.Module] = dict(network.named_modules())
     if name not in modules:
         blocks = [
@@ -132,7 +165,7 @@ def _module(network: nn.Module, name: str) -> nn.Module:
             if len(module) > 1
         ]
         raise BackboneError(f"features.layer: {unknown(name, blocks or list(modules))}")
-    return modules[name]
+    return name
 
 
 @torch.no_grad()

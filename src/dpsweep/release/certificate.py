@@ -13,13 +13,14 @@ from pydantic import (
     PositiveInt,
 )
 
-from dpsweep.config import Method, Optimizer, OptimizerSection
+from dpsweep.config import Features, Method, Optimizer, OptimizerSection
 from dpsweep.config.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.config.datasets import KindName
 from dpsweep.config.release import MOST_TRIALS
 from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
 from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.gradients.precision import Precision
+from dpsweep.models.representation import Reduction
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
@@ -98,6 +99,19 @@ class PublicWeights(BaseModel):
     kind: Annotated[str, Field(min_length=1)]
 
 
+class ReleasedFeatures(Features):
+    """The features that a released head reads, where these are not those of the network's own head."""
+
+    module: Annotated[str, Field(min_length=1)]
+    """The module of the released network whose input or output is read."""
+    side: Literal["input", "output"]
+    reduction: Reduction
+    prefix_tokens: NonNegativeInt
+    """Tokens that a mean of tokens leaves out."""
+    width: PositiveInt
+    """Number of features."""
+
+
 class Network(_Part):
     """The network that the parameters belong to."""
 
@@ -120,6 +134,10 @@ class Network(_Part):
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
     """Linear layers of the head, which LoRA does not adapt."""
+    features: Annotated[ReleasedFeatures | None, Field(exclude_if=lambda found: found is None)] = (
+        None
+    )
+    """The features that the head reads; None if the head is the network's own."""
     pretraining: PublicWeights
     trained_parameters: PositiveInt
     public_statistics: Annotated[NonNegativeInt, Field(exclude_if=lambda layers: not layers)] = 0
@@ -218,6 +236,8 @@ NOT_KNOWN: Mapping[str, str] = {
     "network.classes": "free text; their number is compared with the head",
     "network.shape": "the data is not in the folder",
     "network.resize": "the data is not in the folder",
+    "network.features.reduction": "the network does not run",
+    "network.features.prefix_tokens": "the network does not run",
     "network.method": "another method may train the same parameters, those of model.safetensors",
     "network.pretraining": "free text; the checksum identifies the weights",
     "versions": "free text",

@@ -14,11 +14,13 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
 from dpsweep.base.limited import TimeLimitError, limited
-from dpsweep.config import LoRA, Method
+from dpsweep.config import Features, LoRA, Method
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
-from dpsweep.models.build import apply_method, trainable_parameters
+from dpsweep.models.build import apply_method, build_head, trainable_parameters
+from dpsweep.models.representation import tap_of
 from dpsweep.release import FROZEN, TRAINED
+from dpsweep.release.certificate import ReleasedFeatures
 from dpsweep.release.safe_reading import Layout
 
 # Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.
@@ -50,13 +52,29 @@ def split_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]
     return trained, frozen
 
 
-def stated(model: nn.Module) -> dict[str, Any]:
-    """Return the fields of a certificate's `Network` that follow from the model."""
+def stated(model: nn.Module, head: nn.Linear | None = None) -> dict[str, Any]:
+    """Return the fields of a certificate's `Network` that follow from the model.
+
+    Args:
+        model: the network.
+        head: on features of the network, if it is not the network's own.
+    """
+    trained = head.state_dict() if head else split_state(model)[0]
     return {
         "head_layers": head_layers(model),
         "public_statistics": public_statistics(model),
-        "trained_parameters": sum(each.numel() for each in split_state(model)[0].values()),
+        "trained_parameters": sum(each.numel() for each in trained.values()),
     }
+
+
+def stated_tap(model: nn.Module, features: Features) -> dict[str, str]:
+    """Return where a released head reads its features: the module, by its name in the release, and side.
+
+    Raises:
+        BackboneError: the network has no such place.
+    """
+    tap = tap_of(model, features)
+    return {"module": outer_name(tap.module), "side": tap.side}
 
 
 _COMPILER = "torch._dynamo"
@@ -76,14 +94,24 @@ _SAFETENSORS = {
 
 
 def outline(
-    architecture: Architecture, method: Method, classes: int
+    architecture: Architecture,
+    method: Method,
+    classes: int,
+    features: ReleasedFeatures | None = None,
 ) -> tuple[dict[str, Any], Layout, Layout]:
     """Return the structure of a network without its numbers, computed in a limited process.
 
     The limits are needed because some arguments of networks take very much time or memory.
 
+    Args:
+        architecture: of the network.
+        method: of fine-tuning.
+        classes: number of logits.
+        features: that the head reads, if it is not the network's own.
+
     Returns:
-        The result of `stated`, and the layouts of the files of trained and of frozen parameters.
+        The result of `stated`, with that of `stated_tap` as ``features`` if the head reads other ones, and
+        the layouts of the files of trained and of frozen parameters.
 
     Raises:
         LimitError: the network does not exist, or it is too large; see `dpsweep.base.limited`.
@@ -103,8 +131,12 @@ def outline(
         with torch.device("meta"):
             model = create(architecture, classes)
             apply_method(model, method)
-        trained, frozen = map(_layout, split_state(model))
-        return {"stated": stated(model), "trained": trained, "frozen": frozen}
+            head = build_head(features.width, classes) if features else None
+        trained, frozen = split_state(model)
+        found = stated(model, head)
+        if features and head:
+            found["features"], trained = stated_tap(model, features), head.state_dict()
+        return {"stated": found, "trained": _layout(trained), "frozen": _layout(frozen)}
 
     try:
         found = limited(compute)

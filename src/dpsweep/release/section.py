@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
-from dpsweep.config import Release, Sweep
+from dpsweep.config import Features, Release, Sweep
 from dpsweep.config.cells import optimizer_steps
 from dpsweep.config.datasets import Origins, origins
 from dpsweep.config.shares import held_out_rows
@@ -85,6 +85,7 @@ class ReleasePlan:
         study, release, sweep = self.study, self.release, self.sweep
         backbone, problem = study.backbones[sweep.backbone], sweep.problem.name
         dataset = study.datasets[sweep.dataset]
+        features = own_features(study, problem)
         automatic = any(cell.clipping_bound == "automatic" for cell, _ in self.candidates)
         mean, std = map(list, backbone.normalisation)
         settings = [self.setting(each).model_dump(mode="json") for each in self.candidates]
@@ -123,9 +124,16 @@ class ReleasePlan:
                     else {"resize": None, "shape": list(dataset.input_shape)}
                 ),
                 "method": plain_method(study.methods[sweep.method]),
+                "features": features.model_dump(mode="json") if features else None,
             },
             **(private if release.selection == "private" else fixed),
         }
+
+
+def own_features(study: Study, problem: str) -> Features | None:
+    """Return the features of a problem's head, if it is not the network's own head."""
+    features = study.features(problem)
+    return None if features == Features() else features
 
 
 def compare(

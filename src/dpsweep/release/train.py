@@ -20,7 +20,7 @@ from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.tuning import draw_trial_count, trial_count_probabilities
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
-from dpsweep.release.section import Candidate, ReleasePlan
+from dpsweep.release.section import Candidate, ReleasePlan, own_features
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.checkpoint import final_parameters
@@ -112,7 +112,7 @@ def train_release(
     tuning = tuning_noise(study, release) if release.selection == "private" else None
     data = open_inputs(study, paths, parts.problem.name)
     backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
-    prefix = _head_prefix(data, backbone)
+    prefix = _head_prefix(data, backbone) if own_features(study, parts.problem.name) is None else ""
     context = TrialContext(data, backbone, study.methods[parts.method], release.held_out)
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:

@@ -59,6 +59,7 @@ from dpsweep.release.certificate import (
     Certificate,
     DataSplit,
     Network,
+    ReleasedFeatures,
     Setting,
     best_attacks,
     certify_tuning,
@@ -417,13 +418,19 @@ def _parameter_mistakes(
         yield f"{TOKENIZER}: is not a file of a release of this kind"
     try:
         found, trained, frozen = outline(
-            _architecture(network), network.method, len(network.classes)
+            _architecture(network),
+            network.method,
+            len(network.classes),
+            network.features,
         )
     except LimitError as error:
         yield f"network: {error}"
         return
     for name, expected in found.items():
-        yield from _differs(f"network.{name}", getattr(network, name), expected)
+        given = getattr(network, name)
+        if isinstance(given, ReleasedFeatures):  # only the place where they are read is derived
+            given = {"module": given.module, "side": given.side}
+        yield from _differs(f"network.{name}", given, expected)
     for name, layout in ((TRAINED, trained), (FROZEN, frozen)):
         mistakes = [f"{name}: {each}" for each in tensor_mistakes(folder / name, layout)]
         yield from mistakes

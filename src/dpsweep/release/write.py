@@ -14,10 +14,10 @@ import torch
 from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
 from dpsweep.config import Release
 from dpsweep.config.datasets import origins, shares_examples
-from dpsweep.data.prepared import DatasetError, Resize, read_metadata
+from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.build import build_model
+from dpsweep.models.build import build_head, build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
 from dpsweep.release.budget import refuse_beyond_budget
@@ -25,6 +25,7 @@ from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Certificate,
     Network,
+    ReleasedFeatures,
     ReleasedModel,
     best_attacks,
     certify_tuning,
@@ -32,11 +33,12 @@ from dpsweep.release.certificate import (
     second_opinion,
 )
 from dpsweep.release.ledger import locked, open_ledger
-from dpsweep.release.parameters import save_parameters, stated
-from dpsweep.release.section import ReleasePlan
+from dpsweep.release.parameters import save_parameters, stated, stated_tap
+from dpsweep.release.section import ReleasePlan, own_features
 from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+from dpsweep.training.features import FeatureRun
 from dpsweep.training.store import TrialStore
 
 log = logging.getLogger(__name__)
@@ -238,6 +240,8 @@ def _write_network(
     empty = build_model(paths.backbone(sweep.backbone), method, len(data.classes), model.spec.seed)
     trained = {name: torch.from_numpy(each) for name, each in model.parameters.items()}
     save_parameters(empty, trained, folder)
+    features = read_features(study, paths, release)
+    head = build_head(features.width, len(data.classes)) if features else None
     if tokenizer is not None:
         tokenizer.export(folder / TOKENIZER)
     return Network.model_validate(
@@ -258,8 +262,36 @@ def _write_network(
             "tokenizer": backbone.tokenizer,
             "method": method,
             "pretraining": _plain(backbone.pretraining),
-            **stated(empty),
+            "features": features,
+            **stated(empty, head),
         }
+    )
+
+
+def read_features(study: Study, paths: Paths, release: Release) -> ReleasedFeatures | None:
+    """Return what the head of a release reads; None if it is the network's own head.
+
+    Where and how features are read depends on the shapes of inputs alone, so one test example shows it.
+    """
+    sweep = study.sweeps[release.sweep]
+    features = own_features(study, sweep.problem.name)
+    if features is None:
+        return None
+    data = PreparedDataset.open(paths.dataset(sweep.dataset))
+    run = FeatureRun(
+        data.metadata,
+        PreparedBackbone.open(paths.backbone(sweep.backbone)),
+        features,
+        torch.device("cpu"),
+    )
+    width = run(data.test_inputs[:1]).shape[1]
+    read = run.network
+    return ReleasedFeatures(
+        **features.model_dump(),
+        **stated_tap(read.network, features),
+        reduction=read.reduction,
+        prefix_tokens=read.prefix_tokens if read.reduction == "mean_of_tokens" else 0,
+        width=width,
     )
 
 

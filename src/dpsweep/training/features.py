@@ -73,7 +73,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     backbone.check_reads(data)
     features = study.backbones[source.backbone].features or Features()
     device = default_device()
-    run = _Run(data.metadata, backbone, features, device)
+    run = FeatureRun(data.metadata, backbone, features, device)
     run.check(data.train_inputs)
     identity = _identity(data.metadata, backbone, features)
     known = data.metadata
@@ -190,7 +190,7 @@ def check_representation(network: Representation, inputs: Tensor, others: Tensor
         )
 
 
-class _Run:
+class FeatureRun:
     """A function from stored inputs to features on the CPU."""
 
     def __init__(
@@ -202,20 +202,21 @@ class _Run:
     ) -> None:
         # The head is not used, because the features come before it.
         model = build_model(backbone.folder, HeadOnly(kind="head"), classes=2, seed=0)
-        self._network = Representation(model, features).to(device).eval()
+        self.network = Representation(model, features).to(device).eval()
         reads = backbone.metadata
         preprocess = make_preprocess(reads.mean, reads.std, data.resize, data.shape)
         self._preprocess, self._device = preprocess.to(device), device
 
     @full_precision()
     def __call__(self, inputs: np.ndarray) -> Tensor:
-        return represent(self._network, self._read(inputs)).cpu()
+        """Return the features of stored inputs; float32 (rows, features)."""
+        return represent(self.network, self._read(inputs)).cpu()
 
     @full_precision()
     def check(self, inputs: np.ndarray) -> None:
         """See `check_representation`."""
         first, last = inputs[:_CHECKED], inputs[-_CHECKED:]
-        check_representation(self._network, self._read(first), self._read(last))
+        check_representation(self.network, self._read(first), self._read(last))
 
     def _read(self, inputs: np.ndarray) -> Tensor:
         batch: Tensor = self._preprocess(torch.from_numpy(inputs.copy()).to(self._device))
