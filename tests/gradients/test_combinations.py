@@ -12,8 +12,9 @@ import torch
 from tests.gradients.reference import check
 from tests.gradients.tiny_models import CLASSES, Case, set_statistics
 
-from dpsweep.models.architectures import create, named_architecture, seeded
+from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
+from dpsweep.models.described import named_architecture
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study import load_study
 

@@ -14,8 +14,9 @@ from dpsweep.config import Backbone
 from dpsweep.data.hub_file import HubError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
+from dpsweep.models.described import configured
 from dpsweep.models.prepare import prepare
-from dpsweep.models.weights import configured, load_weights
+from dpsweep.models.weights import load_weights
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"

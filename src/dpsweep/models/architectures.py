@@ -4,16 +4,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from dpsweep.base.files import read_json, require_content
-from dpsweep.config import Backbone, TrainedTokenizer
 from dpsweep.config.messages import brief
-from dpsweep.data.hub_file import fetch_file
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
@@ -38,57 +34,6 @@ def seeded(seed: int) -> Iterator[None]:
         # torch.manual_seed would also reseed every GPU, which fork_rng does not restore here.
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def described_architecture(backbone: Backbone) -> Architecture:
-    """Return the architecture of a backbone before its tokenizer is prepared, as far as it is known.
-
-    Raises:
-        HubError: see `named_architecture`.
-        BackboneError: likewise.
-    """
-    architecture = named_architecture(backbone)
-    if isinstance(backbone.reads_with, TrainedTokenizer):
-        return architecture.with_defaults(vocab_size=backbone.reads_with.vocab_size)
-    return architecture
-
-
-def named_architecture(backbone: Backbone) -> Architecture:
-    """Return the architecture in the section of a backbone.
-
-    A network of timm may be given by a repository or folder (``hf-hub:...``, ``local-dir:...``); the
-    ``config.json`` there has its name and arguments. timm itself would contact the hub every time it
-    builds the network, and load the weights there instead of those of the study.
-
-    Raises:
-        HubError: the hub does not have this file, or cannot be reached.
-        BackboneError: the file does not describe a network of timm.
-    """
-    name, arguments = backbone.architecture, dict(backbone.arguments)
-    if backbone.described_at is not None:
-        name, published = _published(*backbone.described_at)
-        arguments = published | arguments
-    try:
-        return Architecture(library=backbone.library, name=name, arguments=arguments)
-    except ValueError as error:
-        raise BackboneError(
-            f"{backbone.architecture}: found arguments that are not plain values ({error})"
-        ) from None
-
-
-def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
-    """Return timm's name and arguments of a network from its ``config.json``."""
-    file = Path(place).expanduser() / "config.json"
-    if source != "local-dir":
-        repository, _, revision = place.partition("@")
-        instead = "architecture: local-dir:..., with the folder of the copy"
-        file = fetch_file(repository, "config.json", revision or None, instead)
-    try:
-        require_content(file)
-        found = read_json(file)
-        return found["architecture"], found.get("model_args") or {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BackboneError(f"{file}: not a config.json of timm ({error!r})") from None
 
 
 def import_library(name: str) -> None:

@@ -8,15 +8,15 @@ from torch import Tensor
 from dpsweep.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub_file import commit, fetch_file
-from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.architecture import Architecture, BackboneError
-from dpsweep.models.architectures import create, named_architecture, seeded, state_without_head
+from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.demo_pretraining import pretrain
+from dpsweep.models.described import named_architecture
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.weights import configured, load_weights
+from dpsweep.models.weights import load_weights
 from dpsweep.study.paths import Paths
 
 
@@ -37,7 +37,9 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
     if backbone.reads_with is not None:
         reader = Tokenizer.open(paths.tokenizer(name))
         tokenizer = reader.identity
-        architecture = _for_text(architecture, backbone, tokenizer)
+        # A network without published weights gets an embedding for each token.
+        if not isinstance(backbone.weights, FileWeights | HubWeights):
+            architecture = architecture.with_defaults(vocab_size=tokenizer.vocabulary)
     # Build the network once with a nominal head, to find wrong names and arguments early.
     with seeded(0):
         model = create(architecture, classes=2)
@@ -90,26 +92,6 @@ def _weights(
             state = load_weights(architecture, file, weights.leave_out)
             return state, {"id": weights.id, "revision": commit(file)}
     return {}, {}  # the seed of each trial determines the weights
-
-
-def _for_text(
-    architecture: Architecture, backbone: Backbone, tokenizer: TokenizerIdentity
-) -> Architecture:
-    """Return an architecture that reads text with complete arguments.
-
-    Published weights come with a ``config.json``, which contains more than shapes. A network without
-    published weights gets an embedding for each token.
-    """
-    match backbone.weights:
-        case HubWeights(id=repository, revision=revision):
-            instead = "weights: {kind: file, path: ...}, with the file beside the weights"
-            others = ["model.safetensors"]
-            file = fetch_file(repository, "config.json", revision, instead, others)
-            return configured(architecture, file)
-        case FileWeights(path=path):
-            file = Path(path).with_name("config.json")
-            return configured(architecture, file) if file.is_file() else architecture
-    return architecture.with_defaults(vocab_size=tokenizer.vocabulary)
 
 
 def _check_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) -> None:

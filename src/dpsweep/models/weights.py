@@ -13,19 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dpsweep.base.files import read_json, require_content
+from dpsweep.base.files import require_content
 from dpsweep.config.messages import brief, shorten
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
 
 log = logging.getLogger(__name__)
-
-# Keys of a config.json that do not describe the architecture.
-_NOT_ARCHITECTURE = {
-    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type"),
-    *("num_labels", "torch_dtype", "transformers_version"),
-}
 
 
 def load_weights(
@@ -133,42 +127,3 @@ def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
     if broken:
         raise BackboneError(f"{path}: numbers that are not finite in {shorten(broken)}")
     return state
-
-
-def configured(architecture: Architecture, path: Path) -> Architecture:
-    """Return an architecture with the arguments of a ``config.json`` of transformers.
-
-    Its own arguments take precedence. Only plain values are used; no code of the file is run.
-
-    Raises:
-        BackboneError: the file is not readable, or describes another kind of model.
-    """
-    from transformers import AutoConfig  # noqa: PLC0415
-
-    try:
-        require_content(path)
-        found = read_json(path)
-        kind = found["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise BackboneError(f"{path}: not a config.json of transformers ({what})") from error
-    if kind != architecture.name:
-        raise BackboneError(f"{path}: describes a {kind!r}; the study has {architecture.name!r}")
-    default = AutoConfig.for_model(kind).to_dict()
-    described = {key: value for key, value in found.items() if key not in _NOT_ARCHITECTURE}
-    arguments = {
-        key: value
-        for key, value in described.items()
-        if key in default and isinstance(value, bool | int | float | str)
-    }
-    left_out = sorted(
-        key
-        for key in described.keys() - arguments.keys()
-        if key not in default or default[key] != described[key]
-    )
-    if left_out:
-        log.warning(
-            "%s: ignored keys %s: not arguments of %s with plain values; check that the network is the "
-            "one that you mean", path, shorten(left_out), kind,
-        )  # fmt: skip
-    return architecture.with_defaults(**arguments)

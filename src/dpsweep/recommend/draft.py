@@ -29,6 +29,9 @@ MAX_LENGTH = 128
 """Tokens that a new study of texts keeps of each."""
 _BOUNDS = (1, 4)  # in units of the recommended C; both below most norms
 _EMBEDDING = "embedding"
+_FEATURES = {"transformation": "layer-norm"}
+# The mean of the tokens' outputs separates texts better than a pooler that was trained for another task.
+_TEXT_FEATURES = {"pooling": "mean"} | _FEATURES
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 
 
@@ -170,6 +173,7 @@ def draft_study(
         image_size=image_size,
         max_length=MAX_LENGTH,
         head=head,
+        features=_TEXT_FEATURES if text else _FEATURES,
         grids=grids,
         identity=identity,
         method=method,

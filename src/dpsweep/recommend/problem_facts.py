@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from dpsweep.config import Backbone, GroupNorm
-from dpsweep.models.architectures import create, described_architecture, find_head
+from dpsweep.models.architectures import create, find_head
+from dpsweep.models.described import described_architecture
 from dpsweep.recommend.rule import ProblemFacts
 from dpsweep.study import Study
 

@@ -18,7 +18,7 @@ from dpsweep.config import Features, LoRA, Method
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
-from dpsweep.models.representation import tap_of
+from dpsweep.models.representation import Tap, tap_of
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.certificate import ReleasedFeatures
 from dpsweep.release.safe_reading import Layout
@@ -67,14 +67,14 @@ def stated(model: nn.Module, head: nn.Linear | None = None) -> dict[str, Any]:
     }
 
 
-def stated_tap(model: nn.Module, features: Features) -> dict[str, str]:
-    """Return where a released head reads its features: the module, by its name in the release, and side.
+def stated_tap(model: nn.Module, features: Features) -> Tap:
+    """Return where a released head reads its features, with the module's name in the release.
 
     Raises:
         BackboneError: the network has no such place.
     """
     tap = tap_of(model, features)
-    return {"module": outer_name(tap.module), "side": tap.side}
+    return Tap(outer_name(tap.module), tap.side)
 
 
 _COMPILER = "torch._dynamo"
@@ -135,7 +135,7 @@ def outline(
         trained, frozen = split_state(model)
         found = stated(model, head)
         if features and head:
-            found["features"], trained = stated_tap(model, features), head.state_dict()
+            found["features"], trained = stated_tap(model, features)._asdict(), head.state_dict()
         return {"stated": found, "trained": _layout(trained), "frozen": _layout(frozen)}
 
     try:

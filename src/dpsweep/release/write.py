@@ -286,12 +286,14 @@ def read_features(study: Study, paths: Paths, release: Release) -> ReleasedFeatu
     )
     width = run(data.test_inputs[:1]).shape[1]
     read = run.network
-    return ReleasedFeatures(
-        **features.model_dump(),
-        **stated_tap(read.network, features),
-        reduction=read.reduction,
-        prefix_tokens=read.prefix_tokens if read.reduction == "mean_of_tokens" else 0,
-        width=width,
+    return ReleasedFeatures.model_validate(
+        {
+            **features.model_dump(),
+            **stated_tap(read.network, features)._asdict(),
+            "reduction": read.reduction,
+            "prefix_tokens": read.prefix_tokens if read.reduction == "mean_of_tokens" else 0,
+            "width": width,
+        }
     )
 
 

@@ -22,7 +22,6 @@ from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import (
     create,
-    described_architecture,
     refuse_unknown_statistics,
     seeded,
 )
@@ -32,6 +31,7 @@ from dpsweep.models.build import (
     make_trainable,
     select,
 )
+from dpsweep.models.described import described_architecture
 from dpsweep.models.normalisation import notes_on_film
 from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.models.preprocess import make_preprocess
