@@ -14,7 +14,7 @@ from tests.gradients.tiny_models import CLASSES, Case, set_statistics
 
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
-from dpsweep.models.described import named_architecture
+from dpsweep.models.described import described_architecture
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study import load_study
 
@@ -36,7 +36,7 @@ COMBINATIONS = sorted({(sweep.backbone, sweep.method) for sweep in STUDY.sweeps.
 @pytest.mark.slow
 @pytest.mark.parametrize(("backbone", "method"), COMBINATIONS)
 def test_gradients_equal_the_reference(backbone: str, method: str) -> None:
-    architecture = named_architecture(STUDY.backbones[backbone])
+    architecture = described_architecture(STUDY.backbones[backbone])
     smaller = architecture.arguments | SMALLER[backbone]
     with seeded(0):
         model = create(architecture.model_copy(update={"arguments": smaller}), CLASSES)

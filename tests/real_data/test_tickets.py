@@ -97,4 +97,3 @@ def test_a_release_without_search_learns_short_texts(
     assert 0.4 < largest < 0.65
     accuracies = [certificate.test_accuracy, *repeated]
     assert min(accuracies) >= 0.75, accuracies
-    print(largest, accuracies)
