@@ -21,6 +21,18 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_written_file_has_its_name_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename that only the cache of the disk has is lost by a power cut."""
+    path, events = tmp_path / "result.json", list[tuple[int, bool]]()
+    monkeypatch.setattr(
+        os, "fsync", lambda opened: events.append((os.fstat(opened).st_ino, path.exists()))
+    )
+    write_json(path, {"new": 1})
+    assert events == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
 WRITERS = {
     "text": "partial.write_text('x' * 10_000)",
     "numpy": "np.save(partial.open('wb'), np.zeros(10_000))",

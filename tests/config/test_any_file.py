@@ -114,16 +114,20 @@ def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "base.yaml").write_text(
         "extends: demo\nresults: ${SCRATCH}/results\nfigures: none\n"
         "datasets: {digits: {source: !replace {kind: folder, path: ~/images}}}\n"
+        "backbones:\n"
+        "  copied: {title: A, architecture: 'local-dir:$SCRATCH/vit', weights: {kind: random}}\n"
     )
     file = tmp_path / "study.yaml"
     file.write_text("extends: ~/base.yaml\n")
     study = load_study(file)
     assert study.results == f"{tmp_path}/scratch/results"
+    assert study.backbones["copied"].described_at == ("local-dir", f"{tmp_path}/scratch/vit")
     assert study.datasets["digits"].source.local_folders() == {"path": f"{tmp_path}/images"}
     for path in (
         "results: $NOWHERE/results",
         "extends: ${NOWHERE}/base.yaml",
         "figures: [$NOWHERE/a.py]",
+        "backbones: {vit: {architecture: 'local-dir:$NOWHERE/vit'}}",
     ):
         file.write_text(path if path.startswith("extends") else f"extends: demo\n{path}\n")
         with pytest.raises(StudyError, match=r"NOWHERE\}? is not"):

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ class DamagedFileError(DpsweepError, ValueError):
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` that replaces it when the block succeeds.
 
-    The file is synced to disk and renamed within its own directory. So a reader sees the old content
-    or the new content, never a part of it, also after a crash. If the block raises an error, the
+    The file is synced to disk, renamed within its own folder, and the folder is synced. So a reader sees the
+    old content or the new content, never a part of it, also after a crash; after the block a crash of the
+    machine does not lose it. If the block raises an error, the
     temporary file is removed and ``path`` is unchanged.
 
     The temporary name ends as ``path`` does, because some writers choose the format by suffix.
@@ -50,6 +51,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.umask(umask)
         partial.chmod(0o666 & ~umask)
         partial.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         if error.filename is None:  # the error of a full disk has no file name
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -61,6 +63,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to disk: until then a power cut can lose a new or renamed file."""
+    with suppress(OSError):  # some network file systems cannot
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def require_file(path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat, PositiveInt
+from pydantic import AfterValidator, Field, FiniteFloat, PositiveInt
 
 from dpsweep.config.datasets import KindName
 from dpsweep.config.section import (
@@ -16,6 +16,7 @@ from dpsweep.config.section import (
     PositiveFloat,
     Section,
     Title,
+    usable_path,
 )
 
 # Names that timm resolves to a repository of the hub or to a folder.
@@ -143,13 +144,19 @@ def kind_read_by(library: str, architecture: str) -> KindName:
     return "embedding" if (library, architecture) == IDENTITY else "image"
 
 
+def _usable_architecture(name: str) -> str:
+    """Return the name of an architecture; a folder in it is replaced as other paths of a study are."""
+    source, colon, folder = name.partition(":")
+    return source + colon + usable_path(folder) if source.lower() == "local-dir" else name
+
+
 class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
     title: Title
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
     """the library that builds the architecture"""
-    architecture: str
+    architecture: Annotated[str, AfterValidator(_usable_architecture)]
     arguments: dict[ArgumentName, bool | int | float | str] = {}
     weights: Weights
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]

@@ -79,7 +79,7 @@ def _beside_the_weights(backbone: Backbone) -> Path | None:
 
 def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
     """Return timm's name and arguments of a network from its ``config.json``."""
-    file = Path(place).expanduser() / "config.json"
+    file = Path(place) / "config.json"
     if source != "local-dir":
         repository, _, revision = place.partition("@")
         instead = "architecture: local-dir:..., with the folder of the copy"

@@ -23,7 +23,13 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpsweep.base.files import DamagedFileError, checked, require_file, with_fingerprint
+from dpsweep.base.files import (
+    DamagedFileError,
+    checked,
+    require_file,
+    sync_folder,
+    with_fingerprint,
+)
 from dpsweep.config.datasets import Origins, overlap
 from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
@@ -153,13 +159,7 @@ def _append(file: Path, written: bytes) -> None:
         stream.write(written)
         stream.flush()
         os.fsync(stream.fileno())
-    # The name of a new file is lost by a power cut until its folder is synced.
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot
-            os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(file.parent)
 
 
 def _entries(content: bytes) -> Iterator[Any]:

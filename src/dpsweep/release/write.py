@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from dpsweep.base.files import checksum, fingerprint, write_checked_json, write_text
+from dpsweep.base.files import (
+    checksum,
+    fingerprint,
+    sync_folder,
+    write_checked_json,
+    write_text,
+)
 from dpsweep.config import Release
 from dpsweep.config.datasets import origins, shares_examples
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
@@ -165,6 +171,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
             ),
         )
         made.replace(folder)
+        sync_folder(folder.parent)
 
 
 def _trained(
