@@ -21,10 +21,14 @@ from dpsweep.training.job import interruption
 _SIZE = 256
 # A busy Slurm controller delivers signals late.
 _SIGNAL_SECONDS = 60.0
+# Seconds for which squeue must list a job after its end: three of the profile's status checks.
+_LEAST_JOB_AGE = 120
 
 
 def check_machine(training: Training, written: Path) -> None:
     """Check the device, the signal and the requeue that training needs, and write a report.
+
+    Where Slurm is installed, a call outside of its jobs reads its settings.
 
     A Slurm job first sends itself the signal that announces a time limit, and ends with exit status 75.
     Slurm requeues the job; the second call writes how long that took.
@@ -51,7 +55,41 @@ def check_machine(training: Training, written: Path) -> None:
         seconds = time.time() - float(sent.read_text(encoding="utf-8"))
         sent.unlink()
         lines.append(f"signal and requeue: Slurm job {job} went on after {seconds:.0f} s")
+    elif shutil.which("scontrol"):
+        lines += slurm_settings()
     write_text(written, "\n".join([*lines, ""]))
+
+
+def slurm_settings() -> list[str]:
+    """Return sentences on the settings of Slurm that a run depends on, with the keys of the profile to set.
+
+    Source: slurm.conf(5), PreemptMode and MinJobAge.
+    """
+    call = subprocess.run(
+        ["scontrol", "show", "config"], capture_output=True, text=True, check=False, timeout=60
+    )
+    pairs = (line.partition("=") for line in call.stdout.splitlines())
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if not {"PreemptMode", "MinJobAge"} <= found.keys():
+        return [f"Slurm: scontrol show config says nothing ({call.stderr.strip()})"]
+    preempt, age = found["PreemptMode"], int(found["MinJobAge"].split()[0])
+    lines = [f"Slurm: PreemptMode={preempt}, MinJobAge={age} s"]
+    if "CANCEL" in preempt.upper():
+        lines.append(
+            "  Slurm does not requeue preempted jobs, and each counts as a failed attempt: set "
+            "`retries: 10` in profiles/slurm/config.yaml"
+        )
+    if age < _LEAST_JOB_AGE:
+        accounting = "slurmdbd" in found.get("AccountingStorageType", "")
+        lines.append(
+            "  squeue forgets a job before Snakemake sees its end: set `slurm-status-command: sacct` in "
+            "profiles/slurm/config.yaml"
+            if accounting
+            else "  squeue forgets a job before Snakemake sees its end, and there is no accounting: ask the "
+            f"administrators for MinJobAge={_LEAST_JOB_AGE}, and until then set "
+            "`seconds-between-status-checks: 10` in profiles/slurm/config.yaml"
+        )
+    return lines
 
 
 def _compute(training: Training) -> str:

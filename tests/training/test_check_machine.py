@@ -1,0 +1,71 @@
+"""What `check_cluster` says about the settings of Slurm; `scontrol` is a script that prints them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpsweep.config import Training
+from dpsweep.training.check import check_machine
+
+# As Slurm 22.05 and 24.11 print them.
+CONFIG = """Configuration data as of 2026-11-01T10:00:00
+AccountingStorageType   = {accounting}
+MinJobAge               = {age} sec
+PreemptExemptTime       = 00:00:00
+PreemptMode             = {preempt}
+PreemptType             = preempt/partition_prio
+
+Slurmctld(primary) at node1 is UP
+"""
+SACCT, RETRIES, ADMINISTRATORS = "slurm-status-command: sacct", "retries: 10", "administrators"
+
+
+@pytest.mark.parametrize(
+    ("preempt", "age", "accounting", "advice"),
+    [
+        ("OFF", 300, "(null)", set()),
+        ("REQUEUE", 120, "accounting_storage/slurmdbd", set()),
+        ("GANG,SUSPEND", 300, "accounting_storage/slurmdbd", set()),
+        ("CANCEL", 300, "accounting_storage/slurmdbd", {RETRIES}),
+        ("GANG,CANCEL", 10, "accounting_storage/slurmdbd", {RETRIES, SACCT}),
+        ("OFF", 60, "accounting_storage/slurmdbd", {SACCT}),
+        ("OFF", 60, "(null)", {ADMINISTRATORS}),
+        ("OFF", 119, "accounting_storage/none", {ADMINISTRATORS}),
+    ],
+)
+def test_settings_of_slurm_that_need_another_profile(
+    preempt: str,
+    age: int,
+    accounting: str,
+    advice: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = said_by(
+        CONFIG.format(preempt=preempt, age=age, accounting=accounting), tmp_path, monkeypatch
+    )
+    assert f"PreemptMode={preempt}, MinJobAge={age} s" in said
+    assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice
+
+
+def test_a_controller_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = said_by("", tmp_path, monkeypatch, "slurm_load_ctl_conf error: Unable to contact it")
+    assert (
+        "scontrol show config says nothing (slurm_load_ctl_conf error: Unable to contact it)"
+        in said
+    )
+
+
+def said_by(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch, error: str = "") -> str:
+    """Return the report on a machine where ``scontrol show config`` prints a text."""
+    scontrol, written = folder / "bin" / "scontrol", folder / "here.txt"
+    scontrol.parent.mkdir()
+    scontrol.write_text(
+        f'#!/bin/sh\n[ "$*" = "show config" ] || exit 3\ncat <<"END"\n{config}END\necho "{error}" >&2\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    check_machine(Training(), written)
+    return written.read_text()
