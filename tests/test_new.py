@@ -20,6 +20,7 @@ from dpsweep.cli.main import app
 from dpsweep.config.roles import Roles
 from dpsweep.models.identity import Identity
 from dpsweep.planning.plan import Plan
+from dpsweep.privacy.sampling import Sampling
 from dpsweep.recommend.dataset_facts import look_at_tables
 from dpsweep.recommend.draft import FoundDataset, draft_study
 from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
@@ -46,9 +47,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rough_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
+def rough_noise(epsilon: float, delta: float, sampling: Sampling) -> float:
     """Return a rough noise multiplier, because an accountant takes half a second."""
-    return 0.5 + 4 * sampling_rate * steps**0.5 / epsilon
+    return 0.5 + 4 * sampling.rate * sampling.steps**0.5 / epsilon
 
 
 def new(*options: str) -> Study:
