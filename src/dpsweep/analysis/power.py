@@ -14,7 +14,7 @@ import numpy as np
 from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import Array, Grid
 from dpsweep.config.datasets import related_datasets
-from dpsweep.config.messages import told_once
+from dpsweep.config.messages import group_by_message
 from dpsweep.study import Cell, Study
 from dpsweep.study.table_targets import TuningImplications
 
@@ -330,7 +330,7 @@ def outlook(study: Study) -> Iterator[str]:
         needs, needed_for = prospect.evidence.needs
         if needs:
             lacking.append((name, f"has {needs}" + (f", for {needed_for}" if needed_for else "")))
-    for what, names in told_once(lacking).items():
+    for what, names in group_by_message(lacking).items():
         rules = "every rule" if len(names) == len(found) else "; ".join(names)
         yield f"  {rules}: {what}"
 

@@ -16,7 +16,7 @@ from dpsweep.config import (
     HubWeights,
 )
 from dpsweep.config.cells import number
-from dpsweep.config.messages import merged, shorten, told_once
+from dpsweep.config.messages import group_by_message, shorten
 from dpsweep.config.section import Section
 from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
@@ -63,7 +63,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
             looked_at.append((name, f"{len(found)} classes, and sizes as the study says"))
         elif isinstance(study.datasets[name].source, HubSource):
             looked_at.append((name, "looked at when fetched, before anything is trained"))
-    for what, names in told_once(looked_at).items():
+    for what, names in group_by_message(looked_at).items():
         yield f"{', '.join(names)}: {what}"
     wrong += yield from _hub(study, paths)
     if study.optimizers:
@@ -111,7 +111,7 @@ def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
         return
     for reason, names in reasons.items():
         yield f"not drawn: {', '.join(names)}"
-        yield from (f"  {each}" for each in merged(reason.split("; ")))
+        yield from (f"  {each}" for each in dict.fromkeys(reason.split("; ")))
 
 
 def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
@@ -169,7 +169,7 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
                 )
             except HubError as error:
                 wrong.append(f"backbones.{name}.{key}: {error}")
-    for reason, files in told_once(unknown).items():
+    for reason, files in group_by_message(unknown).items():
         yield f"note: not looked at: {', '.join(files)}, because {reason}"
     return wrong
 
@@ -245,7 +245,8 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"
     yield from (
-        what.format(", ".join(names)) for what, names in told_once(_of_datasets(study)).items()
+        what.format(", ".join(names))
+        for what, names in group_by_message(_of_datasets(study)).items()
     )
 
 

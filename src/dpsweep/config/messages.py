@@ -1,7 +1,6 @@
 """Messages about mistakes in a study: the key, the value found, and the allowed values."""
 
 import difflib
-import itertools
 import json
 import math
 import re
@@ -49,6 +48,7 @@ _KINDS = {
     "tuple_type": "a tuple",
 }
 
+# Errors of the alternatives of a union that are not meant.
 _OTHER_KINDS = _KINDS.keys() | {"literal_error"}
 
 _LIMITS = {
@@ -62,14 +62,6 @@ _LIMITS = {
     "string_too_short": "at least {min_length} character",
 }
 
-# Former names of keys.
-_RENAMED = {
-    "second_opinion": "check_with_opacus",
-    "steps": "step_rounding",
-    "targets": "target_modules",
-    "vocabulary": "vocab_size",
-}
-
 _WIDTH, _LINES = 80, 24  # a terminal
 _NAMES = 12
 _FIRST_NAMES = 5
@@ -79,6 +71,11 @@ _LONGEST_NAME = 200  # of a file, or of two
 
 def unknown(found: str, allowed: Iterable[str]) -> str:
     """Return a message that ``found`` is not an ``allowed`` name, with the nearest names."""
+    return f"found {value(found)}; {nearest(found, allowed)}"
+
+
+def nearest(found: str, allowed: Iterable[str]) -> str:
+    """List the allowed names, only the nearest of many, behind a question if one is almost ``found``."""
     names = [str(name) for name in allowed]
     # The common suffix of studies would make all their names look similar.
     stems = {name.removesuffix(".yaml"): name for name in names}
@@ -87,10 +84,10 @@ def unknown(found: str, allowed: Iterable[str]) -> str:
     ]
     listed = ", ".join(names) or "nothing (none is defined)"
     if len(names) > _NAMES:
-        nearest = difflib.get_close_matches(found, names, n=_NAMES, cutoff=0.0)
-        listed = f"{', '.join(nearest)}, ... ({len(names) - _NAMES} more)"
+        closest = difflib.get_close_matches(found, names, n=_NAMES, cutoff=0.0)
+        listed = f"{', '.join(closest)}, ... ({len(names) - _NAMES} more)"
     question = "".join(f"did you mean {name}? " for name in hint)
-    return f"found {value(found)}; {question}allowed: {listed}"
+    return f"{question}allowed: {listed}"
 
 
 def pick(kind: str, name: str, named: Mapping[str, T]) -> T:
@@ -111,49 +108,16 @@ def shorten(names: Iterable[Any]) -> str:
     return ", ".join(texts[:_FIRST_NAMES]) + more or "nothing"
 
 
-def told_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def group_by_message(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Group names by their sentence, so that each sentence is printed once.
 
-    >>> told_once([("a", "late"), ("b", "lost"), ("c", "late"), ("a", "late")])
+    >>> group_by_message([("a", "late"), ("b", "lost"), ("c", "late"), ("a", "late")])
     {'late': ['a', 'c'], 'lost': ['b']}
     """
     found: dict[str, dict[str, None]] = {}
     for name, what in said:
         found.setdefault(what, {})[name] = None
     return {what: list(names) for what, names in found.items()}
-
-
-def merged(sentences: Iterable[str]) -> list[str]:
-    """Merge sentences that begin with the same three words: list the words that differ.
-
-    >>> merged(["no sweep trains A with C", "no sweep trains B with C", "no role weak"])
-    ['no sweep trains A, B with C', 'no role weak']
-    """
-    groups: dict[tuple[str, ...], list[list[str]]] = {}
-    for words in dict.fromkeys(tuple(each.split()) for each in sentences):
-        groups.setdefault(words[:3], []).append(list(words))
-    return [" ".join(_joined(group)) for group in groups.values()]
-
-
-def _joined(sentences: list[list[str]]) -> list[str]:
-    if len(sentences) == 1:
-        return sentences[0]
-    start = _shared(sentences)
-    # Do not count a word both at the beginning and at the end.
-    end = min(_shared([each[::-1] for each in sentences]), min(map(len, sentences)) - start)
-    places = [slice(start, len(each) - end) for each in sentences]
-    middles = [" ".join(each[place]) for each, place in zip(sentences, places, strict=True)]
-    return [
-        *sentences[0][:start],
-        ", ".join(filter(None, middles)),
-        *sentences[0][places[0].stop :],
-    ]
-
-
-def _shared(sentences: list[list[str]]) -> int:
-    """Return the number of words that all sentences begin with."""
-    alike = (len(set(words)) == 1 for words in zip(*sentences, strict=False))
-    return sum(1 for _ in itertools.takewhile(bool, alike))
 
 
 def brief(error: Exception) -> str:
@@ -207,103 +171,88 @@ def screen(title: str, mistakes: list[str]) -> str:
     return "\n".join(lines)
 
 
-def explain(error: ValidationError, content: Any, schema: dict[str, Any]) -> list[str]:
-    """Return one line for every mistake that pydantic found in ``content``.
+def explain(error: ValidationError, content: Any) -> list[str]:
+    """Return one line for every mistake that pydantic found in ``content``: key path, value, allowed values.
 
     Args:
         error: the validation error.
         content: the mapping that was validated.
-        schema: the JSON schema of the model, with the allowed keys of every section.
     """
-    # Skip errors that follow from another wrong value.
-    errors = [
-        (each["loc"], each)
-        for each in error.errors()
-        if each["type"] != "default_factory_not_called"
+    found: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for each in error.errors():
+        # An error of a default follows from another wrong value.
+        if each["type"] != "default_factory_not_called":
+            found.setdefault(_path(each, content), []).append(each)
+    return [
+        line
+        for path, errors in found.items()
+        # Of the alternatives of a union, the one is meant that has the kind of the value.
+        if not _is_other_kind(errors) or not any(_is_below(other, path) for other in found)
+        for line in _lines(_key(path), errors)
     ]
-    return list(_mistakes(errors, content, [schema], "", schema))
 
 
-# The errors of one value, each with the rest of its location below that value.
-_Located = list[tuple[tuple[int | str, ...], ErrorDetails]]
-
-
-def _mistakes(
-    errors: _Located, content: Any, schemas: list[Any], where: str, root: dict[str, Any]
-) -> Iterator[str]:
-    """Explain the errors of the value ``content`` at the key path ``where``."""
-    missing: list[str] = []
-    unknown_keys: list[str] = []
-    keys: dict[int | str, _Located] = {}
-    alternatives: dict[int | str, _Located] = {}
-    for location, error in errors:
-        if not location:
-            if where:
-                yield _at(where, error, schemas)
-            else:  # comparisons of sections: one mistake a line, with its keys
-                yield from str(error["ctx"]["error"]).splitlines()
-            continue
-        part, rest = location[0], location[1:]
-        if rest == ("[key]",) or (error["type"] == "invalid_key" and not rest):
-            named = f"found the name {value(error['input'])}; allowed: {_allowed(error)}"
-            yield f"{where or 'the study'}: {named}"
-        elif error["type"] == "missing" and not rest:
-            missing.append(str(part))
-        elif error["type"] == "extra_forbidden" and not rest:
-            unknown_keys.append(str(part))
-        elif _has(content, part):
-            keys.setdefault(part, []).append((rest, error))
+def _path(error: ErrorDetails, content: Any) -> tuple[int | str, ...]:
+    """Return the keys of an error, without the kinds and alternatives that pydantic puts between them."""
+    path: list[int | str] = []
+    location = (
+        error["loc"][: -1 - (error["type"] != "invalid_key")] if _is_name(error) else error["loc"]
+    )
+    for part in location:
+        if (isinstance(content, dict) and part in content) or (
+            isinstance(content, list) and isinstance(part, int)
+        ):
+            content = content[part]
         else:
-            # pydantic puts the alternatives of a union into the location; they are not keys.
-            alternatives.setdefault(part, []).append((rest, error))
-    if missing:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _is_name(error: ErrorDetails) -> bool:
+    """Return whether an error is about a key itself."""
+    return error["type"] == "invalid_key" or error["loc"][-1:] == ("[key]",)
+
+
+def _is_below(other: tuple[int | str, ...], path: tuple[int | str, ...]) -> bool:
+    return len(other) > len(path) and other[: len(path)] == path
+
+
+def _is_other_kind(errors: list[ErrorDetails]) -> bool:
+    return all(each["type"] in _OTHER_KINDS and not _is_name(each) for each in errors)
+
+
+def _lines(where: str, errors: list[ErrorDetails]) -> Iterator[str]:
+    """Yield the mistakes at one key."""
+    if missing := [str(each["loc"][-1]) for each in errors if each["type"] == "missing"]:
         yield f"{where or 'the study'}: missing {', '.join(missing)}"
-    allowed = _keys(schemas)
-    for key in unknown_keys:
-        near = [name for name in (_RENAMED.get(key),) if name in allowed]
-        near = near or difflib.get_close_matches(key, allowed, n=1)
-        hint = "".join(f"did you mean {name}? " for name in near)
-        yield f"{_join(where, key)}: unknown key; {hint}allowed: {', '.join(allowed)}"
-    for part, located in keys.items():
-        below = _below(schemas, part, root, content[part])
-        yield from _mistakes(located, content[part], below, _join(where, part), root)
-    if alternatives:
-        yield from _union(alternatives, content, schemas, where, root)
+    others = [each for each in errors if each["type"] != "missing"]
+    if others and _is_other_kind(others):
+        allowed = " or ".join(dict.fromkeys(map(_allowed, others)))
+        yield f"{where or 'the study'}: found {value(others[0]['input'])}; allowed: {allowed}"
+        return
+    for each in others:
+        if not _is_other_kind([each]):
+            yield from _mistake(where, each)
 
 
-def _union(
-    alternatives: dict[int | str, _Located],
-    content: Any,
-    schemas: list[Any],
-    where: str,
-    root: dict[str, Any],
-) -> Iterator[str]:
-    """Explain the alternative that matches the kind of the value; if none does, list all kinds."""
-    for located in alternatives.values():
-        if any(rest or error["type"] not in _OTHER_KINDS for rest, error in located):
-            yield from _mistakes(located, content, schemas, where, root)
-            return
-    kinds = [_allowed(error) for located in alternatives.values() for _, error in located]
-    yield f"{where}: found {value(content)}; allowed: {' or '.join(dict.fromkeys(kinds))}"
-
-
-def _at(where: str, error: ErrorDetails, schemas: list[Any]) -> str:
-    kind, found = error["type"], error.get("input")
-    prefix = f"{where}: " if where else ""
-    if kind == "value_error":
-        message = str(error["ctx"]["error"])
-        # A message about several keys of a mapping begins with the key at fault.
-        compares = isinstance(found, dict)
-        return f"{where}.{message}" if compares else f"{prefix}found {value(found)}; {message}"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        key = error["ctx"]["discriminator"].strip("'")
-        allowed = [
-            tag for each in schemas for tag in each.get("discriminator", {}).get("mapping", {})
-        ]
-        if kind == "union_tag_not_found" or not isinstance(found, dict):
-            return f"{_join(where, key)}: missing; allowed: {', '.join(allowed)}"
-        return f"{_join(where, key)}: {unknown(str(found[key]), allowed)}"
-    return f"{prefix}found {value(found)}; allowed: {_allowed(error)}"
+def _mistake(where: str, error: ErrorDetails) -> Iterator[str]:
+    found, context = error["input"], error.get("ctx", {})
+    kind = context.get("discriminator", "").strip("'")
+    if error["type"] == "value_error" and isinstance(found, dict):
+        # A validator that compares keys begins each line with the key at fault.
+        lines = str(context["error"]).splitlines()
+        yield from (f"{where}.{line}" if where else line for line in lines)
+    elif error["type"] == "value_error":
+        yield f"{where}: found {value(found)}; {context['error']}"
+    elif error["type"] == "union_tag_not_found":
+        yield f"{where}.{kind}: missing"
+    elif error["type"] == "union_tag_invalid":
+        tags = context["expected_tags"].replace("'", "").split(", ")
+        yield f"{where}.{kind}: {unknown(context['tag'], tags)}"
+    else:
+        name = "the name " * _is_name(error)
+        yield f"{where or 'the study'}: found {name}{value(found)}; allowed: {_allowed(error)}"
 
 
 def _allowed(error: ErrorDetails) -> str:
@@ -321,57 +270,13 @@ def _allowed(error: ErrorDetails) -> str:
     return words.format(**limits)
 
 
-# -- keys and key paths --------------------------------------------------------------------
-
-
-def _has(content: Any, part: int | str) -> bool:
-    if isinstance(content, dict):
-        return part in content
-    return isinstance(content, list) and isinstance(part, int)
-
-
-def _join(where: str, part: int | str) -> str:
-    if isinstance(part, int):
-        return f"{where}[{part}]"
-    key = part if re.match(NAME_PATTERN, part) else value(part)
-    return f"{where}.{key}" if where else key
-
-
-# -- walking the JSON schema along with the content ----------------------------------------
-
-
-def _resolve(schema: Any, root: dict[str, Any]) -> Any:
-    reference = schema.get("$ref")
-    return root["$defs"][reference.rpartition("/")[2]] if reference else schema
-
-
-def _options(schema: Any, root: dict[str, Any], content: Any) -> list[Any]:
-    """Return the plain schemas of a value; for a tagged union the schema of the value's tag."""
-    schema = _resolve(schema, root)
-    if "discriminator" in schema and isinstance(content, dict):
-        mapping = schema["discriminator"]["mapping"]
-        tag = content.get(schema["discriminator"]["propertyName"])
-        if isinstance(tag, str) and tag in mapping:
-            return [_resolve({"$ref": mapping[tag]}, root)]
-        return [schema]
-    alternatives = schema.get("anyOf", [])
-    if alternatives:
-        return [option for each in alternatives for option in _options(each, root, content)]
-    return [schema]
-
-
-def _below(schemas: list[Any], part: int | str, root: dict[str, Any], content: Any) -> list[Any]:
-    """Return the schemas of the value at key ``part``, for parents with one of ``schemas``."""
-    found = []
-    for schema in schemas:
+def _key(path: tuple[int | str, ...]) -> str:
+    """Write a path of keys: sweeps.pets.epsilon[0]."""
+    text = ""
+    for part in path:
         if isinstance(part, int):
-            found.append(schema.get("items"))
-        elif part in schema.get("properties", {}):
-            found.append(schema["properties"][part])
+            text += f"[{part}]"
         else:
-            found += schema.get("patternProperties", {}).values()
-    return [option for each in found if each for option in _options(each, root, content)]
-
-
-def _keys(schemas: list[Any]) -> list[str]:
-    return list(dict.fromkeys(key for each in schemas for key in each.get("properties", {})))
+            key = part if re.match(NAME_PATTERN, part) else value(part)
+            text += f".{key}" if text else key
+    return text

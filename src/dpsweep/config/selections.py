@@ -27,10 +27,11 @@ name of its role.
 import itertools
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpsweep.config.cells import CELL_AXES, BatchSize, Cell, Problem
 from dpsweep.config.clipping import RULES, ClippingBound
+from dpsweep.config.messages import nearest
 
 PARTS = ("dataset", "backbone", "method")
 """Keys with a role or a name as value."""
@@ -67,6 +68,21 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, content: Any) -> Any:
+        """Refuse unknown keys before pydantic does, with the nearest of the allowed ones."""
+        allowed = [field.alias or name for name, field in cls.model_fields.items()]
+        keys = (
+            [each for each in content if isinstance(each, str)] if isinstance(content, dict) else []
+        )
+        lines = [
+            f"{key}: unknown key; {nearest(key, allowed)}" for key in keys if key not in allowed
+        ]
+        if lines:
+            raise ValueError("\n".join(lines))
+        return content
 
 
 class Selection(Settings):

@@ -259,7 +259,7 @@ def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
     try:
         return model.model_validate(keys)
     except ValidationError as error:
-        mistakes = explain(error, keys, model.model_json_schema())
+        mistakes = explain(error, keys)
         raise DatasetError("\n".join(mistakes)) from None
 
 

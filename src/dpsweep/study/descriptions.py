@@ -228,9 +228,9 @@ def _said(error: BaseException, file: Path) -> str:
         own = Path(error.filename or file).resolve() == file.resolve()
         lines = [error.lineno or 1] if own else lines
         what = f"not valid Python: {error.msg}" + f" ({error.filename})" * (not own)
-    elif isinstance(error, ValidationError) and (model := _models().get(error.title)):
+    elif isinstance(error, ValidationError) and error.title in _models():
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
-        said = explain(error, content, model.model_json_schema())
+        said = explain(error, content)
         what = f"{error.title}: {'; '.join(each.removeprefix('the study: ') for each in said)}"
     else:
         what = f"{type(error).__name__}: {error}"

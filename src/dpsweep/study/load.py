@@ -2,7 +2,6 @@
 
 import csv
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -207,10 +206,5 @@ def load_study(path: str | Path, figures: bool = True) -> Study:
     try:
         return Study.model_validate(content)
     except ValidationError as error:
-        mistakes = explain(error, content, _schema())
+        mistakes = explain(error, content)
     raise StudyError(screen(f"{path} is not a valid study:", mistakes))
-
-
-@cache
-def _schema() -> dict[str, Any]:
-    return Study.model_json_schema()

@@ -16,7 +16,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
 from dpsweep.config import Dataset, Film
 from dpsweep.config.clipping import FlatClipping
-from dpsweep.config.messages import shorten, told_once
+from dpsweep.config.messages import group_by_message, shorten
 from dpsweep.data.hub_file import UnreachableHubError
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
@@ -80,7 +80,9 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             unknown.append((where, f"not looked at: {error}"))
         except DpsweepError as error:
             found.mistakes.append(f"{where}: {error}")
-    found.notes += [f"{', '.join(names)}: {what}" for what, names in told_once(unknown).items()]
+    found.notes += [
+        f"{', '.join(names)}: {what}" for what, names in group_by_message(unknown).items()
+    ]
     for sweeps in _alike(study, exclude={"title"}):
         architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
         if architecture is None:
