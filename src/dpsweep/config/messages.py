@@ -199,13 +199,11 @@ def _path(error: ErrorDetails, content: Any) -> tuple[int | str, ...]:
         error["loc"][: -1 - (error["type"] != "invalid_key")] if _is_name(error) else error["loc"]
     )
     for part in location:
-        if (isinstance(content, dict) and part in content) or (
-            isinstance(content, list) and isinstance(part, int)
-        ):
+        is_key = isinstance(content, dict) and part in content
+        is_place = isinstance(content, list) and isinstance(part, int)
+        if is_key or is_place:
             content = content[part]
-        else:
-            continue
-        path.append(part)
+            path.append(part)
     return tuple(path)
 
 
