@@ -32,8 +32,9 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
+from dpsweep.config.section import Geometric
 from dpsweep.report import summary
-from dpsweep.report.checks import Check, check_data, check_trials
+from dpsweep.report.checks import Check, _axis, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.targets import links
@@ -582,7 +583,23 @@ def test_checks_list_the_trials_that_fail(
     assert check.finding.startswith(finding)
     assert row is None or check.evidence.rows == [row]
     if change is best_at_the_lowest_rate:
-        assert check.remedy == "add to the sweeps' learning_rate (digits_film: 0.0001)"
+        assert pasted(check.remedy) == {
+            "digits_film": {"learning_rate": [0.0001, 0.001, 0.01, 0.1]}
+        }
+
+
+def pasted(remedy: str) -> Any:
+    """Return the sweeps of an advice, read as YAML, as if they were pasted into a study."""
+    _, _, sweeps = remedy.partition(": ")
+    return yaml.safe_load("\n".join(sweeps.split("; ")))
+
+
+def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
+    grid = Geometric(first=0.001, last=0.1, count=4)
+    wider = Geometric.model_validate(yaml.safe_load(_axis(grid, [0.46])))
+    assert wider.values == [*grid.values, 0.46]
+    again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
+    assert again.values == [0.0002, *grid.values, 0.46]
 
 
 def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
@@ -600,10 +617,11 @@ def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
         ["digits_strong_film", "∞", "B", "64, 256", "256"],
     ]
     assert "Of 3 best settings, 2 have the first or last C of the grid, and 3 the" in found.finding
-    assert found.remedy == (
-        "add to the sweeps (digits_film: clipping_bound 0.01, digits_film: batch_size 32, "
-        "digits_reference: batch_size 1024)"
-    )
+    assert pasted(found.remedy) == {
+        "digits_film": {"clipping_bound": [0.01, 0.1, 1], "batch_size": [32, 64, "full"]},
+        "digits_reference": {"batch_size": [64, 256, 1024]},
+    }
+
     assert f"To mend it, {found.remedy}." in page.check(title)
     # B = full wins, which no wider grid can exceed; C = 1 is the last.
     better = (trials["cell"] == "eps8_epochs2_Bfull_C1") & trials["best"]

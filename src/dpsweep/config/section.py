@@ -152,11 +152,17 @@ class Section(Settings):
 
 
 class Geometric(Section):
-    """``count`` values from ``first`` to ``last``, both included, in equal ratios."""
+    """``count`` values from ``first`` to ``last``, both included, in equal ratios.
+
+    >>> Geometric(first=0.001, last=0.1, count=3, also=[0.3]).values
+    [0.001, 0.01, 0.1, 0.3]
+    """
 
     first: PositiveFloat
     last: PositiveFloat
     count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
+    also: Annotated[list[PositiveFloat], Field(exclude_if=lambda values: not values)] = []
+    """further values, with which a grid grows and keeps its trials"""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -164,7 +170,18 @@ class Geometric(Section):
             raise ValueError(
                 f"last: found {number(self.last)}; allowed: above first, which is {number(self.first)}"
             )
+        if twice := [each for each in self.values if self.values.count(each) > 1]:
+            raise ValueError(
+                f"also: found {number(twice[0])}, which the grid has; allowed: other values"
+            )
         return self
+
+    @property
+    def values(self) -> list[float]:
+        """All values, ascending; those in equal ratios have 6 significant digits."""
+        ratio = self.last / self.first
+        steps = [ratio ** (index / (self.count - 1)) for index in range(self.count)]
+        return sorted([*(float(f"{self.first * step:.6g}") for step in steps), *self.also])
 
 
 Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]

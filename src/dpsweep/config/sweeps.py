@@ -145,12 +145,6 @@ class Sweep(Section):
 
     @property
     def learning_rates(self) -> list[float]:
-        """The learning rates, ascending; a geometric grid is rounded to 6 significant digits."""
-        if isinstance(self.learning_rate, list):
-            return list(self.learning_rate)
+        """The learning rates, ascending."""
         grid = self.learning_rate
-        ratio = grid.last / grid.first
-        return [
-            float(f"{grid.first * ratio ** (index / (grid.count - 1)):.6g}")
-            for index in range(grid.count)
-        ]
+        return list(grid) if isinstance(grid, list) else grid.values

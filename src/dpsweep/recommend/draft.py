@@ -282,10 +282,12 @@ def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float)
     rates = [rate for one in made for found in one.small_grid.values() for rate in found]
     first, last = (float(f"{rate:.2g}") for rate in (min(rates), max(rates)))
     count = math.ceil(math.log2(last / first) - 0.1) + 1  # about a factor of two apart
+    spread = [first * (last / first) ** (index / (count - 1)) for index in range(count)]
     return {
         "batch_size": ["full" if each == train_size else each for each in sizes],
         "clipping_bound": [float(f"{made[0].clipping_bound * each:.2g}") for each in _BOUNDS],
-        "learning_rate": {"first": first, "last": last, "count": count},
+        # A list, so that a wider one keeps the trials of these rates.
+        "learning_rate": [float(f"{rate:.2g}") for rate in spread],
     }
 
 

@@ -1,9 +1,11 @@
 """Checks for the report: privacy guarantee, completeness, divergence, width of the grids, data and files."""
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -13,6 +15,7 @@ from dpsweep.base.units import count
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import SMALLEST_BOUND
 from dpsweep.config.messages import shorten
+from dpsweep.config.section import Geometric
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import percent, values
 from dpsweep.study import Cell, Study
@@ -22,6 +25,7 @@ from dpsweep.study.trials import trials_per_cell
 from dpsweep.tables.text import TextTable
 
 _LISTED_TRIALS = 40  # the trial files list them all
+_PASTED = 5  # sweeps in an advice
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,7 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
     sweep_of = pd.Series(
         [names.get(key) for key in zip(first["problem"], first["cell"], strict=True)], first.index
     )
-    rows, wider, at_edge = [], list[str](), 0
+    rows, wider, at_edge = [], dict[str, dict[str, list[float]]](), 0
     for name, sweep in study.sweeps.items():
         rates = sweep.learning_rates
         chosen = first.loc[sweep_of == name, "learning_rate"]
@@ -310,22 +314,46 @@ def _grid_edge(study: Study, trials: pd.DataFrame) -> Check:
             )
             ends = [rates[0]] * (low > 0) + [rates[-1]] * (high > 0)
             added = [float(f"{_beyond(rates, end):.2g}") for end in ends]
-            wider.append(f"{name}: {values(added)}")
+            wider[name] = {"learning_rate": added}
     if not rows:
         return Check(title, "pass", "No cell's best learning rate is at an end of its grid.")
     finding = (
         f"The best learning rate is at an end of its grid in {at_edge:,} of "
         f"{count(len(first), 'tuned cell')}; a wider grid might do better there."
     )
-    more = f"; and so for {len(wider) - 5} more" if len(wider) > 5 else ""
-    remedy = f"add to the sweeps' learning_rate ({'; '.join(wider[:5])}{more})"
+    remedy = _wider_sweeps(study, wider)
     return Check(title, "note", finding, TextTable.of(rows, "llrrr"), remedy)
+
+
+def _wider_sweeps(study: Study, added: Mapping[str, Mapping[str, list[float]]]) -> str:
+    """Return what to write in the study so that sweeps get further values: YAML, to be pasted.
+
+    Args:
+        study: with the sweeps.
+        added: the further values, by sweep and key.
+    """
+    sweeps = []
+    for name, keys in list(added.items())[:_PASTED]:
+        axes = [f"{key}: {_axis(getattr(study.sweeps[name], key), keys[key])}" for key in keys]
+        sweeps.append(f"{name}: {{{', '.join(axes)}}}")
+    more = f"; likewise for {len(added) - _PASTED} more sweeps" if len(added) > _PASTED else ""
+    return f"write under sweeps, which trains only what is new: {'; '.join(sweeps)}{more}"
+
+
+def _axis(grid: list[Any] | Geometric, added: list[float]) -> str:
+    """Return the YAML of an axis with further values; its own values stay."""
+    if isinstance(grid, Geometric):
+        ends = f"first: {number(grid.first)}, last: {number(grid.last)}, count: {grid.count}"
+        return f"{{{ends}, also: {_axis(list(grid.also), added)}}}"
+    # "full" is the last batch size.
+    found = sorted([*grid, *added], key=lambda each: math.inf if isinstance(each, str) else each)
+    return f"[{', '.join(map(number, found))}]"
 
 
 def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
     title = "Width of the grids of C and B"
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
-    rows, wider = [], dict[str, None]()
+    rows, wider = [], defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
     for best in chosen.to_dict("records"):
         cell = Cell.parse(best["problem"], best["cell"])
         name = study.sweep_of(cell)
@@ -346,7 +374,8 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
                     }
                 )
                 added = round(beyond) if symbol == "B" else float(f"{beyond:.2g}")
-                wider[f"{name}: {key} {number(added)}"] = None
+                if added not in wider[name][key]:
+                    wider[name][key].append(added)
     if not rows:
         return Check(title, "pass", "No best C or B of a problem and ε is at an end of its grid.")
     of_bounds, of_sizes = (sum(row["Axis"] == symbol for row in rows) for symbol in ("C", "B"))
@@ -355,7 +384,7 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Check:
         f"and {of_sizes} the first or last B; a wider grid might do better there, unless accuracy is "
         "flat."
     )
-    remedy = f"add to the sweeps ({shorten(wider)})"
+    remedy = _wider_sweeps(study, wider)
     return Check(title, "note", finding, TextTable.of(rows, "lrlrr"), remedy)
 
 
