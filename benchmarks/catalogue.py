@@ -11,8 +11,7 @@ from benchmarks.common import command_line
 from dpsweep.study.load import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.study.study import Study
-from dpsweep.study.table_targets import PrintedTable
-from dpsweep.study.targets import Figure
+from dpsweep.study.targets import Figure, PrintedTable
 
 _HEADER = """\
 # Figures and tables

@@ -42,7 +42,7 @@ from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
-from dpsweep.tables.inputs import grids_of_sweeps
+from dpsweep.tables.inputs import HyperparameterGrid
 
 STUDY_FILE = Path("studies/small.yaml")
 FIGURES = ("squares", "curve", "classes", "noise")
@@ -130,7 +130,8 @@ def table_numbers() -> dict[str, pd.DataFrame]:
     rules.loc[0, ["smallest_visible_here", "needs"]] = [0.375, ""]
     rules.loc[1, ["needs", "needed_for"]] = ["1 of 3 separate datasets", "other datasets"]
     rules.loc[1, columns] = [1.5, 1, 2, "supported here"]
-    return {"grid": grids_of_sweeps(STUDY), "rules": rules}
+    grid = HyperparameterGrid(caption="Grids.").frames(STUDY, Paths(Path()))["csv"]
+    return {"grid": grid, "rules": rules}
 
 
 def written(study: Study, paths: Paths, study_file: Path = STUDY_FILE) -> "Page":

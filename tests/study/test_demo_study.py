@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from dpsweep.study import Study, load_study
-from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import Heatmap
+from dpsweep.tables.comparison import ComparisonTable
 
 ROOT = Path(__file__).parents[2]
 # Names of the paper that no text of the demo may contain.

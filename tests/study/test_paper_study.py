@@ -12,8 +12,8 @@ import pytest
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import NoiseCurve, PerClass
+from dpsweep.tables.comparison import ComparisonTable
 
 ROOT = Path(__file__).parents[2]
 

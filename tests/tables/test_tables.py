@@ -365,7 +365,7 @@ def test_an_unknown_table_is_named_with_those_that_exist(paths: Paths) -> None:
 
 
 def test_every_field_of_a_rule_has_its_own_column() -> None:
-    from dpsweep.tables.tuning_implications import show
+    from dpsweep.tables.tuning_implications import TuningImplications
 
     row = {
         "condition": "Lower ε", "implication": "Increase C", "effect_measured": "gain of a larger C",
@@ -375,7 +375,7 @@ def test_every_field_of_a_rule_has_its_own_column() -> None:
         "units": 11, "in_favour": 7, "against": 4, "at_an_end": 5, "groups_of_datasets": 3, "needs": "",
         "verdict": "not resolved",
     }  # fmt: skip
-    printed = show(None, pd.DataFrame([row]))
+    printed = TuningImplications(caption="Rules.").layout(pd.DataFrame([row]))
     assert dict(zip(printed.header, printed.rows[0], strict=True)) == {
         "Condition": "Lower ε",
         "Rule": "Increase C",

@@ -16,7 +16,6 @@ from dpsweep.analysis.grids import Array, Grid
 from dpsweep.config.datasets import related_datasets
 from dpsweep.config.messages import group_by_message
 from dpsweep.study import Cell, Study
-from dpsweep.study.table_targets import TuningImplications
 
 LOOSEST = 8.0
 """The epsilon at which a simulated problem is easiest."""
@@ -140,7 +139,7 @@ def ruled_cells(study: Study) -> list[Cell]:
     return [
         cell
         for table in study.tables.values()
-        if isinstance(table, TuningImplications)
+        if table.family == "tuning_implications"
         for selection in table.selections()
         for cell in study.cells(selection)
     ]

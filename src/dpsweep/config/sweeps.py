@@ -133,6 +133,11 @@ class Sweep(Section):
         axes = {axis: getattr(self, axis) for axis in CELL_AXES}
         return axes | {"clipping_bound": self.clipping_bounds}
 
+    @property
+    def private_epsilon(self) -> list[float]:
+        """The values of epsilon without infinity."""
+        return [epsilon for epsilon in self.epsilon if not math.isinf(epsilon)]
+
     def cells(self) -> list[Cell]:
         """Return all cells of the sweep, in grid order."""
         problem = self.problem.name

@@ -1,15 +1,6 @@
 """Parts of descriptions of figures and tables: the families, and selections of cells."""
 
 from dpsweep.config.selections import Line, LinePanel, Panel, Selection
-from dpsweep.study.table_targets import (
-    ComparedCells,
-    ComparisonTable,
-    Datasets,
-    HyperparameterGrid,
-    OptimizerTable,
-    PrintedTable,
-    TuningImplications,
-)
 from dpsweep.study.targets import (
     AttackerCurves,
     ClippingCurve,
@@ -26,8 +17,13 @@ from dpsweep.study.targets import (
     OptimalClippingTrace,
     PerClass,
     PredictedClipping,
+    PrintedTable,
     PrivacyEffectsFigure,
 )
+from dpsweep.tables.comparison import ComparedCells, ComparisonTable
+from dpsweep.tables.inputs import Datasets, HyperparameterGrid
+from dpsweep.tables.optimizers import OptimizerTable
+from dpsweep.tables.tuning_implications import TuningImplications
 
 __all__ = [
     "AttackerCurves", "ClippingCurve", "ComparedCells", "ComparisonTable", "Datasets",

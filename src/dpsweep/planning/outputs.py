@@ -16,8 +16,7 @@ from dpsweep.config.clipping import ClippingBound
 from dpsweep.config.selections import Selection
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths, settings_of
-from dpsweep.study.table_targets import Datasets
-from dpsweep.study.targets import NormTrace, PerClass, Target
+from dpsweep.study.targets import Target
 
 Key = TypeVar("Key")
 
@@ -319,14 +318,12 @@ class Outputs:
         files: list[Path] = []
         for cell in self.drawn_cells(target):
             files.append(paths.cell_trials(self._study, cell))
-            if isinstance(target, NormTrace):
+            if target.reads_steps:
                 files.append(paths.cell_steps(self._study, cell))
         files += (paths.gradient_norms(self._study, *key) for key in self.drawn_norms(target))
         files += (paths.theory(self._study, cell) for cell in self.drawn_theory(target))
-        if isinstance(target, PerClass):  # for the names of the classes
-            files += (self._metadata(each.problem.dataset) for each in target.selections())
-        if isinstance(target, Datasets):
-            files += map(self._metadata, self._study.swept_datasets)
+        described = target.described_datasets(self._study.swept_datasets)
+        files += map(self._metadata, described)
         return tuple(dict.fromkeys(files))
 
     def _prepared(self) -> Iterator[Output]:

@@ -13,8 +13,8 @@ from dpsweep.report.wording import choice, percent, titles, values
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import TuningImplications
 from dpsweep.tables.text import TextTable, interval, signed
+from dpsweep.tables.tuning_implications import TuningImplications
 from dpsweep.tables.write import read_numbers
 
 USUAL = "Usual C and B"

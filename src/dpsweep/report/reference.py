@@ -10,8 +10,7 @@ import pandas as pd
 from dpsweep.base.units import count
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import ComparisonTable
-from dpsweep.tables.comparison import ACCURACY, REFERENCE
+from dpsweep.tables.comparison import ACCURACY, REFERENCE, ComparisonTable
 from dpsweep.tables.text import TextTable, signed, with_range
 
 

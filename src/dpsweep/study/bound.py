@@ -17,7 +17,7 @@ from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import shorten, unknown
 from dpsweep.config.selections import AXES, DEFAULTS, NAMED, PARTS, Selection, is_given
 from dpsweep.study.captions import listed
-from dpsweep.study.targets import Target
+from dpsweep.study.targets import MistakeError, NotDrawnError, Target
 
 # The batch size "small" has at most this many steps an epoch.
 _MOST_STEPS = 100
@@ -31,14 +31,6 @@ _NOUNS = {axis: axis.replace("_", " ") for axis in AXES}
 
 Grid = Mapping[str, frozenset[Any]]
 """The values of a sweep by axis."""
-
-
-class NotDrawnError(LookupError):
-    """A target without cells in the study; the message names what is missing."""
-
-
-class MistakeError(ValueError):
-    """A wrong selection; the message names the key, the value and what is allowed."""
 
 
 @dataclass

@@ -26,10 +26,8 @@ from pydantic import ValidationError
 
 from dpsweep.config.messages import explain, value
 from dpsweep.config.selections import AXES, NAMED, LinePanel, Panel, Selection, Settings
-from dpsweep.study.bound import MistakeError
 from dpsweep.study.captions import listed
-from dpsweep.study.table_targets import PrintedTable
-from dpsweep.study.targets import Figure, Target
+from dpsweep.study.targets import Figure, MistakeError, PrintedTable, Target
 
 PAPER = "dpsweep.figures.paper"
 """The module that describes the figures and tables of the paper."""
@@ -202,10 +200,10 @@ def _mistakes(found: Target) -> Iterator[str]:
     lacking = [
         name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
     ]
-    if isinstance(found, Figure) and not found.module:
-        lacking += [
-            name for name in ("compute", "plot") if getattr(family, name) is getattr(Figure, name)
-        ]
+    kind = Figure if isinstance(found, Figure) else PrintedTable
+    if not getattr(found, "module", ""):
+        methods = ("compute", "plot") if kind is Figure else ("frames", "layout")
+        lacking += [name for name in methods if getattr(family, name) is getattr(kind, name)]
     if lacking:
         yield f"found no {', no '.join(lacking)}; allowed: a family that has them"
     for key in ("single", "drawn"):

@@ -11,7 +11,6 @@ from dpsweep.config import Backbone, Dataset, FolderSource, HubSource
 from dpsweep.config.cells import Cell
 from dpsweep.config.clipping import ClippingBound
 from dpsweep.config.section import Section
-from dpsweep.study.table_targets import ComparisonTable
 from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
@@ -162,12 +161,11 @@ def target_fingerprint(study: "Study", target: Target) -> str:
         "target": _plain(target),
         "style": _plain(study.style),
         "sources": sources(*_DRAWING),
+        **target.further_settings(),
     }
     if not type(target).__module__.startswith("dpsweep."):
         # The code that draws a family of the study's own is in one of its files.
         parts["own"] = [checksum(Path(file)) for file in study.figure_files]
-    if isinstance(target, ComparisonTable):
-        parts["references"] = [each.reference and _plain(each.reference) for each in target.entries]
     parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
     for kind in ("dataset", "backbone", "method"):
         sections = getattr(study, f"{kind}s")

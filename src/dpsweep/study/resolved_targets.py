@@ -6,31 +6,20 @@ titles and captions. Targets that need roles or cells that the study lacks are l
 """
 
 import itertools
-import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dpsweep.config.cells import number
-from dpsweep.config.clipping import clipping_kind
 from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import LONGEST_JOINED_NAME, NAME_PATTERN, unknown
-from dpsweep.config.selections import NAMED, PARTS, Line, LinePanel, Selection
-from dpsweep.config.sweeps import Sweep
-from dpsweep.study.bound import Bound, BoundSelection, MistakeError, NotDrawnError
+from dpsweep.config.selections import NAMED, PARTS, Line, LinePanel
+from dpsweep.study.bound import Bound, BoundSelection
 from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
 from dpsweep.study.descriptions import Description, Series, descriptions
-from dpsweep.study.table_targets import (
-    ComparedCells,
-    ComparisonTable,
-    OptimizerTable,
-    PrintedTable,
-    TuningImplications,
-)
-from dpsweep.study.targets import Figure, NoiseCurve, PerClass, Target
+from dpsweep.study.targets import Figure, MistakeError, NotDrawnError, PrintedTable, Target
 
 _SHADES: dict[int, tuple[str | None, ...]] = {2: ("easy", "hard"), 3: ("easy", "medium", "hard")}
 
@@ -204,17 +193,7 @@ class _Resolving:
         parts = self._one_by_one(self.parts())
         selections = _selections(parts)
         self._bound.resolve(selections)
-        match target:
-            case TuningImplications():
-                target = target.of(_crossed_grids(self._study))
-            case OptimizerTable():
-                target = target.of(_rivals(self._study, self._where, target.baseline))
-            case NoiseCurve():
-                target = target.model_copy(update={"cells": selections[0].selection})
-            case ComparisonTable():
-                target = self._compared(target, selections)
-            case PerClass():
-                target = self._with_baseline(target, selections)
+        target = target.with_study(self._bound, self._where, selections)
         if parts and target.part == "panels":
             target = target.model_copy(update={"panels": self._panels(parts)})
         try:
@@ -238,7 +217,7 @@ class _Resolving:
         found = list[_Part]()
         for index, part in enumerate(self._described.parts()):
             where = f"{self._where}: {self._described.part}"
-            where += f"[{index}]" * (not isinstance(self._described, NoiseCurve))
+            where += f"[{index}]" * isinstance(getattr(self._described, self._described.part), list)
             keys = [key for key in getattr(part, "each", ()) if key in PARTS]
             try:
                 names = {key: self._bound.names(where, key, getattr(part, key)) for key in keys}
@@ -269,44 +248,13 @@ class _Resolving:
         final = []
         for part in parts:
             axes = {axis: part.selections[0].chosen[axis] for axis in part.several}
-            if "epsilon" in axes and not isinstance(self._described, ComparisonTable):
+            if "epsilon" in axes and isinstance(self._described, Figure):
                 axes["epsilon"] = axes["epsilon"][::-1]  # from the easy problem to the hard one
             copies = [part.content.model_copy(update=own) for own in _combinations(axes)]
             final += [
                 self._part(part.where, each.model_copy(update={"each": ()})) for each in copies
             ]
         return final
-
-    # -- families -----------------------------------------------------------------------------
-
-    def _with_baseline(self, target: PerClass, selections: Sequence[BoundSelection]) -> PerClass:
-        """Return the figure with its baseline, the clipping bound that others are compared with."""
-        if "baseline" not in target.model_fields_set:
-            return target.model_copy(update={"baseline": self._bound.compared_bound(selections)})
-        for each in selections:
-            if not all(map(self._study.has, target.at_baseline(each.selection).cells())):
-                raise MistakeError(
-                    f"{self._where}: baseline: found {number(target.baseline)}; allowed: a clipping "
-                    f"bound of {each.problem}"
-                )
-        return target
-
-    def _compared(
-        self, table: ComparisonTable, selections: Sequence[BoundSelection]
-    ) -> ComparisonTable:
-        """Return the table with its entries in rows and columns, and the paper's numbers for them."""
-        entries = []
-        for entry in cast(list[ComparedCells], [each.selection for each in selections]):
-            said = facts(self._study, entry)
-            epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
-            row = [(said | {"epsilon": epsilons})[label] or "–" for label in table.rows]
-            column = ", ".join(said[label] or "–" for label in table.columns)
-            references = (each for each in self._study.reference_values if each.is_of(entry))
-            entries.append(entry.placed(row, column, next(references, None)))
-        for place, times in Counter((*entry.row, entry.column) for entry in entries).items():
-            if times > 1:
-                raise MistakeError(f"{self._where}: {', '.join(place)} appears twice in the table")
-        return table.model_copy(update={"entries": entries})
 
     def _panels(self, parts: Sequence[_Part]) -> list[Any]:
         """Return the panels of a figure, each once and with a title; leave out panels of equal lines."""
@@ -340,36 +288,6 @@ class _Resolving:
         return panels
 
 
-def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
-    """Return the private grids of the settings that the baseline and another optimizer train."""
-    if baseline not in study.every_optimizer:
-        raise MistakeError(f"{where}: baseline: {unknown(baseline, study.every_optimizer)}")
-    # Sweeps with equal keys compare their optimizers.
-    settings: dict[tuple[str, ...], list[tuple[Sweep, float, int]]] = {}
-    for sweep in study.sweeps.values():
-        kind = clipping_kind(sweep.clipping_bound)
-        key = (sweep.dataset, sweep.backbone, sweep.method, kind)
-        for epsilon, epochs in itertools.product(_private(sweep), sweep.epochs):
-            settings.setdefault(key, []).append((sweep, epsilon, epochs))
-    found = []
-    for group in settings.values():
-        trained: dict[tuple[float, int], set[str]] = {}
-        for sweep, epsilon, epochs in group:
-            trained.setdefault((epsilon, epochs), set()).add(sweep.problem.optimizer)
-        found += [
-            _grid(sweep, epsilon=[epsilon], epochs=[epochs])
-            for sweep, epsilon, epochs in group
-            if baseline in (rivals := trained[epsilon, epochs]) and len(rivals) > 1
-        ]
-    if not found:
-        raise NotDrawnError(f"no sweep trains with another optimizer what {baseline} trains")
-    return found
-
-
-def _private(sweep: Sweep) -> list[float]:
-    return [epsilon for epsilon in sweep.epsilon if not math.isinf(epsilon)]
-
-
 def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:
     """Return lines with labels and difficulties; those of the description stay."""
     shades = _SHADES.get(len(lines) if ordered else 0, (None,) * len(lines))
@@ -393,22 +311,3 @@ def _combinations(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of the values of a series: a value or a list of them by key."""
     for values in itertools.product(*map(_listed, series.values())):
         yield dict(zip(series, values, strict=True))
-
-
-def _crossed_grids(study: StudyFile) -> list[Selection]:
-    """Return the private grid of every sweep that crosses batch sizes with clipping bounds."""
-    found = []
-    for sweep in study.sweeps.values():
-        bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
-        private = _private(sweep)
-        if private and len(bounds) > 1 and len(sweep.batch_size) > 1:
-            found.append(_grid(sweep, epsilon=private))
-    if not found:
-        raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")
-    return found
-
-
-def _grid(sweep: Sweep, **axes: list[Any]) -> Selection:
-    """Return the grid of a sweep, with other values for some axes."""
-    names = {key: getattr(sweep, key) for key in NAMED}
-    return Selection.model_validate({**names, **sweep.axes, **axes})

@@ -12,8 +12,7 @@ from dpsweep.config.selections import Selection
 from dpsweep.study.bound import Bound
 from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.resolved_targets import Targets, resolve_targets
-from dpsweep.study.table_targets import PrintedTable
-from dpsweep.study.targets import Figure
+from dpsweep.study.targets import Figure, PrintedTable
 
 
 class Study(StudyFile):

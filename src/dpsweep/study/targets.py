@@ -5,12 +5,14 @@ makes from it a figure of the same class whose selections name their cells. Thes
 library, because every job of a study imports them.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from dpsweep.config.cells import number
 from dpsweep.config.clipping import RULES, nearest_to_one
 from dpsweep.config.selections import Line, LinePanel, Panel, Selection, Settings
 
@@ -18,11 +20,20 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
+    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
+
+
+class NotDrawnError(LookupError):
+    """A target without cells in the study; the message names what is missing."""
+
+
+class MistakeError(ValueError):
+    """A wrong selection; the message names the key, the value and what is allowed."""
 
 
 class Target(Settings):
@@ -50,6 +61,8 @@ class Target(Settings):
     """Axes that must have one value in each selection unless they are drawn: a line is one problem."""
     drawn: ClassVar[tuple[str, ...]] = ()
     """Axes that must have two values or more in each selection, such as the x axis of a curve."""
+    reads_steps: ClassVar[bool] = False
+    """Whether it draws what every step of the trials recorded."""
 
     section: str = ""
     """its heading in the report, from its function (`figure`, `table`)"""
@@ -93,6 +106,64 @@ class Target(Settings):
     def caption_end(self) -> str:
         """Return the end of the caption of a resolved target."""
         return ""
+
+    def with_study(
+        self, bound: "Bound", where: str, selections: "Sequence[BoundSelection]"
+    ) -> Self:
+        """Return the target with what it takes from the study beside its parts.
+
+        Args:
+            bound: the study.
+            where: the place of the description, for an error message.
+            selections: those of the target, resolved.
+
+        Raises:
+            NotDrawnError: the study lacks what it needs.
+            MistakeError: the description is wrong.
+        """
+        return self
+
+    def further_settings(self) -> dict[str, Any]:
+        """Return what it has from the study beside its fields, for its fingerprint."""
+        return {}
+
+    def described_datasets(self, swept: Sequence[str]) -> Sequence[str]:
+        """Return the datasets whose metadata it reads, of those with a sweep."""
+        return ()
+
+
+class PrintedTable(Target):
+    """A table. A family of your own defines ``frames`` for its numbers and ``layout`` to print them."""
+
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv")
+    """Suffixes of the files of the table."""
+    words: ClassVar[tuple[str, ...]] = ()
+    """Columns of text that may look like numbers."""
+
+    @property
+    def row_titles(self) -> list[str]:
+        """The titles of columns with row labels, which are text."""
+        return []
+
+    def frames(
+        self, study: "Study", paths: "Paths", missing: list[Path] | None = None
+    ) -> "dict[str, pd.DataFrame]":
+        """Read results, and return the rows of the table's files by suffix; ``csv`` is printed.
+
+        Args:
+            study: the study that has the table.
+            paths: the paths of its results.
+            missing: absent files are added to it and left out. If it is None, they are an error.
+
+        Raises:
+            MissingResultsError: a file is absent, and ``missing`` is None.
+            UnreadableResultsError: a file has a wrong content.
+        """
+        raise NotImplementedError
+
+    def layout(self, numbers: "pd.DataFrame") -> Any:
+        """Return the text of the rows: a `dpsweep.tables.text.TextTable`, which writes LaTeX and Markdown."""
+        raise NotImplementedError
 
 
 class Figure(Target):
@@ -262,6 +333,24 @@ class PerClass(Figure):
         """Return all selections if retained weight is a row."""
         return self.selections() if "retained_weight" in self.rows else []
 
+    def described_datasets(self, swept: Sequence[str]) -> Sequence[str]:
+        """Return the datasets of the panels, for the names of their classes."""
+        return [each.problem.dataset for each in self.panels]
+
+    def with_study(
+        self, bound: "Bound", where: str, selections: "Sequence[BoundSelection]"
+    ) -> Self:
+        """Return the figure with its baseline, the clipping bound that others are compared with."""
+        if "baseline" not in self.model_fields_set:
+            return self.model_copy(update={"baseline": bound.compared_bound(selections)})
+        for each in selections:
+            if not all(map(bound.study.has, self.at_baseline(each.selection).cells())):
+                raise MistakeError(
+                    f"{where}: baseline: found {number(self.baseline)}; allowed: a clipping "
+                    f"bound of {each.problem}"
+                )
+        return self
+
 
 class MethodComparison(Figure):
     """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
@@ -311,6 +400,12 @@ class NoiseCurve(Figure):
             return None
         return self.minimum_steps.get(self.cells.problem.name)
 
+    def with_study(
+        self, bound: "Bound", where: str, selections: "Sequence[BoundSelection]"
+    ) -> Self:
+        """Return the figure with its cells."""
+        return self.model_copy(update={"cells": selections[0].selection})
+
     def caption_end(self) -> str:
         """Return the explanation of the vertical line, if there is one."""
         steps = self.marked_steps
@@ -342,6 +437,7 @@ class NormTrace(Figure):
     module = "dpsweep.figures.gradient_norms"
     title = "Mean gradient norm by step"
     tunes = True
+    reads_steps = True
     single = ("epochs",)
 
     panels: Panels

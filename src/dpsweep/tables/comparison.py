@@ -1,17 +1,33 @@
 """Tables of the best accuracy of each selection, next to the number from a paper."""
 
+from __future__ import annotations
+
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
-import numpy as np
-import pandas as pd
+from pydantic import Field, PrivateAttr
 
-from dpsweep.analysis.frames import load_trials
-from dpsweep.study import Study
-from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import ComparisonTable
+from dpsweep.base.lazy import lazy
+from dpsweep.config.references import PaperNumber
+from dpsweep.config.selections import Axis, Selection
+from dpsweep.study.captions import facts
+from dpsweep.study.targets import MistakeError, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from dpsweep.analysis import frames
+    from dpsweep.study import Study, choice
+    from dpsweep.study.bound import Bound, BoundSelection
+    from dpsweep.study.paths import Paths
+else:
+    np, pd = lazy("numpy"), lazy("pandas")
+    frames, choice = lazy("dpsweep.analysis.frames"), lazy("dpsweep.study.choice")
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",
@@ -22,92 +38,172 @@ REFERENCE = ["reference", "reference_minimum", "reference_maximum"]
 """Columns of the paper's accuracy with its range."""
 
 
-def accuracies_and_references(
-    study: Study, paths: Paths, table: ComparisonTable, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per entry: mean and range over repeats, the reference, and the difference.
+class ComparedCells(Selection):
+    """Entries of a comparison table."""
 
-    ``cross_fitted`` is the accuracy without optimism (`dpsweep.study.choice`); columns are compared by it.
-    ``within_reference`` is True if the mean lies in the reference's range, and empty without a range.
+    each: tuple[Axis, ...] = ()
+    """keys with an entry for every value, or for every name of the role"""
 
-    Args:
-        study: the study that has the table.
-        paths: its files.
-        table: the table; its entries name the cells and the references.
-        missing: absent files are added to it and left out. If it is None, they are an error.
+    _row: list[str] = PrivateAttr(default_factory=list)
+    _column: str = PrivateAttr(default="")
+    _reference: PaperNumber | None = PrivateAttr(default=None)
 
-    Raises:
-        MissingResultsError: a cell has not been trained, and ``missing`` is None.
-        UnreadableResultsError: a file lacks a column, or no trial is marked best.
+    @property
+    def row(self) -> list[str]:
+        """The labels of the entry's row."""
+        return self._row
+
+    @property
+    def column(self) -> str:
+        """The label of the entry's column."""
+        return self._column
+
+    @property
+    def reference(self) -> PaperNumber | None:
+        """The paper's number for these cells, if there is one."""
+        return self._reference
+
+    def placed(self, row: Sequence[str], column: str, reference: PaperNumber | None) -> Self:
+        """Return the entry with its place in the table."""
+        entry = self.model_copy()
+        entry._row, entry._column, entry._reference = list(row), column, reference
+        return entry
+
+
+Label = Literal[
+    "dataset", "backbone", "method", "optimizer", "rank", "clipping", "epsilon", "epochs"
+]
+LABEL_TITLES = {
+    "dataset": "Dataset", "backbone": "Model", "method": "Method", "optimizer": "Optimizer", "rank": "Rank",
+    "clipping": "Clipping", "epsilon": "ε", "epochs": "Epochs",
+}  # fmt: skip
+
+
+class ComparisonTable(PrintedTable):
+    """Best accuracy of each selection in rows and columns: mean [min, max] over repeats.
+
+    Beside it is the number of the study's ``references`` for the same cells, if there is one.
     """
-    rows = []
-    for entry in table.entries:
-        trials = load_trials(study, paths, study.cells(entry), missing)
-        best = choose(trials, by=["problem"]).rename(columns={"centre": "macro_accuracy"})
-        ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
-        mean = float(ours.get("macro_accuracy", np.nan))
-        paper = entry.reference
-        ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
-        rows.append(
-            {
-                **dict(zip(table.row_titles, entry.row, strict=True)),
-                "column": entry.column,
-                **{name: ours.get(name) for name in _OF_THE_CELL},
-                "macro_accuracy": mean,
-                **{name: ours.get(name, np.nan) for name in ("cross_fitted", "minimum", "maximum")},
-                "repeats": ours.get("repeats", 0),
-                "reference": paper.value if paper else np.nan,
-                "reference_minimum": paper.minimum if paper else np.nan,
-                "reference_maximum": paper.maximum if paper else np.nan,
-                "difference": mean - paper.value if paper else np.nan,
-                "within_reference": bool(paper.minimum <= mean <= paper.maximum)  # type: ignore[union-attr, operator]
-                if ranged
-                else None,
-            }
-        )
-    return pd.DataFrame(rows)
 
+    family = "comparison"
+    title = "Comparison"
+    words = ("column",)
+    part = "entries"
+    tunes = True
+    shows_means = True
+    single = ("epsilon", "epochs")
+    rows: Annotated[list[Label], Field(min_length=1)]
+    """the labels of a row"""
+    columns: Annotated[list[Label], Field(min_length=1)]
+    """the labels of a column"""
+    entries: Annotated[list[ComparedCells], Field(min_length=1)]
 
-def which_is_better(table: ComparisonTable, numbers: pd.DataFrame) -> str:
-    """Return sentences that compare each two columns by accuracies without optimism; '' for one column."""
-    rows = numbers.pivot_table(index=table.row_titles, columns="column", values="cross_fitted")
-    columns = [name for name in dict.fromkeys(numbers["column"]) if name in rows]
-    sentences = []
-    for one, other in itertools.combinations(columns, 2):
-        difference = (rows[other] - rows[one]).dropna()
-        if len(difference):
-            points = f"{100 * difference.mean():+.1f}".replace("-", "−")
-            sentences.append(
-                f"{other} has a higher accuracy than {one} in {(difference > 0).sum()} of "
-                f"{len(difference)} rows (mean difference {points} points)"
+    @property
+    def row_titles(self) -> list[str]:
+        """The titles of the columns with row labels."""
+        return [LABEL_TITLES[label] for label in self.rows]
+
+    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+        """Return the table with its entries in rows and columns, and the paper's numbers for them."""
+        study, entries = bound.study, []
+        for entry in cast(list[ComparedCells], [each.selection for each in selections]):
+            said = facts(study, entry)
+            epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
+            row = [(said | {"epsilon": epsilons})[label] or "–" for label in self.rows]
+            column = ", ".join(said[label] or "–" for label in self.columns)
+            references = (each for each in study.reference_values if each.is_of(entry))
+            entries.append(entry.placed(row, column, next(references, None)))
+        for place, times in Counter((*entry.row, entry.column) for entry in entries).items():
+            if times > 1:
+                raise MistakeError(f"{where}: {', '.join(place)} appears twice in the table")
+        return self.model_copy(update={"entries": entries})
+
+    def further_settings(self) -> dict[str, Any]:
+        """Return the paper's numbers."""
+        numbers = [each.reference for each in self.entries]
+        return {"references": [each and each.model_dump(mode="json") for each in numbers]}
+
+    def frames(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> dict[str, pd.DataFrame]:
+        """Return one row per entry: mean and range over repeats, the reference, and the difference.
+
+        ``cross_fitted`` is the accuracy without optimism (`dpsweep.study.choice`).
+        ``within_reference`` is True if the mean lies in the reference's range, and empty without a range.
+        """
+        rows = []
+        for entry in self.entries:
+            trials = frames.load_trials(study, paths, study.cells(entry), missing)
+            best = choice.choose(trials, by=["problem"]).rename(
+                columns={"centre": "macro_accuracy"}
             )
-    listed = "; ".join(sentences)
-    return f"Measured by seeds that did not choose: {listed}." if sentences else ""
+            ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
+            mean = float(ours.get("macro_accuracy", np.nan))
+            paper = entry.reference
+            ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
+            rows.append(
+                {
+                    **dict(zip(self.row_titles, entry.row, strict=True)),
+                    "column": entry.column,
+                    **{name: ours.get(name) for name in _OF_THE_CELL},
+                    "macro_accuracy": mean,
+                    **{
+                        name: ours.get(name, np.nan)
+                        for name in ("cross_fitted", "minimum", "maximum")
+                    },
+                    "repeats": ours.get("repeats", 0),
+                    "reference": paper.value if paper else np.nan,
+                    "reference_minimum": paper.minimum if paper else np.nan,
+                    "reference_maximum": paper.maximum if paper else np.nan,
+                    "difference": mean - paper.value if paper else np.nan,
+                    "within_reference": bool(paper.minimum <= mean <= paper.maximum)  # type: ignore[union-attr, operator]
+                    if ranged
+                    else None,
+                }
+            )
+        return {"csv": pd.DataFrame(rows)}
 
+    def which_is_better(self, numbers: pd.DataFrame) -> str:
+        """Return sentences that compare each two columns by accuracies without optimism."""
+        rows = numbers.pivot_table(index=self.row_titles, columns="column", values="cross_fitted")
+        columns = [name for name in dict.fromkeys(numbers["column"]) if name in rows]
+        sentences = []
+        for one, other in itertools.combinations(columns, 2):
+            difference = (rows[other] - rows[one]).dropna()
+            if len(difference):
+                points = f"{100 * difference.mean():+.1f}".replace("-", "−")
+                sentences.append(
+                    f"{other} has a higher accuracy than {one} in {(difference > 0).sum()} of "
+                    f"{len(difference)} rows (mean difference {points} points)"
+                )
+        listed = "; ".join(sentences)
+        return f"Measured by seeds that did not choose: {listed}." if sentences else ""
 
-def show(table: ComparisonTable, numbers: pd.DataFrame) -> TextTable:
-    """Lay out rows and columns as in the entries, with a paper's column next to each with a reference."""
-    rounding = (numbers["reference"] - numbers["reference"].round(3)).abs().max()
-    decimals = 4 if rounding > 1e-9 else 3
-    columns: dict[str, tuple[str, list[str]]] = {}
-    for column in numbers["column"].unique():
-        columns[column] = (column, ACCURACY)
-        if numbers.loc[numbers["column"] == column, "reference"].notna().any():
-            columns[f"{column} (paper)"] = (column, REFERENCE)
-    rows = []
-    for key, entries in numbers.groupby(table.row_titles, sort=False):
-        of_column = entries.drop_duplicates("column").set_index("column")
-        row = [str(each) for each in key]
-        for column, names in columns.values():
-            known = column in of_column.index
-            written = of_column.loc[column, names] if known else [np.nan] * 3
-            row.append(with_range(*written, decimals=decimals))
-        rows.append(row)
-    return TextTable(
-        header=[*table.row_titles, *columns],
-        rows=rows,
-        columns=["l"] * len(table.row_titles) + ["r"] * len(columns),
-        groups=group_starts([row[0] for row in rows]) if len(table.row_titles) > 1 else frozenset(),
-        size="footnotesize",
-        note=which_is_better(table, numbers),
-    )
+    def layout(self, numbers: pd.DataFrame) -> TextTable:
+        """Lay out rows and columns as in the entries, with a paper's column next to each with a reference."""
+        rounding = (numbers["reference"] - numbers["reference"].round(3)).abs().max()
+        decimals = 4 if rounding > 1e-9 else 3
+        columns: dict[str, tuple[str, list[str]]] = {}
+        for column in numbers["column"].unique():
+            columns[column] = (column, ACCURACY)
+            if numbers.loc[numbers["column"] == column, "reference"].notna().any():
+                columns[f"{column} (paper)"] = (column, REFERENCE)
+        rows = []
+        for key, entries in numbers.groupby(self.row_titles, sort=False):
+            of_column = entries.drop_duplicates("column").set_index("column")
+            row = [str(each) for each in key]
+            for column, names in columns.values():
+                known = column in of_column.index
+                written = of_column.loc[column, names] if known else [np.nan] * 3
+                row.append(with_range(*written, decimals=decimals))
+            rows.append(row)
+        return TextTable(
+            header=[*self.row_titles, *columns],
+            rows=rows,
+            columns=["l"] * len(self.row_titles) + ["r"] * len(columns),
+            groups=group_starts([row[0] for row in rows])
+            if len(self.row_titles) > 1
+            else frozenset(),
+            size="footnotesize",
+            note=self.which_is_better(numbers),
+        )

@@ -1,22 +1,29 @@
 """Tables of a study's inputs: the grid of every sweep (Table A1), and the prepared datasets (Table A2)."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from dpsweep.analysis.frames import MissingResultsError
 from dpsweep.base.files import read_checked_json
+from dpsweep.base.lazy import lazy
 from dpsweep.config import HubSource, LoRA, Sweep
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import RULES
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import Datasets, HyperparameterGrid
+from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsweep.analysis import frames
+    from dpsweep.study import Study
+    from dpsweep.study.paths import Paths
+else:
+    pd, frames = lazy("pandas"), lazy("dpsweep.analysis.frames")
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",
@@ -30,9 +37,34 @@ _WIDTHS = [
 ]  # fmt: skip
 
 
-def grids_of_sweeps(study: Study, *_: object) -> pd.DataFrame:
-    """Return one row per sweep, in the order of the study; values of a list are separated by spaces."""
-    return pd.DataFrame([_row(study, name, sweep) for name, sweep in study.sweeps.items()])
+class HyperparameterGrid(PrintedTable):
+    """The grid of every sweep, from the study itself (Table A1)."""
+
+    family = "hyperparameter_grid"
+    title = "Hyperparameter grids"
+    words = LISTS
+
+    def frames(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> dict[str, pd.DataFrame]:
+        """Return one row per sweep, in the order of the study; values of a list are separated by spaces."""
+        rows = [_row(study, name, sweep) for name, sweep in study.sweeps.items()]
+        return {"csv": pd.DataFrame(rows)}
+
+    def layout(self, numbers: pd.DataFrame) -> TextTable:
+        """Add a rule between datasets, and use small type because the grid has many columns."""
+        shown = numbers[list(_PRINTED)].rename(columns=_PRINTED).astype(str)
+        shown["Subset"] = [f"{share:g}" for share in numbers["subset"]]
+        special = {"batch_size": _batch_sizes, "learning_rate": _rates}
+        for name in LISTS:
+            write = special.get(name, _listed)
+            shown[_PRINTED[name]] = [write(values.split()) for values in numbers[name]]
+        return TextTable.of(
+            shown.to_dict("records"),
+            _WIDTHS,
+            groups=group_starts(list(shown["Dataset"])),
+            size="tiny",
+        )
 
 
 def _row(study: Study, name: str, sweep: Sweep) -> dict[str, object]:
@@ -58,19 +90,6 @@ def _row(study: Study, name: str, sweep: Sweep) -> dict[str, object]:
 
 def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
-
-
-def show_grids(_: HyperparameterGrid, numbers: pd.DataFrame) -> TextTable:
-    """Add a rule between datasets, and use small type because the grid has many columns."""
-    shown = numbers[list(_PRINTED)].rename(columns=_PRINTED).astype(str)
-    shown["Subset"] = [f"{share:g}" for share in numbers["subset"]]
-    special = {"batch_size": _batch_sizes, "learning_rate": _rates}
-    for name in LISTS:
-        write = special.get(name, _listed)
-        shown[_PRINTED[name]] = [write(values.split()) for values in numbers[name]]
-    return TextTable.of(
-        shown.to_dict("records"), _WIDTHS, groups=group_starts(list(shown["Dataset"])), size="tiny"
-    )
 
 
 def _listed(values: Sequence[str]) -> str:
@@ -107,62 +126,69 @@ def _rates(values: Sequence[str]) -> str:
     return _listed(values)
 
 
-def prepared_datasets(
-    study: Study, paths: Paths, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per dataset that sweeps train on, read from the prepared files.
+class Datasets(PrintedTable):
+    """Prepared datasets: sizes, classes, balance, source (Table A2)."""
 
-    ``imbalance`` is the size of the largest training class divided by the size of the smallest one (1 is
-    balanced, infinite if a class has no example).
+    family = "datasets"
+    title = "Datasets"
+    words = ("revision", "description")
 
-    Raises:
-        MissingResultsError: a dataset has not been prepared, and ``missing`` is None.
-    """
-    rows = []
-    for name in study.swept_datasets:
-        file = paths.dataset(name) / "metadata.json"
-        if not file.exists():
-            if missing is None:
-                raise MissingResultsError(f"{file} is missing", (file,))
-            missing.append(file)
-            continue
-        metadata = read_checked_json(file)
-        counts = metadata["train_counts"]
-        rows.append(
-            {
-                "dataset": metadata["title"],
-                "source": metadata["source"],
-                "revision": metadata["revision"],
-                "classes": len(metadata["classes"]),
-                "train_size": metadata["train_size"],
-                "test_size": metadata["test_size"],
-                "smallest_class": min(counts),
-                "largest_class": max(counts),
-                "imbalance": max(counts) / min(counts) if min(counts) else float("inf"),
-                "description": study.datasets[name].description,
-            }
+    def described_datasets(self, swept: Sequence[str]) -> Sequence[str]:
+        """Return all of them."""
+        return swept
+
+    def frames(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> dict[str, pd.DataFrame]:
+        """Return one row per dataset that sweeps train on, read from the prepared files.
+
+        ``imbalance`` is the size of the largest training class divided by the size of the smallest one (1 is
+        balanced, infinite if a class has no example).
+        """
+        rows = []
+        for name in study.swept_datasets:
+            file = paths.dataset(name) / "metadata.json"
+            if not file.exists():
+                if missing is None:
+                    raise frames.MissingResultsError(f"{file} is missing", (file,))
+                missing.append(file)
+                continue
+            metadata = read_checked_json(file)
+            counts = metadata["train_counts"]
+            rows.append(
+                {
+                    "dataset": metadata["title"],
+                    "source": metadata["source"],
+                    "revision": metadata["revision"],
+                    "classes": len(metadata["classes"]),
+                    "train_size": metadata["train_size"],
+                    "test_size": metadata["test_size"],
+                    "smallest_class": min(counts),
+                    "largest_class": max(counts),
+                    "imbalance": max(counts) / min(counts) if min(counts) else float("inf"),
+                    "description": study.datasets[name].description,
+                }
+            )
+        return {"csv": pd.DataFrame(rows)}
+
+    def layout(self, numbers: pd.DataFrame) -> TextTable:
+        """Lay out the datasets, with a comma in thousands and the range of class sizes."""
+        return TextTable(
+            header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],
+            rows=[
+                [
+                    row["dataset"],
+                    row["source"],
+                    str(row["classes"]),
+                    f"{row['train_size']:,}",
+                    f"{row['test_size']:,}",
+                    _sizes(row),
+                    row["description"],
+                ]
+                for row in numbers.to_dict("records")
+            ],
+            columns=["l", "p0.15", "r", "r", "r", "p0.13", "p0.24"],
         )
-    return pd.DataFrame(rows)
-
-
-def show_datasets(_: Datasets, numbers: pd.DataFrame) -> TextTable:
-    """Lay out the datasets, with a comma in thousands and the range of class sizes."""
-    return TextTable(
-        header=["Dataset", "Source", "Classes", "Train", "Test", "Class sizes", "Description"],
-        rows=[
-            [
-                row["dataset"],
-                row["source"],
-                str(row["classes"]),
-                f"{row['train_size']:,}",
-                f"{row['test_size']:,}",
-                _sizes(row),
-                row["description"],
-            ]
-            for row in numbers.to_dict("records")
-        ],
-        columns=["l", "p0.15", "r", "r", "r", "p0.13", "p0.24"],
-    )
 
 
 def _sizes(row: dict[Hashable, Any]) -> str:

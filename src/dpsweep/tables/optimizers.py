@@ -1,17 +1,32 @@
 """The table of the gains of optimizers over a baseline optimizer at the same epsilon."""
 
-from collections.abc import Hashable
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-import pandas as pd
-
-from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.optimizers import optimizers_table, paired_gains, settings_table
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import OptimizerTable
+from dpsweep.base.lazy import lazy
+from dpsweep.config.clipping import clipping_kind
+from dpsweep.config.file import StudyFile
+from dpsweep.config.messages import unknown
+from dpsweep.config.selections import Part, Selection
+from dpsweep.config.sweeps import Sweep
+from dpsweep.study.targets import MistakeError, NotDrawnError
 from dpsweep.tables.text import TextTable, group_starts, interval, signed
+from dpsweep.tables.tuning_implications import ComparedGrids, grid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsweep.analysis import frames, optimizers
+    from dpsweep.study import Study
+    from dpsweep.study.bound import Bound, BoundSelection
+    from dpsweep.study.paths import Paths
+else:
+    pd, frames = lazy("pandas"), lazy("dpsweep.analysis.frames")
+    optimizers = lazy("dpsweep.analysis.optimizers")
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "
@@ -23,59 +38,95 @@ NOTE = (
 )
 
 
-def gains_and_settings(
-    study: Study, paths: Paths, table: OptimizerTable, missing: list[Path] | None = None
-) -> dict[str, pd.DataFrame]:
-    """Return one row per (epsilon, optimizer), and one per (setting, optimizer).
+class OptimizerTable(ComparedGrids):
+    """The gain of each optimizer over one of them in the same settings, with paired intervals.
 
-    Args:
-        study: the study.
-        paths: its files.
-        table: the table.
-        missing: absent files are added to it and left out. If it is None, they are an error.
-
-    Returns:
-        Frames by the suffix of their file; see `dpsweep.analysis.optimizers`.
+    It uses every private sweep if the baseline trains the same dataset, backbone and method.
     """
-    frames = []
-    for selection in table.selections():
-        averaged = study.optimizer(selection.problem.optimizer).average is not None
-        # Only optimizers that average need this column; cells of older versions lack it.
-        also = ["last_macro_accuracy"] if averaged else []
-        frames.append(load_trials(study, paths, study.cells(selection), missing, also))
-    trials = pd.concat([each for each in frames if len(each)] or frames[:1], ignore_index=True)
-    gains = paired_gains(trials, table.baseline)
-    numbers = optimizers_table(gains, table.baseline)
-    titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
-    numbers = numbers.assign(
-        title=[titles[name] for name in numbers.get("optimizer", [])],
-        baseline=titles[table.baseline],
-    )
-    return {"csv": numbers, "comparisons.csv": settings_table(trials, gains)}
+
+    family = "optimizers"
+    title = "Optimizers"
+    tunes = True
+    words = ("optimizer", "title", "baseline")
+
+    baseline: Part = "adam"
+    """the optimizer that others are compared with"""
+
+    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+        """Return the table with the grids of the settings that are compared."""
+        return self.of(_rivals(bound.study, where, self.baseline))
+
+    def frames(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> dict[str, pd.DataFrame]:
+        """Return one row per (epsilon, optimizer), and one per (setting, optimizer).
+
+        See `dpsweep.analysis.optimizers`.
+        """
+        found = []
+        for selection in self.selections():
+            averaged = study.optimizer(selection.problem.optimizer).average is not None
+            # Only optimizers that average need this column; cells of older versions lack it.
+            also = ["last_macro_accuracy"] if averaged else []
+            found.append(frames.load_trials(study, paths, study.cells(selection), missing, also))
+        trials = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
+        gains = optimizers.paired_gains(trials, self.baseline)
+        numbers = optimizers.optimizers_table(gains, self.baseline)
+        titles = {name: study.optimizer_title(name, [1.0]) for name in study.every_optimizer}
+        numbers = numbers.assign(
+            title=[titles[name] for name in numbers.get("optimizer", [])],
+            baseline=titles[self.baseline],
+        )
+        return {"csv": numbers, "comparisons.csv": optimizers.settings_table(trials, gains)}
+
+    def layout(self, numbers: pd.DataFrame) -> TextTable:
+        """Lay out a block of optimizers for each epsilon, and one for all epsilons."""
+        rows = [
+            {
+                "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
+                "Optimizer": str(row["title"]),
+                "Settings": str(row["settings"]),
+                "Gain [these settings]": _gain(row, ""),
+                "[problems like these]": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
+                "Better, worse": f"{row['better']}, {row['worse']}",
+                "Average over last": _gain(row, "last_"),
+            }
+            for row in numbers.to_dict("records")
+        ]
+        baseline = "" if numbers.empty else str(numbers["baseline"].iloc[0])
+        return TextTable.of(
+            rows,
+            ["l", "p0.24", "r", "r", "r", "r", "r"],
+            groups=group_starts([row["ε"] for row in rows]),
+            size="footnotesize",
+            note=NOTE.format(baseline=baseline),
+        )
 
 
-def show(_: OptimizerTable, numbers: pd.DataFrame) -> TextTable:
-    """Lay out a block of optimizers for each epsilon, and one for all epsilons."""
-    rows = [
-        {
-            "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
-            "Optimizer": str(row["title"]),
-            "Settings": str(row["settings"]),
-            "Gain [these settings]": _gain(row, ""),
-            "[problems like these]": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
-            "Better, worse": f"{row['better']}, {row['worse']}",
-            "Average over last": _gain(row, "last_"),
-        }
-        for row in numbers.to_dict("records")
-    ]
-    baseline = "" if numbers.empty else str(numbers["baseline"].iloc[0])
-    return TextTable.of(
-        rows,
-        ["l", "p0.24", "r", "r", "r", "r", "r"],
-        groups=group_starts([row["ε"] for row in rows]),
-        size="footnotesize",
-        note=NOTE.format(baseline=baseline),
-    )
+def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
+    """Return the private grids of the settings that the baseline and another optimizer train."""
+    if baseline not in study.every_optimizer:
+        raise MistakeError(f"{where}: baseline: {unknown(baseline, study.every_optimizer)}")
+    # Sweeps with equal keys compare their optimizers.
+    settings: dict[tuple[str, ...], list[tuple[Sweep, float, int]]] = {}
+    for sweep in study.sweeps.values():
+        kind = clipping_kind(sweep.clipping_bound)
+        key = (sweep.dataset, sweep.backbone, sweep.method, kind)
+        for epsilon, epochs in itertools.product(sweep.private_epsilon, sweep.epochs):
+            settings.setdefault(key, []).append((sweep, epsilon, epochs))
+    found = []
+    for group in settings.values():
+        trained: dict[tuple[float, int], set[str]] = {}
+        for sweep, epsilon, epochs in group:
+            trained.setdefault((epsilon, epochs), set()).add(sweep.problem.optimizer)
+        found += [
+            grid(sweep, epsilon=[epsilon], epochs=[epochs])
+            for sweep, epsilon, epochs in group
+            if baseline in (rivals := trained[epsilon, epochs]) and len(rivals) > 1
+        ]
+    if not found:
+        raise NotDrawnError(f"no sweep trains with another optimizer what {baseline} trains")
+    return found
 
 
 def _gain(row: dict[Hashable, Any], prefix: str) -> str:

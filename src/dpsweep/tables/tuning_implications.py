@@ -1,23 +1,30 @@
 """The table of the paper's tuning rules with the evidence of the study (Table 1)."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import pandas as pd
+from pydantic import PrivateAttr
 
-from dpsweep.analysis.evidence import (
-    FEWEST_DATASETS,
-    FEWEST_UNITS,
-    compare,
-    comparison_table,
-    evidence_table,
-)
-from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import grids
+from dpsweep.base.lazy import lazy
 from dpsweep.config.datasets import related_datasets
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import TuningImplications
+from dpsweep.config.selections import NAMED, Selection
+from dpsweep.config.sweeps import Sweep
+from dpsweep.study.targets import NotDrawnError, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dpsweep.analysis import evidence, frames, grids
+    from dpsweep.study import Study
+    from dpsweep.study.bound import Bound, BoundSelection
+    from dpsweep.study.paths import Paths
+else:
+    evidence, grids = lazy("dpsweep.analysis.evidence"), lazy("dpsweep.analysis.grids")
+    frames = lazy("dpsweep.analysis.frames")
 
 NOTE = (
     "An effect is the accuracy, in percentage points, that the rule gains: the setting is tuned under the"
@@ -31,63 +38,105 @@ NOTE = (
     "beyond the margin, the smallest effect worth speaking of, and beyond the standard error of the value"
     " that was best under the easier condition, and so are most units beyond the margin; no difference: "
     "interval and most units are within the margin; “here”: for this study only. A verdict needs "
-    f"{FEWEST_UNITS} units, one for other datasets {FEWEST_DATASETS} datasets. Visible: the smallest true "
+    "{units} units, one for other datasets {datasets} datasets. Visible: the smallest true "
     "effect that this study would have found with a probability of 80 %."
 )
 """The explanation of the columns, below the caption."""
 
 
-def evidence_and_comparisons(
-    study: Study, paths: Paths, table: TuningImplications, missing: list[Path] | None = None
-) -> dict[str, pd.DataFrame]:
-    """Return one row per rule, and one row per comparison; see `dpsweep.analysis.evidence`.
+class ComparedGrids(PrintedTable):
+    """A table that compares grids of the study; a further file has the comparisons."""
 
-    Args:
-        study: the study that has the table.
-        paths: its files.
-        table: the table; its selections are the compared grids.
-        missing: absent files are added to it and left out. If it is None, they are an error.
+    table_files: ClassVar[tuple[str, ...]] = ("tex", "md", "csv", "comparisons.csv")
 
-    Returns:
-        Frames by the suffix of their file: ``csv`` has the rules, ``comparisons.csv`` the comparisons.
+    _cells: list[Selection] = PrivateAttr(default_factory=list)
 
-    Raises:
-        MissingResultsError: a cell has not been trained, and ``missing`` is None.
-        UnreadableResultsError: a file lacks a column, or no trial is marked best.
+    def leaves(self) -> list[Selection]:
+        """Return the grids that are compared."""
+        return self._cells
+
+    def of(self, cells: Sequence[Selection]) -> Self:
+        """Return the table with these grids."""
+        table = self.model_copy()
+        table._cells = list(cells)
+        return table
+
+
+def grid(sweep: Sweep, **axes: list[Any]) -> Selection:
+    """Return the grid of a sweep, with other values for some axes."""
+    names = {key: getattr(sweep, key) for key in NAMED}
+    return Selection.model_validate({**names, **sweep.axes, **axes})
+
+
+class TuningImplications(ComparedGrids):
+    """The paper's tuning rules, each with the measured evidence.
+
+    It uses every private sweep that crosses batch sizes with clipping bounds.
     """
-    cells = [cell for selection in table.selections() for cell in study.cells(selection)]
-    sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
-    comparisons = compare(grids(load_trials(study, paths, cells, missing), sizes))
-    return {
-        "csv": evidence_table(comparisons, related_datasets(study.datasets)),
-        "comparisons.csv": comparison_table(comparisons),
-    }
 
+    family = "tuning_implications"
+    title = "Tuning rules"
 
-def show(_: TuningImplications, numbers: pd.DataFrame) -> TextTable:
-    """Lay out the rules; an effect is positive if it agrees with the rule."""
-    rows = [
-        {
-            "Condition": str(row["condition"]),
-            "Rule": str(row["implication"]),
-            "Measured": f"{row['effect_measured']} ({row['unit']})",
-            "Effect [this study]": (
-                f"{signed(row['effect'])} {interval(row['lower_here'], row['upper_here'])}"
-            ),
-            "Other datasets": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
-            "Margin": f"{row['margin']:g}",
-            "Visible": with_range(row["smallest_visible_here"], decimals=2),
-            "Comparisons": str(row["comparisons"]),
-            "Units (for, against)": f"{row['units']} ({row['in_favour']}, {row['against']}) in "
-            f"{row['groups_of_datasets']}",
-            "Verdict": str(row["verdict"]),
+    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+        """Return the table with the private grid of each sweep that crosses B with C."""
+        found = []
+        for sweep in bound.study.sweeps.values():
+            bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
+            if sweep.private_epsilon and len(bounds) > 1 and len(sweep.batch_size) > 1:
+                found.append(grid(sweep, epsilon=sweep.private_epsilon))
+        if not found:
+            raise NotDrawnError("no sweep has two batch sizes and two clipping bounds")
+        return self.of(found)
+
+    def frames(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> dict[str, pd.DataFrame]:
+        """Return one row per rule, and one row per comparison; see `dpsweep.analysis.evidence`."""
+        cells = [cell for selection in self.selections() for cell in study.cells(selection)]
+        sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
+        comparisons = evidence.compare(
+            grids.grids(frames.load_trials(study, paths, cells, missing), sizes)
+        )
+        return {
+            "csv": evidence.evidence_table(comparisons, related_datasets(study.datasets)),
+            "comparisons.csv": evidence.comparison_table(comparisons),
         }
-        for row in numbers.to_dict("records")
-    ]
-    return TextTable.of(
-        rows,
-        ["p0.08", "p0.11", "p0.15", "p0.14", "p0.13", "p0.06", "p0.06", "p0.06", "p0.09", "p0.08"],
-        groups=group_starts([row["Condition"] for row in rows]),
-        size="footnotesize",
-        note=NOTE,
-    )
+
+    def layout(self, numbers: pd.DataFrame) -> TextTable:
+        """Lay out the rules; an effect is positive if it agrees with the rule."""
+        rows = [
+            {
+                "Condition": str(row["condition"]),
+                "Rule": str(row["implication"]),
+                "Measured": f"{row['effect_measured']} ({row['unit']})",
+                "Effect [this study]": (
+                    f"{signed(row['effect'])} {interval(row['lower_here'], row['upper_here'])}"
+                ),
+                "Other datasets": interval(row["lower_elsewhere"], row["upper_elsewhere"]),
+                "Margin": f"{row['margin']:g}",
+                "Visible": with_range(row["smallest_visible_here"], decimals=2),
+                "Comparisons": str(row["comparisons"]),
+                "Units (for, against)": f"{row['units']} ({row['in_favour']}, {row['against']}) in "
+                f"{row['groups_of_datasets']}",
+                "Verdict": str(row["verdict"]),
+            }
+            for row in numbers.to_dict("records")
+        ]
+        return TextTable.of(
+            rows,
+            [
+                "p0.08",
+                "p0.11",
+                "p0.15",
+                "p0.14",
+                "p0.13",
+                "p0.06",
+                "p0.06",
+                "p0.06",
+                "p0.09",
+                "p0.08",
+            ],
+            groups=group_starts([row["Condition"] for row in rows]),
+            size="footnotesize",
+            note=NOTE.format(units=evidence.FEWEST_UNITS, datasets=evidence.FEWEST_DATASETS),
+        )

@@ -1,10 +1,8 @@
 """The writer and the reader of a study's tables."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,42 +12,8 @@ from dpsweep.config.messages import pick
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
-from dpsweep.study.table_targets import PrintedTable
-from dpsweep.tables import comparison, inputs, optimizers, tuning_implications
+from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable
-
-
-@dataclass(frozen=True)
-class Family:
-    """The functions that make the tables of a family.
-
-    Attributes:
-        compute: maps (study, paths, table, missing) to the frame of the CSV, or to all frames by the suffix
-            of their CSV; the frame ``csv`` is printed.
-        show: maps (table, printed frame) to text.
-        words: columns of text that may look like numbers; titles of rows always are text.
-    """
-
-    compute: Callable[..., pd.DataFrame | dict[str, pd.DataFrame]]
-    show: Callable[[Any, pd.DataFrame], TextTable]
-    words: Sequence[str] = ()
-
-
-FAMILIES = {
-    "comparison": Family(comparison.accuracies_and_references, comparison.show, ["column"]),
-    "datasets": Family(
-        lambda study, paths, _, missing: inputs.prepared_datasets(study, paths, missing),
-        inputs.show_datasets,
-        ["revision", "description"],
-    ),
-    "hyperparameter_grid": Family(inputs.grids_of_sweeps, inputs.show_grids, inputs.LISTS),
-    "optimizers": Family(
-        optimizers.gains_and_settings, optimizers.show, ["optimizer", "title", "baseline"]
-    ),
-    "tuning_implications": Family(
-        tuning_implications.evidence_and_comparisons, tuning_implications.show
-    ),
-}
 
 
 def write(study: Study, paths: Paths, target: str) -> None:
@@ -63,10 +27,8 @@ def write(study: Study, paths: Paths, target: str) -> None:
         MissingResultsError: results are absent, and the paths are not partial.
     """
     table = pick("table", target, study.tables)
-    family = FAMILIES[table.family]
     missing: list[Path] | None = [] if paths.partial else None
-    computed = family.compute(study, paths, table, missing)
-    frames = computed if isinstance(computed, dict) else {"csv": computed}
+    frames = table.frames(study, paths, missing)
     caption, printed = _printed(study, table, frames["csv"])
     if missing:
         files = count(len(set(missing)), "result file is", "result files are")
@@ -105,8 +67,8 @@ def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
         ValueError: the file is not a CSV of this table.
     """
     table = study.tables[target]
-    words = [*FAMILIES[table.family].words, *getattr(table, "row_titles", ())]
-    numbers = read_numbers(paths.table(target, "csv"), dict.fromkeys(words, str))
+    words = dict.fromkeys([*table.words, *table.row_titles], str)
+    numbers = read_numbers(paths.table(target, "csv"), words)
     try:
         return _printed(study, table, numbers)
     except KeyError as error:
@@ -127,6 +89,6 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
 
 
 def _printed(study: Study, table: PrintedTable, numbers: pd.DataFrame) -> tuple[str, TextTable]:
-    printed = FAMILIES[table.family].show(table, numbers)
+    printed = table.layout(numbers)
     notes = [table.caption, *how_chosen(study, table), printed.note]
     return " ".join(note for note in notes if note), printed
