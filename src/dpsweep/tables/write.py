@@ -1,12 +1,14 @@
 """The writer and the reader of a study's tables."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from dpsweep.base.files import atomic_path, write_text
+from dpsweep.base.lazy import lazy
 from dpsweep.base.units import count
 from dpsweep.config.messages import pick
 from dpsweep.study import Study
@@ -14,6 +16,11 @@ from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = lazy("pandas")
 
 
 def write(study: Study, paths: Paths, target: str) -> None:
