@@ -26,8 +26,8 @@ def audit() -> list[str]:
     part, full = (group.to_dict("records") for _, group in rows.groupby("full_batch"))
 
     def bounds(row: dict[str, float]) -> str:
-        """Format the lower bounds from a pair, from the curve, and from the noise itself."""
-        return "≥ {lower_bound:.2f}, {curve_bound:.2f}, {noise_bound:.2f}".format_map(row)
+        """Format the lower bounds from the curve and from the noise itself."""
+        return "≥ {curve_bound:.2f}, {noise_bound:.2f}".format_map(row)
 
     sampled = "measured, B = {batch_size} (q = {sampling_rate:.2f}, T = {steps})"
     whole = "measured, full batch (T = {steps})"

@@ -30,8 +30,7 @@ from dpsweep.training.canaries import (
     AuditError,
     CanaryContext,
     audit_trial,
-    judge,
-    judge_curve,
+    lower_bound_from_curve,
     measure_noise,
 )
 from dpsweep.training.context import TrialContext
@@ -193,7 +192,7 @@ def test_more_canaries_than_coordinates_are_refused(prepared: Inputs) -> None:
 @pytest.mark.parametrize("batch", [{}, {"batch_size": PART, "steps": 20}])
 def test_an_audit_of_the_trainer_is_informative(proper: Audit, batch: dict[str, int]) -> None:
     trial = spec(8.0, **batch)
-    found = judge(proper(trial), claim(trial), GUESSES)
+    found = lower_bound_from_curve(proper(trial), claim(trial), GUESSES)
     assert found.consistent and 1 <= found.lower_bound <= 8
 
 
@@ -261,11 +260,8 @@ def claim(trial: TrialSpec) -> Calibration:
 
 
 def check_guesses(seen: AuditedTrial, trial: TrialSpec) -> None:
-    assert judge(seen, claim(trial), GUESSES).consistent, "guesses are too good"
-
-
-def check_curve(seen: AuditedTrial, trial: TrialSpec) -> None:
-    assert judge_curve(seen, claim(trial), GUESSES).consistent, "guesses are too good"
+    found = lower_bound_from_curve(seen, claim(trial), GUESSES)
+    assert found.consistent, "guesses are too good"
 
 
 def check_measured(seen: AuditedTrial, trial: TrialSpec) -> None:
@@ -312,7 +308,7 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], dict[str, Any], Check, str]]
         for trial in ({}, SAMPLED)
     ),
     # Sampled canaries are harder to guess.
-    (*STEP, with_noise(0.5), {"epsilon": 4.0}, check_curve, "too good"),
+    (*STEP, with_noise(0.5), {"epsilon": 4.0}, check_guesses, "too good"),
     (
         *(PoissonSampler, "batch", lambda self, step: _sample(self, 1)),
         *(SAMPLED | {"epsilon": math.inf}, check_sampling, "batches repeat"),

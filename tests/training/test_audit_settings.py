@@ -10,8 +10,7 @@ import pytest
 from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections
 
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.audit_plan import AuditPlan
-from dpsweep.privacy.guesses import count_correct, likelihood_scores
+from dpsweep.privacy.audit import AuditPlan, likelihood_scores, right_guesses
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import canaries
@@ -24,7 +23,7 @@ AUDIT = {
     "sweep": "digits", "epsilon": [4.0], "epochs": 4, "batch_size": ["full"], "clipping_bound": 1.0,
     "learning_rate": 0.01, "canaries": CANARIES,
 }  # fmt: skip
-PLAN = AuditPlan(10, 30, power={0.5: 0.1, 0.7: 0.0}, curve_power={0.5: 0.9, 0.7: 0.2})
+PLAN = AuditPlan(30, power={0.5: 0.9, 0.7: 0.2})
 
 
 class Measuring:
@@ -62,7 +61,7 @@ def measure(tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("batch_size", ["full", 100])
-def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
+def test_canaries_belong_to_the_training_set_and_the_plan_gives_the_guesses(
     measure: Measuring, batch_size: str | int
 ) -> None:
     found = measure(batch_size=[batch_size])
@@ -72,12 +71,11 @@ def test_canaries_belong_to_the_training_set_and_each_bound_has_its_own_guesses(
     assert found["full_batch"] == (batch_size == "full") and found["batch_size"] == expected
     assert found["sampling_rate"] == expected / (N + CANARIES) and found["examples"] == N
     scores = likelihood_scores(seen.observations, spec.noise_multiplier, found["sampling_rate"])
-    for evidence, guesses in ((found, 10), (found["curve"], 30)):
-        assert evidence["guesses"] == guesses
-        assert evidence["correct"] == count_correct(scores, seen.included, guesses)
+    curve = found["curve"]
+    assert (curve["guesses"], curve["correct"]) == (30, right_guesses(scores, seen.included)[14])
     assert found["canaries"] == CANARIES and found["consistent"]
     powers = found["power"]["0.5"]
-    assert powers["pair"] == 0.1 and powers["curve"] == 0.9 and powers["noise"] > 0.5
+    assert powers["curve"] == 0.9 and powers["noise"] > 0.5
     # Noise is measured on excluded canaries.
     sums = seen.observations[:, ~seen.included].sum(axis=0)
     estimate = np.sqrt(np.mean(sums**2) / spec.steps)
@@ -105,4 +103,4 @@ def test_one_bound_is_enough_to_refute_the_claim(measure: Measuring) -> None:
     found = measure()
     assert not found["measured_noise"]["consistent"] and not found["consistent"]
     # The other bound refutes nothing with so few canaries and guesses.
-    assert found["lower_bound"] < 4 < found["measured_noise"]["lower_bound"]
+    assert found["curve"]["lower_bound"] < 4 < found["measured_noise"]["lower_bound"]

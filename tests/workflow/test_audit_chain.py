@@ -25,12 +25,12 @@ def test_a_refuted_claim_fails_after_its_evidence_is_written(
     written = {path.suffix for path in folder.glob("audit.*")}
     assert written == {".csv", ".pdf", ".png", ".tex", ".md"}
     loose = json.loads((folder / "eps8_epochs2_Bfull_C1.json").read_text())
-    assert loose["consistent"] and loose["lower_bound"] > 1
+    assert loose["consistent"] and loose["curve"]["lower_bound"] > 1
     assert loose["calibration"]["train_size"] == loose["calibration"]["batch_size"] == 1547
 
     # The lower bound found at epsilon 8 would refute a claim of epsilon 1.
     tight = folder / "eps1_epochs2_Bfull_C1.json"
-    measured = {key: loose[key] for key in ("correct", "lower_bound")}
+    measured = {"curve": loose["curve"]}
     tight.write_text(json.dumps(json.loads(tight.read_text()) | measured | {"consistent": False}))
     # The commands of the rules, because the workflow would notice the edit and audit again.
     monkeypatch.chdir(tmp_path)

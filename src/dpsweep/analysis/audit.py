@@ -8,12 +8,11 @@ from dpsweep.base.files import read_json
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
 
-BOUNDS = ["lower_bound", "curve_bound", "noise_bound"]
-"""Columns of measured epsilons: from (epsilon, delta) alone, from the trade-off curve, from the noise."""
+BOUNDS = ["curve_bound", "noise_bound"]
+"""Columns of measured epsilons: from guesses that test the trade-off curve, and from the noise itself."""
 COLUMNS = [
-    "epsilon", *BOUNDS, "consistent", "confidence", "p_value", "canaries", "guesses", "correct",
-    "curve_p_value", "curve_guesses", "curve_correct", "noise_at_most",
-    *(f"{bound}_finds_{share}" for bound in ("pair", "curve", "noise") for share in ("0.5", "0.7")),
+    "epsilon", *BOUNDS, "consistent", "p_value", "canaries", "guesses", "correct", "noise_at_most",
+    *(f"{bound}_finds_{share}" for bound in ("curve", "noise") for share in ("0.5", "0.7")),
     "examples", "batch_size", "full_batch", "sampling_rate", "epochs", "steps", "clipping_bound",
     "delta", "noise_multiplier", "macro_accuracy",
 ]  # fmt: skip
@@ -26,11 +25,10 @@ class AuditFailedError(DpsweepError):
 def load_audit(study: Study, paths: Paths) -> pd.DataFrame:
     """Read the audit's results: one row per setting, batch size by batch size.
 
-    Columns: ``epsilon`` (claimed), ``lower_bound`` (measured, for any mechanism; holds with
-    probability ``confidence``), ``curve_bound`` (from the trade-off curve) and ``noise_bound`` (from
-    the noise itself, with 99.9 % confidence; see `dpsweep.privacy.audited_noise`), ``consistent``
-    (none refutes the claim), ``p_value`` (of the guesses under the claim), ``canaries, guesses, correct``,
-    ``curve_p_value, curve_guesses, curve_correct``, ``noise_at_most`` (noise multiplier),
+    Columns: ``epsilon`` (claimed), ``curve_bound`` (measured from guesses that test the trade-off curve,
+    with 95 % confidence) and ``noise_bound`` (from the noise itself, with 99.9 % confidence; see
+    `dpsweep.privacy.audit`), ``consistent`` (none refutes the claim), ``p_value`` (of the guesses under
+    the claim), ``canaries, guesses, correct``, ``noise_at_most`` (noise multiplier, from the noise itself),
     ``<bound>_finds_<share>`` (the power: the share of runs in which the bound would refute a trainer
     that adds that share of the noise), ``examples`` (real ones), ``batch_size, full_batch,
     sampling_rate, epochs, steps, clipping_bound, delta, noise_multiplier``, and ``macro_accuracy`` of
@@ -57,10 +55,9 @@ def _row(cell: Cell, paths: Paths) -> dict[str, object]:
     return {
         **found["calibration"],
         **found,
-        "epsilon": found["claimed_epsilon"],
         "noise_bound": found["measured_noise"]["lower_bound"],
         "noise_at_most": found["measured_noise"]["noise_at_most"],
-        **{f"curve_{name}": found["curve"][name] for name in ("p_value", "guesses", "correct")},
+        **{name: found["curve"][name] for name in ("p_value", "guesses", "correct")},
         "curve_bound": found["curve"]["lower_bound"],
         **{
             f"{bound}_finds_{share}": power

@@ -11,7 +11,7 @@ canaries, the steps that sampled them, and the noise. So the sum of the real exa
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,16 @@ from dpsweep.gradients.precision import Precision
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, Sampling
-from dpsweep.privacy.audit_plan import plan_audit
-from dpsweep.privacy.audited_noise import CurveOutcome, MeasuredNoise
+from dpsweep.privacy.audit import (
+    Coins,
+    CurveOutcome,
+    Floats,
+    MeasuredNoise,
+    likelihood_scores,
+    plan_audit,
+    right_guesses,
+)
 from dpsweep.privacy.calibration import calibrate_sampling
-from dpsweep.privacy.guesses import AuditOutcome, Coins, Floats, count_correct, likelihood_scores
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import Examples, TrialContext
@@ -277,8 +283,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     check_size(noise, context, data)
     plan = plan_audit(noise, canaries, audit.guesses)
     audited = audit_trial(spec, context, secret)
-    evidence = judge(audited, noise, plan.guesses)
-    curve = judge_curve(audited, noise, plan.curve_guesses)
+    curve = lower_bound_from_curve(audited, noise, plan.guesses)
     measured = measure_noise(audited, noise)
     write_json(
         paths.audited(cell),
@@ -290,10 +295,9 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
             "sampling_rate": noise.sampling_rate,
             "examples": examples,
             "included_canaries": int(audited.included.sum()),
-            **asdict(evidence),
-            "lower_bound": evidence.lower_bound,
-            "p_value": evidence.p_value,
+            "canaries": canaries,
             "curve": {
+                "confidence": curve.confidence,
                 "guesses": curve.guesses,
                 "correct": curve.correct,
                 "lower_bound": curve.lower_bound,
@@ -308,39 +312,21 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
                 "consistent": measured.consistent,
             },
             "power": {
-                f"{share:g}": {
-                    "pair": plan.power[share],
-                    "curve": plan.curve_power[share],
-                    "noise": measured.power(share),
-                }
-                for share in plan.power
+                f"{share:g}": {"curve": power, "noise": measured.power(share)}
+                for share, power in plan.power.items()
             },
-            "consistent": evidence.consistent and curve.consistent and measured.consistent,
+            "consistent": curve.consistent and measured.consistent,
             "calibration": noise.to_dict(),
             "trial": audited.trial.record,
         },
     )
 
 
-def judge(audited: AuditedTrial, noise: Calibration, guesses: int) -> AuditOutcome:
-    """Guess the coins of an audited trial; return the evidence against its (epsilon, delta)."""
-    return AuditOutcome(
-        claimed_epsilon=noise.epsilon,
-        delta=noise.delta,
-        canaries=len(audited.included),
-        guesses=guesses,
-        correct=_right(audited, noise, guesses),
-    )
-
-
-def judge_curve(audited: AuditedTrial, noise: Calibration, guesses: int) -> CurveOutcome:
-    """Guess the coins of an audited trial; return the evidence against its noise."""
-    return CurveOutcome(noise, len(audited.included), guesses, _right(audited, noise, guesses))
-
-
-def _right(audited: AuditedTrial, noise: Calibration, guesses: int) -> int:
+def lower_bound_from_curve(audited: AuditedTrial, noise: Calibration, guesses: int) -> CurveOutcome:
+    """Guess an even number of coins of an audited trial; return the evidence against its noise."""
     scores = likelihood_scores(audited.observations, noise.noise_multiplier, noise.sampling_rate)
-    return count_correct(scores, audited.included, guesses)
+    correct = int(right_guesses(scores, audited.included)[guesses // 2 - 1])
+    return CurveOutcome(noise, len(audited.included), guesses, correct)
 
 
 def measure_noise(audited: AuditedTrial, noise: Calibration) -> MeasuredNoise:

@@ -1,4 +1,4 @@
-"""Bounds from the trade-off curve and from measured noise: valid, and sharp enough."""
+"""The two measures of an audit, by the trade-off curve and by the noise itself: valid, and sharp enough."""
 
 import math
 from dataclasses import replace
@@ -6,13 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
+from scipy.stats import norm
 
-from dpsweep.privacy.audit_plan import plan_audit, simulated_right_guesses
-from dpsweep.privacy.audited_noise import LEAST_SHARE, CurveOutcome, MeasuredNoise
+from dpsweep.privacy import Calibration
+from dpsweep.privacy.audit import (
+    LEAST_SHARE,
+    CurveOutcome,
+    MeasuredNoise,
+    curve_p_value,
+    fewest_that_refute,
+    likelihood_scores,
+    plan_audit,
+    refuted,
+    right_guesses,
+    simulated_right_guesses,
+)
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.curve_guesses import curve_p_value, fewest_that_refute, refuted
-from dpsweep.privacy.guesses import epsilon_lower_bound
-from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.trade_off import GaussianTradeOff, guarantee_trade_off, training_trade_off
 
 M = 1000
@@ -66,6 +75,12 @@ def test_one_guess_is_bounded_by_the_advantage() -> None:
     curve = GaussianTradeOff(1.0)
     most = (1 + curve.advantage) / 2
     assert curve_p_value(curve.false_positive_rate, 1, 1, 1) == pytest.approx(most, rel=1e-3)
+
+
+@pytest.mark.parametrize("numbers", [(10, 11, 5), (10, 5, 6), (10, 5, -1)])
+def test_impossible_numbers_of_guesses_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="0 <= right <= guesses <= canaries"):
+        refuted(GaussianTradeOff(1.0).false_positive_rate, *numbers)
 
 
 # -- simulated mechanisms ----------------------------------------------------------------------
@@ -168,6 +183,37 @@ def test_the_power_of_measured_noise_agrees_with_simulation() -> None:
     assert found == pytest.approx(measured(noise, 1.0, 0, 100).power(0.85), abs=0.05)
 
 
+# -- scores and guesses --------------------------------------------------------------------
+
+
+def right(scores: np.ndarray, included: np.ndarray, guesses: int) -> int:
+    return int(right_guesses(scores, included)[guesses // 2 - 1])
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
+def test_scores_are_log_likelihood_ratios(rate: float) -> None:
+    sigma, seen = 0.7, np.random.default_rng(4).normal(size=(5, 3))
+    included = (1 - rate) * norm.pdf(seen, 0, sigma) + rate * norm.pdf(seen, 1, sigma)
+    expected = np.log(included / norm.pdf(seen, 0, sigma)).sum(axis=0)
+    np.testing.assert_allclose(likelihood_scores(seen, sigma, rate), expected, rtol=1e-9)
+
+
+def test_high_scores_are_guessed_included_and_low_ones_excluded() -> None:
+    scores = np.array([5.0, 1.0, 4.0, 0.0, 2.5, 3.0])
+    included = np.array([True, True, False, False, True, False])
+    assert right(scores, included, 2) == 2  # 5: right, 0: right
+    assert right(scores, included, 4) == 2  # 4 and 1 are wrong
+    assert right(scores, included, 6) == 2  # and so are 3 and 2.5
+    assert right(-scores, included, 2) == 0
+
+
+def test_guesses_from_noise_are_right_half_of_the_time() -> None:
+    random = np.random.default_rng(5)
+    included = random.random(20_000) < 0.5
+    found = right(random.standard_normal(20_000), included, 10_000)
+    assert abs(found - 5000) < 4 * 50
+
+
 # -- the plan ----------------------------------------------------------------------------------
 
 
@@ -176,33 +222,21 @@ def test_the_plan_detects_half_of_the_noise(epsilon: float, half: float) -> None
     noise = full_batch(epsilon)
     plan = plan_audit(noise, M)
     assert plan == plan_audit(noise, M)
-    assert plan.curve_power[0.5] >= half and plan.curve_power[0.5] > plan.curve_power[0.7]
-    assert plan.curve_power[0.5] > plan.power[0.5]
+    assert plan.power[0.5] >= half and plan.power[0.5] > plan.power[0.7]
     random = np.random.default_rng(9)
-    right = simulated_right_guesses(noise, 0.5, M, [plan.curve_guesses], random, runs=300)
+    right = simulated_right_guesses(noise, 0.5, M, [plan.guesses], random, runs=300)
     outcomes, times = np.unique(right, return_counts=True)
-    refutes = [
-        not CurveOutcome(noise, M, plan.curve_guesses, int(each)).consistent for each in outcomes
-    ]
-    assert np.sum(times[refutes]) / 300 == pytest.approx(plan.curve_power[0.5], abs=0.1)
+    refutes = [not CurveOutcome(noise, M, plan.guesses, int(each)).consistent for each in outcomes]
+    assert np.sum(times[refutes]) / 300 == pytest.approx(plan.power[0.5], abs=0.1)
 
 
 def test_the_plan_uses_the_best_number_of_guesses_or_a_given_one() -> None:
     noise = full_batch(4.0)
-    plan, given = plan_audit(noise, M), plan_audit(noise, M, guesses=1000)
-    assert given.guesses == given.curve_guesses == 1000
-    assert given.curve_power[0.5] < plan.curve_power[0.5]
-
-    def median(guesses: int) -> float:
-        random = np.random.default_rng(8)
-        right = simulated_right_guesses(noise, 1.0, M, [guesses], random, runs=300)
-        return epsilon_lower_bound(M, guesses, int(np.median(right)), noise.delta)
-
-    assert median(plan.guesses) > max(median(20), median(1000))
-    # Each bound has its own best number: the best one for the pair gives less power to the curve.
-    assert plan.curve_guesses != plan.guesses
-    as_the_pair = plan_audit(noise, M, guesses=plan.guesses)
-    assert sum(plan.curve_power.values()) > sum(as_the_pair.curve_power.values()) + 0.05
+    plan = plan_audit(noise, M)
+    for guesses in (20, 1000):
+        given = plan_audit(noise, M, guesses)
+        assert given.guesses == guesses
+        assert sum(given.power.values()) < sum(plan.power.values())
     assert plan_audit(noise, 10).guesses == 10
 
 
