@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,18 +13,24 @@ from dpsweep.config.clipping import Clipping
 from dpsweep.config.messages import shorten
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.memory import first_line, is_out_of_memory
+from dpsweep.gradients.units import units_of
 from dpsweep.training import processes
 from dpsweep.training.physical import DoesNotFitError
-from dpsweep.training.randomness import GaussianNoise
+from dpsweep.training.randomness import GaussianNoise, Indices
 
-MicroBatch = tuple[Tensor, Tensor, Tensor]
-"""Inputs, labels and mask; the mask is false in rows that do not count."""
+MicroBatch = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Indices]
+"""Inputs, labels, mask and, with units, the number of each row's unit.
+
+The mask is false in rows that do not count.
+"""
 
 _UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
 class StepStatistics(NamedTuple):
     """Statistics of one step's examples and gradients, as scalar tensors on the device.
+
+    With units, an example is a unit.
 
     They are not private: see docs/privacy.md.
 
@@ -133,12 +140,15 @@ class PrivateOptimizer:
     def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
+        A micro-batch may have a fourth element, the number of each row's unit, as
+        `dpsweep.microbatches` yields it; numbers below 0 are of padding.
+
         A step that runs out of memory changes neither the parameters nor the optimizer's state. Calling
         it again repeats it with the same noise.
 
         Raises:
-            ValueError: the optimizer does not hold exactly the trainable parameters, or another one
-                draws from its noise.
+            ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
+                from its noise, or a unit has rows in two micro-batches.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
@@ -181,11 +191,16 @@ class PrivateOptimizer:
         count = torch.zeros((), dtype=torch.int64, device=reference.device)
         statistics = StepStatistics(count, buffer.new_zeros(()), count, count)
         with processes.all_or_none():
-            for inputs, labels, mask in processes.share(microbatches):
-                part = self.engine.clipped_sum(inputs, labels, mask, self.clipping)
+            seen: set[int] = set()
+            for inputs, labels, mask, *units in processes.share(microbatches):
+                counted = mask
+                for ids in units:
+                    _refuse_split(ids, seen)
+                    counted = mask if (several := units_of(ids, mask)) is None else several.counted
+                part = self.engine.clipped_sum(inputs, labels, mask, self.clipping, *units)
                 torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
                 clipped = self.clipping.clipped(part.norms)
-                found = mask.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
+                found = counted.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
                 statistics = StepStatistics(
                     *(a + b for a, b in zip(statistics, found, strict=True))
                 )
@@ -274,3 +289,14 @@ class PrivateOptimizer:
             ) from error
         self._steps, self._compared = steps, False
         self._noise.reserve(self._user, move=True)
+
+
+def _refuse_split(units: Any, seen: set[int]) -> None:
+    """Refuse a unit that an earlier micro-batch of the step has; add those of this one."""
+    found = {unit for unit in np.unique(units).tolist() if unit >= 0}
+    if both := found & seen:
+        raise ValueError(
+            f"units: found rows of unit {min(both)} in two micro-batches of a step, so that it would be "
+            "clipped twice; allowed: whole units, as dpsweep.microbatches puts them"
+        )
+    seen |= found

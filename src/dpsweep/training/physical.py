@@ -37,11 +37,15 @@ class PhysicalBatch:
     Args:
         size: the first number to try.
         release: is called after memory has run out, before the next try.
+        smallest: the last number to try: the most rows that a unit has in a batch.
     """
 
-    def __init__(self, size: int, release: Callable[[], None] = lambda: None) -> None:
-        self.size = size
+    def __init__(
+        self, size: int, release: Callable[[], None] = lambda: None, smallest: int = 1
+    ) -> None:
+        self.size = max(size, smallest)
         self._release = release
+        self._smallest = smallest
 
     def fit(self, compute: Callable[[int], Result]) -> Result:
         """Compute with ``size`` examples at once; if memory runs out, again with half as many.
@@ -50,7 +54,7 @@ class PhysicalBatch:
             compute: takes the size. A call that raises an error must have no effect.
 
         Raises:
-            DoesNotFitError: memory runs out with one example.
+            DoesNotFitError: memory runs out with one example, or one unit.
         """
         while True:
             try:
@@ -60,14 +64,14 @@ class PhysicalBatch:
                     raise
                 reason = first_line(error)
             # Outside of the except clause, because its error keeps the computed tensors alive.
-            if self.size == 1:
+            if self.size <= self._smallest:
                 raise DoesNotFitError(
                     f"a single example does not fit on the device ({reason}); take a smaller network, a "
                     "method that trains fewer parameters, smaller images or shorter texts, training."
                     "precision: bfloat16, or a GPU with more memory, and look whether other programs use "
                     "this one"
                 )
-            self.size = (self.size + 1) // 2
+            self.size = max((self.size + 1) // 2, self._smallest)
             log.warning("out of memory: from now on %d examples at once (%s)", self.size, reason)
             self._release()
             gc.collect()

@@ -12,9 +12,11 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dpsweep.base.files import fingerprint
 from dpsweep.base.numbers import integer
 from dpsweep.config.clipping import Clipping
 from dpsweep.gradients import make_engine
@@ -30,16 +32,23 @@ from dpsweep.training.physical import (
     part_size,
     usual_batch,
 )
-from dpsweep.training.randomness import GaussianNoise, Indices, PoissonSampler, new_secret
+from dpsweep.training.randomness import (
+    ROWS_PER_UNIT,
+    GaussianNoise,
+    Indices,
+    PoissonSampler,
+    new_secret,
+    whole_units,
+)
 
 
 class Batch(NamedTuple):
     """The examples that one step has sampled; not private.
 
     Attributes:
-        rows: their sorted indices, int64; there may be none.
-        inputs: of all N examples.
-        labels: of all N examples, int64.
+        rows: their sorted indices, int64; there may be none. With units, those of a unit stand together.
+        inputs: of all N examples, or of all rows.
+        labels: of all N examples, or of all rows, int64.
     """
 
     rows: Indices
@@ -82,6 +91,8 @@ class PrivateTraining:
         engine: str = "auto",
         autocast: torch.dtype | None = None,
         physical_batch: int | None = None,
+        units: npt.ArrayLike | None = None,
+        rows_per_unit: int = ROWS_PER_UNIT,
     ) -> None:
         """Verify the calibration, draw the secret, and prepare engine, sampler and noise.
 
@@ -93,10 +104,13 @@ class PrivateTraining:
             engine: for per-example gradients; see `dpsweep.make_engine`.
             autocast: dtype of the passes; see `dpsweep.make_engine`.
             physical_batch: the most examples on the device at once; halved when memory runs out.
+            units: whose row each is, integers or names of shape (rows,): then epsilon protects a unit, with
+                all of its rows, and N, B and the calibration count units. None: each row is a unit.
+            rows_per_unit: the most rows of a unit in a step; its gradient is their mean.
 
         Raises:
             CalibrationError: the numbers of the calibration do not belong together.
-            ValueError: see `PrivateOptimizer`.
+            ValueError: see `PrivateOptimizer` and `PoissonSampler`.
             UnsupportedModelError: see `dpsweep.make_engine`.
         """
         verify(calibration)
@@ -104,14 +118,16 @@ class PrivateTraining:
         self.model = model
         self._clipping = clipping
         self._engine, self._autocast = engine, autocast
+        self._units, self._rows_per_unit = units, rows_per_unit
         self._use_secret(processes.from_first(new_secret()))
         self._optimizer = self._private(optimizer)
-        usual = usual_batch(calibration.batch_size, calibration.train_size)
+        rows = self._sampler.most_rows
+        usual = rows * usual_batch(calibration.batch_size, calibration.train_size)
         on_the_cpu = self._device.type == "cpu"
         size = integer("physical_batch", physical_batch or (ON_THE_CPU if on_the_cpu else usual))
         if size < 1:
             raise ValueError(f"physical_batch = {size}: it must be at least 1")
-        self._physical = PhysicalBatch(processes.smallest(size))
+        self._physical = PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
 
     @property
@@ -152,10 +168,16 @@ class PrivateTraining:
             steps: how many; without it, all that are left.
 
         Raises:
-            ValueError: there are not N inputs and labels, or more steps than were calibrated.
+            ValueError: there are not N inputs and labels (with units: one for each row), or more steps than
+                were calibrated.
         """
+        units = self._sampler.units
         for name, values in (("inputs", inputs), ("labels", labels)):
-            if len(values) != self.calibration.train_size:
+            if units is not None and len(values) != len(units):
+                raise ValueError(
+                    f"{name}: found {len(values)} rows, expected {len(units)}, as many as units has"
+                )
+            if units is None and len(values) != self.calibration.train_size:
                 raise ValueError(
                     f"{name}: found {len(values)} examples, but the noise was calibrated for "
                     f"{self.calibration.train_size}: calibrate with train_size={len(values)}"
@@ -202,14 +224,17 @@ class PrivateTraining:
         return statistics
 
     def _parts(self, batch: Batch, size: int) -> MicroBatches[Indices, MicroBatch]:
+        units = self._sampler.units
+
         def load(rows: Indices) -> MicroBatch:
             inputs = torch.as_tensor(batch.inputs[rows]).to(self._device)
             labels = batch.labels[rows].to(self._device)
-            return inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+            part = inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+            return part if units is None else (*part, units[rows])
 
-        size = part_size(len(batch.rows), size)
-        starts = range(0, len(batch.rows), size)
-        return MicroBatches([batch.rows[start : start + size] for start in starts], load)
+        size = max(part_size(len(batch.rows), size), self._sampler.most_rows)
+        ids = batch.rows if units is None else units[batch.rows]
+        return MicroBatches([batch.rows[some] for some in whole_units(ids, size)], load)
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration
@@ -293,7 +318,12 @@ class PrivateTraining:
     def _use_secret(self, secret: bytes) -> None:
         self._secret = secret
         self._noise = GaussianNoise("noise", secret=secret)
-        self._sampler = PoissonSampler(self.calibration.sampling, "sampling", secret=secret)
+        self._sampler = PoissonSampler(
+            *(self.calibration.sampling, "sampling"),
+            secret=secret,
+            units=self._units,
+            rows_per_unit=self._rows_per_unit,
+        )
 
     def _private(self, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         return PrivateOptimizer(
@@ -307,9 +337,10 @@ class PrivateTraining:
 
     def _settings(self) -> dict[str, Any]:
         """Return what a state must agree with, in plain values."""
-        optimizer = self._optimizer.optimizer
+        optimizer, units = self._optimizer.optimizer, self._sampler.units
         return {
             **asdict(self.calibration),
+            "units": units if units is None else fingerprint([self._rows_per_unit, units.tolist()]),
             "clipping": {"rule": type(self._clipping).__name__, **vars(self._clipping)},
             "optimizer": f"{type(optimizer).__name__} {optimizer.defaults}",
             "parameters": {

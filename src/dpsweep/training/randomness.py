@@ -17,6 +17,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Iterator
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.files import canonical_json
+from dpsweep.base.numbers import integer
 from dpsweep.privacy import Sampling
 
 KEY_BITS = 128
@@ -97,6 +99,10 @@ def _checked(secret: bytes | None) -> bytes:
     return secret or b""
 
 
+ROWS_PER_UNIT = 4
+"""How many rows of a sampled unit a step reads at most."""
+
+
 class PoissonSampler:
     """A sampler that takes every example independently with probability B / N.
 
@@ -104,36 +110,127 @@ class PoissonSampler:
     >>> sampler.batch(0).tolist(), sampler.batch(1).tolist()
     ([1, 9, 15], [3, 13, 14, 18])
 
+    With ``units`` an example is a unit: a person with all of their rows. A batch has at most
+    ``rows_per_unit`` rows of each sampled unit, drawn anew in each step without replacement.
+
+    >>> patients = ["ann", "ann", "bob", "ann", "eve", "bob"]
+    >>> sampler = PoissonSampler(Sampling(3, 2, 9), "mine", secret=b"", units=patients, rows_per_unit=2)
+    >>> [sampler.batch(step).tolist() for step in range(3)]
+    [[1, 3, 4], [0, 3, 2, 5, 4], [0, 1]]
+
     The batch of a step is a function of (stream, step): the generator is counter-based (Philox,
     Salmon et al. 2011), with the step in the upper half of its counter. Resuming needs no state.
 
     The probability is exactly the rational number that the accountant uses: an example is in the
     batch if a uniform integer below N is below B. For the full batch every batch is the whole data set.
+
+    Attributes:
+        sampling: N and B.
+        units: the number of each row's unit, shape (rows,), int64, in the order of the units' first
+            rows; None if every row is a unit.
+        rows_per_unit: the most rows of a unit in a batch.
     """
 
     def __init__(
-        self, sampling: Sampling, *stream_parts: str | int, secret: bytes | None = None
-    ) -> None:
+        self,
+        sampling: Sampling,
+        *stream_parts: str | int,
+        secret: bytes | None = None,
+        units: npt.ArrayLike | None = None,
+        rows_per_unit: int = ROWS_PER_UNIT,
+    ):
         """Set the sampling and the stream.
 
         Args:
-            sampling: N and B; the number of steps is not checked.
+            sampling: N and B, both of units; the number of steps is not checked.
             stream_parts: the stream's name.
             secret: with it no one else can draw the same batches. Without one there is a
                 `PublicStreamWarning`, but not for b"".
+            units: whose row each is, integers or names of shape (rows,); None: each row is a unit.
+            rows_per_unit: the most rows of a unit in a batch.
+
+        Raises:
+            ValueError: there are not N units, or rows_per_unit is not a positive integer.
         """
         self.sampling = sampling
+        self.rows_per_unit = integer("rows_per_unit", rows_per_unit)
+        if self.rows_per_unit < 1:
+            raise ValueError(f"rows_per_unit = {rows_per_unit}: it must be at least 1")
+        self.units = None if units is None else numbered(units)
+        if self.units is not None:
+            self._sizes = np.bincount(self.units)
+            # The rows of unit 0, then those of unit 1 and so on.
+            self._rows = np.argsort(self.units, kind="stable")
+            self._first = np.cumsum(self._sizes) - self._sizes
+            if len(self._sizes) != sampling.units:
+                raise ValueError(
+                    f"units: found {len(self._sizes)} different ones, expected train_size = "
+                    f"{sampling.units}: N is the number of units, not of rows"
+                )
         secret = _checked(secret)
         self._key = stream_key(*stream_parts, secret=secret)
 
+    @property
+    def most_rows(self) -> int:
+        """The most rows that a unit has in a batch."""
+        return 1 if self.units is None else min(self.rows_per_unit, int(self._sizes.max()))
+
     def batch(self, step: int) -> Indices:
-        """Return the sorted indices of the examples of a step; the array may be empty."""
+        """Return the indices of the rows of a step, sorted by unit and row; the array may be empty."""
         philox = np.random.Philox(key=self._key, counter=step << 128)
-        draws = np.random.Generator(philox).integers(self.sampling.units, size=self.sampling.units)
-        return np.flatnonzero(draws < self.sampling.batch_size)
+        generator = np.random.Generator(philox)
+        draws = generator.integers(self.sampling.units, size=self.sampling.units)
+        sampled = np.flatnonzero(draws < self.sampling.batch_size)
+        return sampled if self.units is None else self._rows_of(sampled, generator)
+
+    def _rows_of(self, sampled: Indices, generator: np.random.Generator) -> Indices:
+        """Draw rows of the sampled units: of each, those with the smallest of uniform numbers."""
+        sizes = self._sizes[sampled]
+        places = np.repeat(np.arange(len(sampled)), sizes)
+        first = np.cumsum(sizes) - sizes
+        rows = self._rows[self._first[sampled][places] + np.arange(len(places)) - first[places]]
+        order = np.lexsort((generator.random(len(rows)), places))
+        # Sorted by unit, so that a place in the order minus the unit's first one is a rank.
+        chosen = order[np.arange(len(rows)) - first[places] < self.rows_per_unit]
+        return rows[np.sort(chosen)]
 
 
-def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indices, Mask]]:
+def numbered(units: npt.ArrayLike) -> Indices:
+    """Return the numbers of units from 0, in the order of their first rows.
+
+    >>> numbered(["bob", "ann", "bob"]).tolist()
+    [0, 1, 0]
+
+    Args:
+        units: whose row each is, integers or names of shape (rows,).
+
+    Raises:
+        ValueError: units are something else.
+    """
+    given = np.asarray(units)
+    if given.ndim != 1 or given.dtype.kind not in "iuU":
+        raise ValueError(
+            f"units: found {given.dtype} of shape {given.shape}; allowed: an integer or a name for each row"
+        )
+    _, first, of_row = np.unique(given, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[of_row]
+
+
+@overload
+def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indices, Mask]]: ...
+
+
+@overload
+def microbatches(
+    indices: Indices, physical_batch: int, units: Indices
+) -> Iterator[tuple[Indices, Mask, Indices]]: ...
+
+
+def microbatches(
+    indices: Indices, physical_batch: int, units: Indices | None = None
+) -> Iterator[tuple[Indices, Mask] | tuple[Indices, Mask, Indices]]:
     """Split a sampled batch into micro-batches of exactly ``physical_batch`` rows.
 
     >>> for rows, mask in microbatches(np.array([3, 5, 8]), physical_batch=2):
@@ -142,16 +239,66 @@ def microbatches(indices: Indices, physical_batch: int) -> Iterator[tuple[Indice
     [3 5] [ True  True]
     [8 3] [ True False]
 
-    Yields ``(indices, mask)``, both of shape ``(physical_batch,)``. The last micro-batch is padded
-    by repeating the batch's first index, with a false mask. An empty batch yields nothing.
+    With ``units`` a micro-batch holds whole units, whose rows stand together in ``indices``.
+
+    >>> of_row = np.array([7, 7, 4, 4, 4])
+    >>> for rows, mask, units in microbatches(np.array([0, 1, 2, 4]), 3, of_row):
+    ...     print(rows, mask, units)
+    ...
+    [0 1 0] [ True  True False] [ 7  7 -1]
+    [2 4 0] [ True  True False] [ 4  4 -1]
+
+    Yields ``(indices, mask)``, both of shape ``(physical_batch,)``, and with units the unit of each row.
+    A micro-batch is padded by repeating the batch's first index, with a false mask and unit -1. An empty
+    batch yields nothing.
+
+    Args:
+        indices: of the rows of a batch.
+        physical_batch: the number of rows in a micro-batch.
+        units: the number of each row's unit, 0 or more, of all rows of the data; see `PoissonSampler`.
+
+    Raises:
+        ValueError: a unit has more rows than a micro-batch.
     """
     if physical_batch < 1:
         raise ValueError(f"physical batch of {physical_batch} examples: it must be at least 1")
-    for start in range(0, len(indices), physical_batch):
-        chunk = indices[start : start + physical_batch]
+    of_row = np.arange(len(indices)) if units is None else units[indices]
+    for some in whole_units(of_row, physical_batch):
+        size = some.stop - some.start
         padded = np.full(physical_batch, indices[0])
-        padded[: len(chunk)] = chunk
-        yield padded, np.arange(physical_batch) < len(chunk)
+        padded[:size] = indices[some]
+        mask = np.arange(physical_batch) < size
+        if units is None:
+            yield padded, mask
+        else:
+            yield padded, mask, np.append(of_row[some], np.full(physical_batch - size, -1))
+
+
+def whole_units(units: Indices, physical_batch: int) -> Iterator[slice]:
+    """Yield slices of at most ``physical_batch`` rows that hold whole units.
+
+    >>> list(whole_units(np.array([7, 7, 4, 4, 4, 9]), 4))
+    [slice(0, 2, None), slice(2, 6, None)]
+
+    Args:
+        units: the unit of each row; the rows of a unit stand together.
+        physical_batch: the most rows.
+
+    Raises:
+        ValueError: a unit has more rows.
+    """
+    ends = np.append(np.flatnonzero(units[1:] != units[:-1]) + 1, len(units))[: len(units)]
+    start = 0
+    while start < len(units):
+        fitting = int(np.searchsorted(ends, start + physical_batch, side="right"))
+        stop = int(ends[fitting - 1]) if fitting else 0
+        if stop <= start:
+            raise ValueError(
+                f"physical batch of {physical_batch} examples: a unit has more rows; allowed: at least "
+                "rows_per_unit, so that a micro-batch holds whole units"
+            )
+        yield slice(start, stop)
+        start = stop
 
 
 class GaussianNoise:
