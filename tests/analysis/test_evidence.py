@@ -1,5 +1,7 @@
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -244,29 +246,52 @@ def test_effects_below_the_noise_of_the_reference_support_no_rule(
     assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
-@pytest.mark.parametrize("accuracy", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("test_size", [200, math.inf])
-def test_equal_accuracies_have_no_interval_of_width_zero(accuracy: float, test_size: float) -> None:
-    """Every trial diverged, or is right: no seed scatters, and p (1 - p) may be 0."""
-    same = np.full((3, 3, 3), accuracy)
-    grids = [
+def problems(accuracy: np.ndarray[Any, Any], test_size: float) -> list[Grid]:
+    """Return grids of eight problems at two epsilons and numbers of epochs, all with the same accuracies."""
+    return [
         Grid(
             dataset, backbone, "film", "adam", epsilon, epochs, (64, 256, 1024), (0.1, 1.0, 10.0),
-            same, same, same, test_size,
+            accuracy, accuracy, accuracy, test_size,
         )
         for dataset in "abcd"
         for backbone in ("small", "large")
         for epsilon in (1.0, 8.0)
         for epochs in (2, 8)
     ]  # fmt: skip
-    found = evidence_table(compare(grids))
-    assert found["effect"].abs().max() < 1e-9
-    assert (found["units"] >= 2).all()
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("test_size", [200, 10**9, math.inf])
+def test_equal_accuracies_of_all_trials_decide_nothing(accuracy: float, test_size: float) -> None:
+    """Every trial diverged, names the largest class, or is right: no setting can be told from another."""
+    found = evidence_table(compare(problems(np.full((3, 3, 3), accuracy), test_size)))
     assert set(found["verdict"]) == {"not resolved"}
-    for scope in ("here", "elsewhere"):
-        widths = found[f"upper_{scope}"] - found[f"lower_{scope}"]
-        assert not (widths < 1e-9).any()
-        assert widths.notna().any() == math.isfinite(test_size)
+    assert found[["effect", "lower_here", "upper_here", "lower_elsewhere"]].isna().all(axis=None)
+
+
+def test_a_problem_where_all_trials_are_equal_is_no_evidence() -> None:
+    """The evidence is that of the other problems, whether the easy or the hard trials are equal."""
+    random = np.random.default_rng(1)
+    scattered = [
+        replace(grid, selection=values, accuracy=values, tuning=values)
+        for grid in problems(np.zeros((3, 3, 3)), 1000)
+        for values in [random.uniform(0.4, 0.6, (3, 3, 3))]
+    ]
+    flat = np.full((3, 3, 3), 0.1)
+    for condition in (8.0, 1.0):
+        some = [
+            replace(each, selection=flat, accuracy=flat, tuning=flat)
+            if each.dataset == "a" and each.epsilon == condition
+            else each
+            for each in scattered
+        ]
+        effects = [
+            [(each.unit, each.effect) for each in compare(grids, corrected=False)[RULE]]
+            for grids in (some, [grid for grid in scattered if grid.dataset != "a"])
+        ]
+        assert len(effects[0]) == 16
+        known = [(unit, effect) for unit, effect in effects[0] if np.isfinite(effect)]
+        assert known == effects[1] and len(known) == 12
 
 
 def test_the_error_over_datasets_is_at_least_that_of_their_test_sets() -> None:

@@ -275,7 +275,7 @@ def comparison_table(comparisons: Mapping[str, Sequence[Comparison]]) -> pd.Data
     Columns: ``rule``, the conditions (all values if they differ within the comparison, from easy to
     hard), ``found`` (in the same order), ``reference_at`` (the end of the grid at which the easiest
     condition's best value lies), ``seeds`` (the fewest), ``effect`` and ``unit``. An effect is NaN
-    if a grid has a single seed.
+    if a grid has a single seed, or if all of its trials have the same accuracy.
     """
     rows = [
         {"rule": rule.key} | comparison.row | {"unit": rule.unit}

@@ -62,6 +62,14 @@ class Grid:
         return int(self.accuracy.shape[-1])
 
     @property
+    def constant(self) -> bool:
+        """Whether all trials of the chosen learning rates have one accuracy, as if all diverged or are right.
+
+        Such a grid cannot tell which of its settings is better, however many test examples there are.
+        """
+        return all(np.nanmin(each) == np.nanmax(each) for each in (self.selection, self.accuracy))
+
+    @property
     def reached(self) -> float:
         """Mean test accuracy over all seeds of the chosen cell (`dpsweep.study.choice`)."""
         rows, columns = self.choice()

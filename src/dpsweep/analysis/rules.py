@@ -67,7 +67,8 @@ class Comparison:
         grids: the grids that are compared, from the easiest condition to the hardest.
         unit: the problem, or pair of problems, that is compared; the same for all epsilons and epochs.
         found: the chosen values of each grid, as text.
-        effect: in the rule's unit, positive if it agrees with the rule; shape (...) of the grids.
+        effect: in the rule's unit, positive if it agrees with the rule; shape (...) of the grids. NaN if it
+            is not known: a single seed, or the same accuracy in every trial.
         noise: the standard error of a cell's accuracy under the easiest condition, from seeds and test set,
             in the rule's unit. A reference with such an error looks like a gain of that size; same shape.
         test_error: the standard error of the effect from the test set alone (`variance_of_test_set`);
@@ -180,7 +181,9 @@ class Rule:
             if name != self.changes
         ]
         effect = self.gain(series)
-        if random is not None:
+        if easiest.constant or all(grid.constant for grid in series[1:] or series):
+            effect = np.full_like(effect, np.nan)  # the comparison says nothing
+        elif random is not None:
             effect = effect - bias(self.gain, series, random, rates=self.changes is None)
         if self.changes is None:
             found = [
