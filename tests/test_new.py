@@ -362,7 +362,7 @@ REFUSED = [
     (("--texts", "b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
     (("--texts", "none.csv"), "none.csv: no such file"),
     # And embeddings.
-    (("--embeddings", "a.npy"), "found float32 (5, 2) and no labels; allowed: labels in the same file"),
+    (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array of labels (N,), or its name"),
     (("--embeddings", "a.npz", *("--labels", "a.npy") * 2), "--labels: found a.npy, a.npy; allowed"),
     (("--embeddings", "a.npz", "--method", "network"), "found --embeddings with a network; allowed: a head"),
     (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with a network"),

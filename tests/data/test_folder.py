@@ -169,7 +169,7 @@ def label_by_table(pets: Path) -> None:
 
 
 REFUSED = {
-    "no folder": (shutil.rmtree, "pets/train: no such folder; allowed: <split>/<class>/<image>"),
+    "no folder": (shutil.rmtree, "pets: no such folder; allowed: <split>/<class>/<image>"),
     "an empty class": (
         lambda pets: (pets / "train" / "bird").mkdir(),
         r"classes: the study says 2, 3 found\n  the classes are: bird, cat, dog\n"

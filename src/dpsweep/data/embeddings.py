@@ -1,81 +1,47 @@
-"""Embeddings from another network: one vector for each example, in files of arrays."""
+"""Embeddings from another network: a vector and a label for each example, in files of arrays.
+
+The files are .npz, .npy, safetensors, or parquet with a column of lists. None is unpickled, so none can run
+code. An .npy file is mapped; the others are read whole.
+"""
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+from safetensors.numpy import load_file
 
-from dpsweep.base.units import count
+from dpsweep.base.files import require_content
 from dpsweep.config import ArraysSource
 from dpsweep.config.datasets import KINDS
 from dpsweep.config.messages import shorten, unknown
-from dpsweep.data.arrays import Array, Block, open_arrays
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
-    Labels,
     Split,
     cut_test_set,
     encode_labels,
+    reading,
     same_kind,
 )
-from dpsweep.data.prepared import DatasetError
-from dpsweep.data.write import Hashes, hash_rows
+from dpsweep.data.prepared import Array, DatasetError
+from dpsweep.data.write import hash_rows
 
 log = logging.getLogger(__name__)
 
-_EMBEDDINGS = (
-    *("embeddings", "embedding", "features", "x", "vectors", "inputs", "data", "hidden_states"),
-    *("vector", "emb", "feats", "xs", "input"),
-)
-_LABELS = (
-    *("labels", "label", "y", "targets", "target", "classes", "class", "category", "ys"),
-    *("class_label", "label_ids"),
-)
+_EMBEDDINGS, _LABELS = ("embeddings", "embedding", "x"), ("labels", "label", "y")
+"""Names that are preferred among several arrays that fit, in lower case."""
 _TYPES = KINDS["embedding"].types
 _MATRIX = 2
-_REMEDIES = {
-    "float64": ". Round them yourself: x.astype(numpy.float32)",
-    "bfloat16": ". Widen them: x.float()",
-    "object": ". Python objects are pickled, which can run code; stack them: numpy.stack(list(x))",
-}
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Some rows of an array in a file. Every iteration reads the file again."""
-
-    array: Array
-    kept: npt.NDArray[np.bool_]
-    """for each row of the file, whether it is kept"""
-    hashes: Hashes
-    """of the kept rows"""
-
-    def __iter__(self) -> Iterator[Block]:
-        """Yield blocks of kept rows, in the byte order of this machine."""
-        done = 0
-        for block in self.array.blocks():
-            rows = block[self.kept[done : done + len(block)]]
-            done += len(block)
-            if len(rows):
-                yield np.ascontiguousarray(rows, dtype=self.array.dtype)
-
-    def only(self, places: Sequence[int] | Labels) -> "Embeddings":
-        """Return a subset of the kept rows.
-
-        Args:
-            places: positions among the kept rows, ascending.
-        """
-        kept = np.zeros_like(self.kept)
-        kept[np.flatnonzero(self.kept)[list(places)]] = True
-        return Embeddings(self.array, kept, self.hashes[list(places)])
 
 
 def load_embeddings(source: ArraysSource, dimension: int | None = None) -> LabelledData:
-    """Read the labels, check all embeddings, and leave out those that are not finite.
+    """Read embeddings and labels; leave out embeddings that are not finite, and list them in ``skipped``.
 
     A warning lists the columns that are constant over all training examples.
 
@@ -84,218 +50,179 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
         dimension: d according to the study; None for any.
 
     Raises:
-        DatasetError: a file cannot be read, its arrays are ambiguous, or it does not contain a float32 or
-            float16 vector and a label for each example.
+        DatasetError: a file cannot be read, or it is not clear which of its arrays are float32 or float16
+            embeddings (N, d) and their labels (N,).
     """
-    splits = [_open(source, source.train, source.train_labels)]
+    read = [_read(source, Path(source.train), source.train_labels)]
     if source.test is not None:
-        splits.append(_open(source, source.test, source.test_labels))
-    arrays = [array for array, _ in splits]
-    _require_same_columns(arrays[0], arrays[-1])
-    train = arrays[0]
+        read.append(_read(source, Path(source.test), source.test_labels))
+    (train, _), (test, _) = read[0], read[-1]
+    if (test.dtype, test.shape[1]) != (train.dtype, train.shape[1]):
+        raise DatasetError(
+            f"{source.test}: found {_shape(test)}; allowed: {_shape(train)}, as in {source.train}, with any N"
+        )
     if dimension not in (None, train.shape[1]):
         raise DatasetError(
-            f"dimension: found {dimension}, but embeddings of {train.shape[1]} numbers in {train.path}; "
+            f"dimension: found {dimension}, but embeddings of {train.shape[1]} numbers in {source.train}; "
             f"allowed: {train.shape[1]}"
         )
-    columns = list(same_kind(*(column for _, column in splits)))
+    columns = list(same_kind(*(column for _, column in read)))
     *labels, classes = encode_labels(columns[0], columns[-1])
     skipped: list[str] = []
-    found = []
-    for array, encoded in zip(arrays, labels, strict=False):
-        wrong, hashes, constant = _look(array)
-        if len(wrong) == array.shape[0]:
-            raise DatasetError(
-                f"{_place(array)}: found no example whose numbers are all finite (row 0: {wrong[0]}); "
-                "allowed: finite numbers"
-            )
-        if constant and array is train:
-            log.warning(
-                "%s: %d of %d numbers are the same in all examples, so they carry no information: %s",
-                train.path, len(constant), train.shape[1], shorten(constant),
-            )  # fmt: skip
-        rows = np.arange(array.shape[0])
-        inputs = Embeddings(array, rows >= 0, hashes)
-        split = Split(inputs, encoded, f"row {{}} of {array.path}".format)
-        skipped += [f"{split.where(place)}: {what}" for place, what in wrong.items()]
-        found.append(_only(split, np.delete(rows, list(wrong))))
+    splits = []
+    for file, (inputs, _), encoded in zip((source.train, source.test), read, labels, strict=False):
+        # float64 holds the sum of any finite numbers.
+        finite = np.isfinite(inputs.sum(axis=1, dtype=np.float64))
+        split = Split(inputs, encoded, f"row {{}} of {file}".format)
+        for place in np.flatnonzero(~finite).tolist():
+            wrong = np.count_nonzero(~np.isfinite(inputs[place]))
+            skipped.append(f"{split.where(place)}: {wrong} of {inputs.shape[1]} numbers not finite")
+        if not finite.any():
+            raise DatasetError(f"{skipped[-1]}, and so in all rows; allowed: finite numbers")
+        splits.append(split if finite.all() else _only(split, np.flatnonzero(finite)))
+    _warn_of_constants(source.train, splits[0].inputs)
     if source.test_from_train is not None:
-        (whole,) = found
         # Equal embeddings go to the same part.
-        names = [f"{each:016x}" for each in whole.inputs.hashes.tolist()]
-        parts = cut_test_set(names, whole.labels, source.test_from_train, source.seed)
-        found = [_only(whole, places) for places in parts]
+        names = [f"{each:016x}" for each in hash_rows(splits[0].inputs).tolist()]
+        parts = cut_test_set(names, splits[0].labels, source.test_from_train, source.seed)
+        splits = [_only(splits[0], np.array(places)) for places in parts]
     origin = ", ".join(source.local_files().values())
-    whole, test = found
-    return LabelledData(whole, test, classes, origin, skipped=skipped)
+    return LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)
 
 
-def _only(split: Split, places: Sequence[int] | Labels) -> Split:
-    return split.only(places, split.inputs.only(places))
+def _only(split: Split, places: npt.NDArray[np.int64]) -> Split:
+    return split.only(places, split.inputs[places])
 
 
-def _look(array: Array) -> tuple[dict[int, str], Hashes, list[int]]:
-    """Check all rows of an array.
-
-    Returns:
-        The reason for each row that is not finite; a hash of each row; the columns that are constant over
-        the finite rows.
-    """
-    wrong: dict[int, str] = {}
-    hashes: list[Hashes] = []
-    first: Block | None = None
-    same = np.arange(array.shape[1])
-    done = 0
-    for block in array.blocks():
-        rows = np.ascontiguousarray(block, dtype=array.dtype)
-        finite = np.isfinite(rows)
-        usable = finite.all(axis=1)
-        for place in np.flatnonzero(~usable).tolist():
-            missing = np.flatnonzero(~finite[place])
-            wrong[done + place] = (
-                f"{len(missing)} of {array.shape[1]} numbers not finite, the first {rows[place, missing[0]]}"
-            )
-        if usable.any():
-            first = rows[usable][0] if first is None else first
-            same = same[(rows[:, same][usable] == first[same]).all(axis=0)]
-        hashes.append(hash_rows(rows))
-        done += len(block)
-    # All columns of a single row are constant.
-    constant = same.tolist() if done - len(wrong) > 1 else []
-    return wrong, np.concatenate(hashes), constant
+def _warn_of_constants(file: str, inputs: Array) -> None:
+    constant = np.flatnonzero(inputs.min(axis=0) == inputs.max(axis=0)).tolist()
+    if constant and len(inputs) > 1:
+        log.warning(
+            "%s: %d of %d numbers are the same in all examples, so they carry no information: %s",
+            file, len(constant), inputs.shape[1], shorten(constant),
+        )  # fmt: skip
 
 
-# -- the arrays of a file --------------------------------------------------------------------
+def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Array, LabelColumn]:
+    """Return the embeddings and the labels of one split."""
+    arrays = read_arrays(path)
+    matrices = {name for name, each in arrays.items() if each.ndim == _MATRIX and each.size}
+    name = _choose(path, arrays, "input_column", source.input_column, matrices, _EMBEDDINGS)
+    found = arrays.pop(name)
+    if str(found.dtype.newbyteorder("=")) not in _TYPES or found.ndim != _MATRIX:
+        raise DatasetError(
+            f"{path}: found {name} {_shape(found)}; allowed: {' or '.join(_TYPES)} (N, d), such as "
+            "x.astype(numpy.float32)"
+        )
+    if labels_file is not None:
+        path = Path(labels_file)
+        arrays = read_arrays(path)
+    fitting = {
+        name
+        for name, each in arrays.items()
+        if each.shape[:1] == found.shape[:1] and each.size == len(found)
+    }
+    name = _choose(path, arrays, "label_column", source.label_column, fitting, _LABELS)
+    if name not in fitting:
+        raise DatasetError(
+            f"{path}: found {name} {_shape(arrays[name])} for {len(found)} embeddings; allowed: one label "
+            "for each, (N,)"
+        )
+    values = arrays[name].reshape(-1)
+    if values.dtype.kind == "S":
+        with reading(path):
+            values = np.char.decode(values, "utf-8")
+    what, where = f"array {name!r}" if name else "", f"row {{}} of {path}".format
+    inputs = np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
+    return inputs, LabelColumn(str(path), what, values.tolist(), where)
 
 
-def _open(source: ArraysSource, file: str, labels_file: str | None) -> tuple[Array, LabelColumn]:
-    """Find the embeddings and the labels of one split."""
-    found = open_arrays(Path(file))
-    array = _choose(found, "input_column", source.input_column)
-    _check_embeddings(array)
-    if labels_file is None:
-        rest = {name: each for name, each in found.items() if name != array.name}
-        if not rest:
-            raise DatasetError(
-                f"{array.path}: found {array} and no labels; allowed: labels in the same file, or in a file "
-                "of their own (source.train_labels, source.test_labels)"
-            )
-    else:
-        rest = open_arrays(Path(labels_file))
-    labels = _choose(rest, "label_column", source.label_column, array)
-    values = _label_values(labels, array)
-    where = f"row {{}} of {labels.path}".format
-    return array, LabelColumn(str(labels.path), _named(labels), values, where)
-
-
-def _named(array: Array) -> str:
-    kind = "column" if array.path.suffix == ".parquet" else "array"
-    return f"{kind} {array.name!r}" if array.name else ""
-
-
-def _place(array: Array) -> str:
-    return ", ".join(filter(None, (str(array.path), _named(array))))
+def _shape(array: Array) -> str:
+    return f"{array.dtype} {array.shape}"
 
 
 def _choose(
-    found: dict[str, Array], key: str, asked: str | None, len_of: Array | None = None
-) -> Array:
-    """Return the array with the asked name, else one with a usual name, else the only possible one.
-
-    Args:
-        found: the arrays of a file, by name.
-        key: of the source that may name the array.
-        asked: the value of this key.
-        len_of: the embeddings, when the array to choose is their labels.
-    """
-    path = next(iter(found.values())).path
-    if asked is not None:
-        if asked not in found:
-            raise DatasetError(f"{path}: source.{key}: {unknown(asked, found)}")
-        return found[asked]
-    words: tuple[str, ...]
-    if len_of is None:
-        words, others = _EMBEDDINGS, {n: e for n, e in found.items() if _plain(n) not in _LABELS}
-        alike = {n: e for n, e in others.items() if len(e.shape) == _MATRIX} or others or found
-    else:
-        words = _LABELS
-        alike = {n: e for n, e in found.items() if e.shape[:1] == len_of.shape[:1]} or found
-    called = {_plain(name): each for name, each in reversed(alike.items())}
-    chosen = next((called[word] for word in words if word in called), None)
-    if chosen is None and len(alike) == 1:
-        (chosen,) = alike.values()
-    if chosen is not None:
-        return chosen
-    arrays = shorten(found.values())
-    what = "embeddings" if key == "input_column" else "labels"
-    raise DatasetError(
-        f"{path}: it is not clear which array holds the {what}, of {arrays}; say source.{key}"
-    )
-
-
-def _plain(name: str) -> str:
-    return name.strip().casefold()
-
-
-def _check_embeddings(array: Array) -> None:
-    where, shape = _place(array), array.shape
-    if array.dtype not in _TYPES:
-        raise DatasetError(
-            f"{where}: found {array.dtype} {shape}; allowed: {' or '.join(_TYPES)} (N, d)"
-            f"{_REMEDIES.get(array.dtype, '')}"
-        )
-    if len(shape) != _MATRIX:
-        remedy = ". Pool the vectors of an example into one: x.mean(axis=1)"
-        raise DatasetError(
-            f"{where}: found {array.dtype} of shape {shape}; allowed: (N, d), a vector for each "
-            f"example{remedy if len(shape) > _MATRIX else ''}"
-        )
-    if 0 in shape:
-        raise DatasetError(
-            f"{where}: found {array.dtype} of shape {shape}, without a number; allowed: at least one example "
-            "of at least one number"
-        )
-
-
-def _label_values(labels: Array, embeddings: Array) -> list[str | int]:
-    """Return the labels as Python's int, bool and str.
+    path: Path,
+    arrays: Mapping[str, Array],
+    key: str,
+    asked: str | None,
+    fitting: Collection[str],
+    usual: Collection[str],
+) -> str:
+    """Return the name of the array that a key of the source asks for, else of the only one that fits.
 
     Raises:
-        DatasetError: there is not one label for each embedding, or a label has another type.
+        DatasetError: there is no such array, or none or several that fit.
     """
-    where, shape, examples = _place(labels), labels.shape, embeddings.shape[0]
-    if labels.dtype == "object":
+    if asked is not None:
+        if asked not in arrays:
+            raise DatasetError(f"{path}: source.{key}: {unknown(asked, arrays)}")
+        return asked
+    preferred = [name for name in fitting if name.casefold() in usual]
+    chosen = preferred if len(fitting) > 1 else list(fitting)
+    if len(chosen) != 1:
+        found = shorten(f"{name} {_shape(each)}".lstrip() for name, each in arrays.items())
+        what, other = "embeddings (N, d)", ""
+        if key == "label_column":
+            what, other = "labels (N,)", ", or a file of labels (source.train_labels)"
         raise DatasetError(
-            f"{where}: found Python objects, which are pickled and can run code; allowed: whole numbers or "
-            "texts: y.astype(int), y.astype(str)"
+            f"{path}: found {found}; allowed: one array of {what}, or its name in source.{key}{other}"
         )
-    flat = len(shape) == 1 or (len(shape) == _MATRIX and shape[1] == 1)
-    if not flat:
-        raise DatasetError(
-            f"{where}: found labels of shape {shape}; allowed: (N,), one for each example. If each row has a "
-            "single 1 (one-hot), save y.argmax(axis=1)"
-        )
-    if shape[0] != examples:
-        transposed = embeddings.shape[1] == shape[0]
-        raise DatasetError(
-            f"{where}: found {shape[0]} labels for the {examples} embeddings of {_place(embeddings)}; "
-            f"allowed: one for each{'. Embeddings lie in rows: save x.T' if transposed else ''}"
-        )
-    values = labels.values()
-    if len(shape) > 1:
-        values = [value for (value,) in values]
-    try:
-        return [value.decode() if isinstance(value, bytes) else value for value in values]
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{where}: found a label that is not UTF-8 ({error.object!r}); allowed: whole numbers or texts"
-        ) from None
+    return chosen[0]
 
 
-def _require_same_columns(train: Array, test: Array) -> None:
-    found, expected = ((each.dtype, each.shape[1]) for each in (test, train))
-    if found != expected:
+# -- files of arrays -------------------------------------------------------------------------
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file by name, in the format of its suffix; the name of an .npy is empty.
+
+    Raises:
+        DatasetError: the file is missing, damaged, of another format, or holds Python objects.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
         raise DatasetError(
-            f"{_place(test)}: found {found[0]}, {count(found[1], 'number')} each; allowed: {expected[0]}, "
-            f"{count(expected[1], 'number')} each, as in {_place(train)}"
+            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}, which cannot run "
+            "code when they are read"
         )
+    with reading(path):
+        require_content(path)
+        return _FORMATS[suffix](path)
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive.items())
+
+
+def _npy(path: Path) -> dict[str, Array]:
+    return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+
+
+def _parquet(path: Path) -> dict[str, Array]:
+    """Return columns of lists as (N, d), other columns as (N,) Python objects."""
+    table = parquet.read_table(path)
+    # The index of pandas is not a column of the user.
+    names = [each for each in table.column_names if not each.startswith("__index_level_")]
+    return {name: _column(name, table.column(name).combine_chunks()) for name in names}
+
+
+def _column(name: str, column: Any) -> Array:
+    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return np.array(column.to_pylist(), dtype=object)
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if len(lengths) != 1 or lengths == [None]:
+        raise ValueError(
+            f"column {name!r} has lists of {shorten(lengths)} numbers; allowed: one length"
+        )
+    flat: Array = column.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(column), -1)
+
+
+_FORMATS: Mapping[str, Callable[[Path], dict[str, Array]]] = {
+    ".npz": _npz,
+    ".npy": _npy,
+    ".safetensors": lambda path: dict(load_file(path)),
+    ".parquet": _parquet,
+}

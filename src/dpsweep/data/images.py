@@ -146,7 +146,8 @@ class _Folder:
                 inside the root.
         """
         if not folder.is_dir():
-            raise DatasetError(f"{folder}: no such folder; allowed: {LAYOUT}")
+            missing = folder if self.root.is_dir() else self.root
+            raise DatasetError(f"{missing}: no such folder; allowed: {LAYOUT}")
         entries = []
         for entry in sorted(folder.iterdir()):
             if entry.name.startswith("."):

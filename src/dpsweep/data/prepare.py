@@ -26,7 +26,7 @@ from dpsweep.config import (
 from dpsweep.config.datasets import TrainAndTest
 from dpsweep.config.messages import shorten
 from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
-from dpsweep.data.embeddings import Embeddings, load_embeddings
+from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Labels, Split
 from dpsweep.data.hub import load_hub
 from dpsweep.data.hub_file import fetch_file
@@ -41,7 +41,7 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.data.tokenizer import Tokenizer, copy_tokenizer, save_tokenizer, train_word_pieces
-from dpsweep.data.write import find_duplicates, say_duplicates, write_prepared
+from dpsweep.data.write import find_duplicates, hash_rows, say_duplicates, write_prepared
 from dpsweep.demo import Generated
 from dpsweep.demo.digits import load_digits
 from dpsweep.demo.docstrings import load_docstrings
@@ -168,8 +168,8 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
         _refuse_or_warn(name, dataset, data.skipped)
         _compare(name, dataset, data)
     train, test = data.train, data.test
-    if isinstance(train.inputs, Embeddings):
-        hashes = train.inputs.hashes, test.inputs.hashes
+    if dataset.kind == "embedding":
+        hashes = hash_rows(train.inputs), hash_rows(test.inputs)
         found = find_duplicates(*hashes, train.where, test.where)
         refuse = dataset.duplicates == "refuse"
         say_duplicates(name, dataset.kind, found, len(test.labels), refuse)

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from dpsweep.config import ArraysSource, FilesSource, FolderSource, HubSource
 from dpsweep.config.messages import explain, shorten, unknown
-from dpsweep.data.arrays import Array
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.hub import load_hub, open_hub
@@ -209,8 +208,8 @@ def look_at_embeddings(
         **({} if label_column is None else {"label_column": label_column}),
     }
     data = load_embeddings(_valid(ArraysSource, source))
-    array: Array = data.train.inputs.array
-    reading = [f"embeddings of the array {array}", _rows(data)]
+    array = data.train.inputs
+    reading = [f"{array.dtype} embeddings of {array.shape[1]} numbers", _rows(data)]
     return replace(_found("embedding", source, data, reading), dimension=array.shape[1])
 
 
