@@ -99,7 +99,8 @@ def test_a_folder_of_images_with_splits() -> None:
     tiny, residual = (study.sweeps[f"pets_{name}_film"] for name in ("vit-tiny", "resnet50"))
     # ResNet-50 has 2,048 features instead of 192, so its gradients are longer.
     norms = [
-        expected_gradient_norm(study, f"pets_{name}_film") for name in ("vit-tiny", "resnet50")
+        expected_gradient_norm(study, f"pets_{name}_film").value
+        for name in ("vit-tiny", "resnet50")
     ]
     for sweep, norm in zip((tiny, residual), norms, strict=True):
         smallest, largest = sweep.clipping_bounds
@@ -259,7 +260,7 @@ def test_embeddings_in_two_files() -> None:
     assert (pets.train_size, pets.test_size) == (240, 60)
     assert (backbone.reads, backbone.normalisation) == ("embedding", ((), ()))
     # Every normalised embedding has the length sqrt(12).
-    norm = expected_gradient_norm(study, "pets_embedding_head")
+    norm = expected_gradient_norm(study, "pets_embedding_head").value
     assert norm == pytest.approx((0.5 * 13) ** 0.5)
     (sweep,) = study.sweeps.values()
     assert sweep.clipping_bounds[0] == pytest.approx(0.15 * norm, rel=0.05)

@@ -4,11 +4,15 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.training.test_features import with_weights
+from tests.training.tiny_study import prepare, tiny_sections
 from torch.nn import functional
 
-from dpsweep.models.build import build_head
+from dpsweep.config import HeadOnly
+from dpsweep.models.build import build_head, build_model
 from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
 from dpsweep.recommend.rule import (
     LEAST_STEPS,
@@ -18,7 +22,7 @@ from dpsweep.recommend.rule import (
     recommend,
     smallest_batch_size,
 )
-from dpsweep.study import load_study
+from dpsweep.study import Study, load_study
 
 STUDIES = Path(__file__).parents[2] / "studies"
 FACTS = ProblemFacts(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
@@ -79,7 +83,7 @@ def test_infinite_epsilon_and_sgd_are_refused() -> None:
 def test_the_expected_gradient_norm_is_that_of_a_head(
     sweep: str, square: int, classes: int
 ) -> None:
-    expected = expected_gradient_norm(load_study(STUDIES / "frozen-features.yaml"), sweep)
+    expected = expected_gradient_norm(load_study(STUDIES / "frozen-features.yaml"), sweep).value
     width = 384 if square == 1 else square
     features = torch.randn(1, width)
     features *= math.sqrt(square) / features.norm()
@@ -108,3 +112,25 @@ def test_the_study_sweeps_the_recommended_grids(level: str, epsilon: float) -> N
     for sweep in sweeps:
         assert sweep.epsilon == [epsilon] and sweep.epochs == [10]
         assert sweep.clipping_bound == pytest.approx([advised.clipping_bound], rel=0.05)
+
+
+def test_the_measured_norm_of_a_prepared_network_is_that_of_its_gradients(
+    tmp_path: Path,
+) -> None:
+    study = Study.model_validate(tiny_sections({}, {"kind": "film"}))
+    paths = prepare(study, tmp_path).paths
+    with_weights(paths.backbone("vit"), scale=5.0)
+    found = expected_gradient_norm(study, "digits", paths)
+    assert found.source == "measured on made-up inputs"
+    model = build_model(paths.backbone("vit"), HeadOnly(kind="head"), 10, seed=1).eval()
+    inputs = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    norms: list[float] = []
+    for row in inputs:
+        model.zero_grad()
+        functional.cross_entropy(model(row[None]), torch.tensor([3])).backward()
+        gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+        norms.append(torch.cat(gradients).norm().item())
+    assert found.value == pytest.approx(np.median(norms), rel=0.05)
+    # The guess is far off: the network scales its features.
+    assert expected_gradient_norm(study, "digits").source == "a guess"
+    assert expected_gradient_norm(study, "digits").value < found.value / 3

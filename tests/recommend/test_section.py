@@ -95,7 +95,9 @@ def test_the_printed_section_has_the_recommended_setting(printed: Printed, size:
     runs = 3 * len(made.small_grid)
     assert lines[3] == f"small grid       {runs} runs, with this clipping bound:"
     assert f"batch size {made.batch_size}, learning rate 0.004, 0.0072 or 0.014" in "".join(lines)
-    meaning_at = 4 + len(made.small_grid) + 2
+    meaning_at = 4 + len(made.small_grid) + 3
+    norm = expected_gradient_norm(study, SWEEP).value
+    assert lines[meaning_at - 3].startswith(f"gradient norm    {norm:.3g} of an example")
     assert lines[meaning_at - 2] == "read: the study's file; no data"
     noise = text.calibrate(1.5, 3e-6, whole, made.batch_size, 88)
     meaning = list(in_words(1.5, 3e-6, text.attacks_on_training(noise)))
@@ -146,7 +148,8 @@ def test_problem_facts_are_those_of_the_study() -> None:
         delta=3e-6,
         epochs=6,
         optimizer="sgd",
-        gradient_norm=expected_gradient_norm(study, SWEEP),
+        gradient_norm=expected_gradient_norm(study, SWEEP).value,
+        norm_source="a guess",
         rounding="ceil",
     )
     # A head of zeros on 192 normalised features and a bias.

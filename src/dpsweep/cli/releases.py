@@ -41,12 +41,13 @@ def recommend(
     """
     from dpsweep.recommend.text import compared_epochs, recommendation
 
-    study = open_study(study_file).study
+    opened = open_study(study_file)
+    study, paths = opened.study, opened.paths
     pick("sweep", sweep, study.sweeps)
     lines = (
-        compared_epochs(study, sweep, epsilon)
+        compared_epochs(study, sweep, epsilon, paths)
         if epochs is None
-        else recommendation(study, sweep, epsilon, epochs)
+        else recommendation(study, sweep, epsilon, epochs, paths)
     )
     typer.echo("\n".join(lines))
 

@@ -47,6 +47,8 @@ class ProblemFacts:
     """its identity, as in a trial's key"""
     gradient_norm: float
     """G, of one example before training"""
+    norm_source: str = "exact"
+    """exact, measured on made-up inputs, or a guess"""
     rounding: str = "round"
     """how epochs become steps (``privacy.step_rounding``)"""
 

@@ -14,6 +14,7 @@ from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend.problem_facts import facts_of_sweep
 from dpsweep.recommend.rule import LEAST_STEPS, RATES, ProblemFacts, Recommendation, recommend
 from dpsweep.study import Study
+from dpsweep.study.paths import Paths
 
 GAINED = {
     1: "",
@@ -25,7 +26,9 @@ GAINED = {
 _READ = "read: the study's file; no data"
 
 
-def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Iterator[str]:
+def recommendation(
+    study: Study, sweep: str, epsilon: float, epochs: int, paths: Paths | None = None
+) -> Iterator[str]:
     """Yield the recommendation for a sweep's problem, line by line.
 
     If the study would be refused with the section ``release``, the lines give the reason instead.
@@ -35,15 +38,16 @@ def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Ite
         sweep: the name of a sweep.
         epsilon: of one training run.
         epochs: of one training run.
+        paths: of the study's backbones.
 
     Raises:
         BackboneError: the network cannot be built.
         CalibrationError: no noise gives this epsilon and delta.
         NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    facts = facts_of_sweep(study, sweep, epsilon, epochs)
+    facts = facts_of_sweep(study, sweep, epsilon, epochs, paths)
     made = recommend(facts)
-    yield from _table(made)
+    yield from _table(facts, made)
     yield ""
     noise = calibrate(epsilon, facts.delta, facts.train_size, made.batch_size, made.steps)
     yield from in_words(epsilon, facts.delta, attacks_on_training(noise))
@@ -62,20 +66,23 @@ def recommendation(study: Study, sweep: str, epsilon: float, epochs: int) -> Ite
             yield f"  # {key}: {found}"
 
 
-def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
+def compared_epochs(
+    study: Study, sweep: str, epsilon: float, paths: Paths | None = None
+) -> Iterator[str]:
     """Yield the recommendations for several numbers of epochs, with their cost and gain in stored sweeps.
 
     Args:
         study: the study; its dataset need not be prepared.
         sweep: the name of a sweep.
         epsilon: of one training run.
+        paths: of the study's backbones.
 
     Raises:
         BackboneError: the network cannot be built.
         CalibrationError: no noise gives this epsilon and delta.
         NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    facts = facts_of_sweep(study, sweep, epsilon, 1)
+    facts = facts_of_sweep(study, sweep, epsilon, 1, paths)
     yield "epochs  batch size  steps  clipping bound  learning rate  gradients of examples  gained"
     short = False
     for epochs, gained in GAINED.items():
@@ -92,7 +99,19 @@ def compared_epochs(study: Study, sweep: str, epsilon: float) -> Iterator[str]:
     )
     if short:
         yield f"* fewer than {LEAST_STEPS} steps: train longer"
+    yield _norm_line(facts)
     yield f"{_READ}. --epochs prints one of them as a section release"
+
+
+def _norm_line(facts: ProblemFacts) -> str:
+    """Return G, where it comes from, and how to know it better."""
+    line = f"gradient norm    {facts.gradient_norm:.3g} of an example before training: {facts.norm_source}"
+    if facts.norm_source == "a guess":
+        line += (
+            ". Prepare the network first and call this again, or give the backbone "
+            "features: {transformation: layer-norm}"
+        )
+    return line
 
 
 def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
@@ -102,7 +121,7 @@ def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
     return list(disagreements(study.model_copy(update={"release": release})))
 
 
-def _table(made: Recommendation) -> Iterator[str]:
+def _table(facts: ProblemFacts, made: Recommendation) -> Iterator[str]:
     few = f" (fewer than {LEAST_STEPS}: train longer)" if made.steps < LEAST_STEPS else ""
     yield f"batch size       {made.batch_size}, {made.steps} steps{few}"
     yield f"clipping bound   {_short(made.clipping_bound)}"
@@ -112,6 +131,7 @@ def _table(made: Recommendation) -> Iterator[str]:
     for size, rates in made.small_grid.items():
         *others, last = map(_short, rates)
         yield f"                 batch size {size}, learning rate {', '.join(others)} or {last}"
+    yield _norm_line(facts)
     yield _READ
 
 
