@@ -295,7 +295,7 @@ def status(
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
     from dpsweep.planning.device import device_of
-    from dpsweep.planning.failures import read_endings, summary
+    from dpsweep.planning.failures import summary
     from dpsweep.planning.status import Status
 
     file, study, paths = find_study(study_name or study_file)
@@ -305,16 +305,14 @@ def status(
             "begin with: " + make_command(file, [])
         )
     here = [] if teraflops else visible_gpus()
-    state = Status(study, paths, device=device_of(teraflops, here), endings=read_endings())
+    state = Status(study, paths, device=device_of(teraflops, here))
     if not failed:
         typer.echo("\n".join(state.lines(len(here))))
         if here:
             typer.echo(describe(here))
         return
     failures = state.failures()
-    typer.echo(
-        "\n".join(summary(failures, "the same command again")) if failures else "No job has failed."
-    )
+    typer.echo("\n".join(summary(failures)) if failures else "No job has failed.")
 
 
 @app.command()

@@ -9,7 +9,7 @@ the log of a finished job: its outputs were deleted.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from dpsweep.base.units import columns, count, duration
 from dpsweep.config.cells import Cell
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.device import GPU, Device
-from dpsweep.planning.failures import ENDED, STOPPED, Failure, describe, error_lines, tail
+from dpsweep.planning.failures import ENDED, STOPPED, Failure, error_lines, tail
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -48,7 +48,6 @@ class Status:
         paths: its files.
         now: the time to compare logs with; by default the present.
         device: the device of the first estimates; times are counted in its unit.
-        endings: messages of Snakemake and Slurm about failed jobs (`dpsweep.planning.failures`).
     """
 
     def __init__(
@@ -57,14 +56,12 @@ class Status:
         paths: Paths,
         now: float | None = None,
         device: Device = GPU,
-        endings: Mapping[Path, str] | None = None,
     ) -> None:
         self._study, self._paths, self._unit = study, paths, device.unit
         self._now = time.time() if now is None else now
         self._outputs = Outputs(study, paths)
         self.outputs = {output.name: output for output in self._outputs.every()}
         """all outputs of the study by name"""
-        self._endings = endings or {}
         self.lacking = {name for name, each in self.outputs.items() if each.missing()}
         """the names of outputs with missing files"""
         self._written = cache(_time_of_writing)
@@ -110,19 +107,12 @@ class Status:
     def failures(self) -> list[Failure]:
         """Return the jobs of every stage that ended without their output, cells first."""
         found = [
-            describe(
-                f"{cell.problem}/{cell.name}",
-                self._paths.cell_log(self._study, cell),
-                self._now,
-                self._endings,
-            )
+            Failure.of(f"{cell.problem}/{cell.name}", self._paths.cell_log(self._study, cell))
             for cell, state in self.states.items()
             if state in ("failed", "stopped")
         ]
         found += (
-            describe(name, log, self._now)
-            for name, log in self._other_logs()
-            if error_lines(tail(log))
+            Failure.of(name, log) for name, log in self._other_logs() if error_lines(tail(log))
         )
         return found
 
@@ -181,8 +171,7 @@ class Status:
         try:
             written = log.stat().st_mtime
         except FileNotFoundError:
-            # Slurm refused the job, so it has no log.
-            return "failed" if log.absolute() in self._endings else "waiting"
+            return "waiting"
         lines = tail(log)
         if lines and ENDED in lines[-1]:
             return "waiting"  # its outputs were removed later
