@@ -17,7 +17,7 @@ from dpsweep.release.verify import verify
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
-pytestmark = pytest.mark.real_data
+pytestmark = [pytest.mark.real_data, pytest.mark.slow]
 
 # Sentences of each queue, with a gap for a thing that queues share.
 SENTENCES = {
