@@ -1,11 +1,10 @@
-"""The whole workflow on the smallest study, run by Snakemake."""
+"""Lost files, failures, kills and edits of a running study. test_golden.py has the regular calls."""
 
 import contextlib
 import os
 import shutil
 import signal
 import sys
-from base64 import urlsafe_b64decode
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +14,7 @@ from tests.workflow.chain import PATHS, STUDY, Chain
 
 from dpsweep.planning.outputs import Outputs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CELL = "eps8_epochs2_B128_C1"
 SWEEP = "digits_vit_film"
@@ -23,40 +22,6 @@ SWEEP = "digits_vit_film"
 
 def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:
     return pd.read_parquet(chain.folder / chain.cell_file(cell))
-
-
-def test_repeat_best_trains_the_grid_once_and_repeats_the_best(finished: Chain) -> None:
-    rows = trials(finished)
-    assert len(rows) == 3  # two learning rates with seed 1, the better one with seed 2
-    first = rows[rows["seed"] == 1]
-    best = first.loc[first["macro_accuracy"].idxmax(), "learning_rate"]
-    assert rows[rows["seed"] == 2]["learning_rate"].tolist() == [best]
-    assert rows[rows["best"]]["learning_rate"].unique().tolist() == [best]
-    assert (rows["certified_epsilon"] <= 8).all()
-    assert (rows["certified_epsilon"] >= 0.998 * 8).all()
-
-
-def test_an_edit_trains_only_new_trials(chain: Chain) -> None:
-    """Another learning rate in every cell, which diverges, and another clipping bound."""
-    before = chain.stored_trials()
-    chain.study["sweeps"][SWEEP] |= {
-        **{"learning_rate": [0.01, 0.03, 1e30], "clipping_bound": [0.1, 1.0, 10.0]},
-        "batch_size": [128],
-    }
-    chain.study["theory"] = {"draws": 1, "largest_batch": 64}
-    chain.write()
-    chain.run()
-    after = chain.stored_trials()
-    assert before.items() <= after.items()  # no old trial was trained again
-    # The new rate in two cells, and a new cell with three rates and a repeat of its best.
-    assert len(after) - len(before) == 2 + 4
-    rows = trials(chain).set_index("learning_rate")
-    assert rows.loc[1e30, "diverged"] and not rows.loc[1e30, "best"]
-    assert 0 <= rows.loc[1e30, "macro_accuracy"] <= 0.2
-    assert not rows.loc[0.01, "diverged"].any()
-    overlaps = pd.read_parquet(chain.folder / chain.theory_file(CELL))
-    assert (set(overlaps["draw"]), set(overlaps["examples"])) == ({1}, {64})
-    assert "0.1 1 10" in (chain.results / "tables" / "grid.csv").read_text()
 
 
 def test_missing_files_of_all_outputs_are_made_again(chain: Chain) -> None:
@@ -88,25 +53,6 @@ def test_norms_of_a_trial_without_stored_parameters(chain: Chain) -> None:
     assert "training the trial again" in chain.logs()
     assert norms.read_bytes() == content
     assert chain.stored_trials() == before
-
-
-def test_a_cell_has_at_most_eight_files_beside_its_trials(finished: Chain) -> None:
-    results = finished.results
-    cells = len(list((results / "cells").glob("*/*")))
-    files = [
-        path
-        for folder in ("cells", "trials", "logs/cells")
-        for path in (results / folder).rglob("*")
-        if path.is_file()
-    ]
-    records = [
-        path
-        for path in (finished.folder / ".snakemake/metadata").iterdir()
-        if urlsafe_b64decode(path.name).startswith(b"results/cells/")
-    ]
-    trials = len(finished.stored_trials())
-    assert trials == 3 * cells == 12
-    assert len(files) + len(records) <= trials + (20 - 12) * cells
 
 
 def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:

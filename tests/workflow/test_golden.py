@@ -28,7 +28,7 @@ from dpsweep.planning.plan import Plan
 from dpsweep.release.verify import verify
 from dpsweep.study.paths import Paths
 
-pytestmark = pytest.mark.nightly
+pytestmark = pytest.mark.slow
 
 FILM, HEAD, TEXT, EMBEDDED = (
     *("pets_vit_film", "pets_frozen_head"),

@@ -100,7 +100,7 @@ def write_all_texts(folder: Path) -> None:
         write_texts(folder / f"{name}_test.csv", words, sizes["test_size"], 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_all_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
