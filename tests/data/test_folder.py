@@ -14,7 +14,7 @@ from dpsweep.config import FolderSource
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import prepare
-from dpsweep.recommend.dataset_facts import look_at_folder
+from dpsweep.recommend.new import FoundDataset, look_at
 from dpsweep.study.fingerprints import source_fingerprint
 
 
@@ -275,6 +275,10 @@ def lay_out(root: Path, *folders: str, images: int = 4) -> Path:
     return root
 
 
+def look_at_folder(root: Path) -> FoundDataset:
+    return look_at("images", str(root))
+
+
 def in_each(*splits: str) -> list[str]:
     return [f"{split}/{name}" for split in splits for name in PETS]
 
@@ -283,7 +287,6 @@ def test_only_folders_of_splits_are_read(tmp_path: Path) -> None:
     found = look_at_folder(lay_out(tmp_path / "a", *in_each("train", "test", "other")))
     assert found.source["train_folders"] == ["train"]
     assert found.source["test_folder"] == "test"
-    assert found.reading.endswith("not read: other")
     assert (found.classes, found.train_counts, found.test_counts) == (PETS, [4] * 3, [4] * 3)
 
 
@@ -305,7 +308,7 @@ def test_a_folder_without_splits_has_classes(tmp_path: Path) -> None:
     both = zip(found.train_counts, found.test_counts, strict=True)
     assert found.classes == ["bus", "car", "trailer"]
     assert [sum(each) for each in both] == [4] * 3
-    assert "a folder for each class; 20% of them for testing" in found.reading
+    assert found.source["test_from_train"] == 0.2
 
 
 def test_hidden_files_are_neither_classes_nor_examples(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """Commands for studies: write, check, plan, compare, watch, clean."""
 
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import Gpu, describe, visible_gpus
-from dpsweep.base.units import duration
+from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.options import (
     FoundStudy,
     StudyName,
@@ -30,164 +28,66 @@ def new(
     study_file: Annotated[
         Path, typer.Argument(metavar="STUDY", help="file to write, such as studies/pets.yaml")
     ],
-    second: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[TEST]", help="the second file of --texts or --embeddings", hidden=True
-        ),
+    test: Annotated[
+        Path | None, typer.Argument(help="the test file of --texts or --embeddings")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
+        str | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
     ] = None,
     hub: Annotated[
         str | None, typer.Option(help="a dataset of the Hugging Face hub: owner/name")
     ] = None,
     texts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRAIN [TEST]", help="one or two tables of texts: csv, tsv, jsonl or parquet"
-        ),
+        str | None, typer.Option(help="a table of texts: csv, tsv, jsonl or parquet")
     ] = None,
     embeddings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRAIN [TEST]",
-            help="one or two files of embeddings with labels: npz, npy, safetensors or parquet",
-        ),
-    ] = None,
-    labels: Annotated[
-        list[Path] | None,
-        typer.Option(help="of --embeddings, in a file of their own; again for those of TEST"),
-    ] = None,
-    backbone: Annotated[
-        list[str] | None,
-        typer.Option(help="from the extended study; with images up to two, the weaker first"),
+        str | None,
+        typer.Option(help="a file of embeddings with labels: npz, safetensors or parquet"),
     ] = None,
     input_column: Annotated[
-        str | None, typer.Option(help="column or array of images, texts or embeddings")
+        str | None,
+        typer.Option("--input-column", "--text-column", help="of images, texts or embeddings"),
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="column or array of labels")] = None,
-    configuration: Annotated[
-        str | None, typer.Option(help="which one, if the hub dataset has several")
-    ] = None,
-    method: Annotated[
-        Literal["head", "network"] | None,
-        typer.Option(
-            help="head: a head on frozen features, which a laptop trains; network: the extended study's "
-            "method, with the network in the loop; by default the latter where there is a GPU"
-        ),
-    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="of the extended study")] = None,
     extends: Annotated[
-        str | None,
-        typer.Option(help="the study to extend: a file, or a name; by default the paper's"),
+        str | None, typer.Option(help="a study's file or name; by default the paper's")
     ] = None,
     private: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--private/--public",
-            help="private data get a study for a release, whose epsilon covers everything; public data a "
-            "sweep, whose trials no epsilon covers together",
+            "--private", help="write a release, whose epsilon covers everything, not a sweep"
         ),
-    ] = None,
+    ] = False,
     epsilon: Annotated[
         float, typer.Option(help="of the released model, with --private", min=0.001)
     ] = 1.0,
 ) -> None:
     """Look at a dataset and write a first study for it: a sweep, or with --private a release."""
-    from dpsweep.recommend import dataset_facts
-    from dpsweep.recommend.draft import new_study
+    from dpsweep.recommend.new import look_at, new_study
 
-    if second is not None:  # an option takes one value, so the second file is an argument
-        study_file, second = sorted(
-            (study_file, second), key=lambda file: file.suffix not in (".yaml", ".yml")
-        )
-        if texts is None and embeddings is None:
-            raise StudyError(
-                f"found {second}; allowed: one file to write, and a file after --texts or --embeddings"
-            )
-    if sum(given is not None for given in (images, hub, texts, embeddings)) != 1:
+    places = {"images": images, "hub": hub, "texts": texts, "embeddings": embeddings}
+    given = [(what, place) for what, place in places.items() if place is not None]
+    if len(given) != 1:
         raise StudyError(
             "found none or several of --images, --hub, --texts, --embeddings; allowed: one of them"
         )
-    if embeddings is not None and (backbone or method == "network"):
-        raise StudyError("found --embeddings with a network; allowed: a head on them alone")
-    if labels and embeddings is None:
-        raise StudyError("found --labels without --embeddings; allowed: with them")
-    if images is not None:
-        found = dataset_facts.look_at_folder(images)
-    elif hub is not None:
-        found = dataset_facts.look_at_hub(hub, input_column, label_column, configuration)
-    elif embeddings is not None:
-        found = dataset_facts.look_at_embeddings(
-            embeddings, second, labels or (), input_column, label_column
-        )
-    else:
-        assert texts is not None  # noqa: S101 (one of the four is given)
-        found = dataset_facts.look_at_tables(texts, second, input_column, label_column)
-    if private is None:
-        private = _ask_whether_private()
+    ((what, place),) = given
+    if test is not None and what not in ("texts", "embeddings"):
+        raise StudyError(f"found {test}; allowed: a test file with --texts or --embeddings")
+    if backbone is not None and what == "embeddings":
+        raise StudyError("found --embeddings with --backbone; allowed: a head on them alone")
+    found = look_at(what, place, test, input_column, label_column)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
-    gpus = visible_gpus()
-    head = method == "head" or (method is None and not gpus)
-    study = new_study(study_file, base, found, backbone or (), head, epsilon if private else None)
-    other = (
-        ""
-        if embeddings is not None
-        else " --method network trains in the network, which takes a GPU."
-        if head
-        else " --method head trains on frozen features in minutes."
-    )
-    steps = (
-        _release_steps(study_file, study)
-        if private
-        else _sweep_steps(study_file, study, gpus, other)
-    )
+    head = not visible_gpus()
+    new_study(study_file, base, found, backbone, head, epsilon if private else None)
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
-    read_as = "; ".join(filter(None, [found.reading, found.left_out]))
-    typer.echo(f"Read as: {read_as}\nTraining + test examples: {each}")
+    notes = [f"note: {note}" for note in (*found.notes, found.left_out) if note]
+    typer.echo("\n".join([f"training + test examples: {each}", *notes]))
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
-        f"{found.test_size:,} test examples; {steps}"
-    )
-
-
-def _ask_whether_private() -> bool:
-    """Ask at a terminal; without one, data are public unless ``--private`` is given."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return False
-    return typer.confirm("Are these data private?", default=False)
-
-
-def _sweep_steps(study_file: Path, study: Study, gpus: list[Gpu], other_method: str) -> str:
-    """Return the size and cost of a new study of public data, and its next commands."""
-    from dpsweep.planning.device import this_machine
-    from dpsweep.planning.plan import Plan
-
-    device = this_machine(gpus)
-    estimates = Plan(study, Paths(Path(study.results)), device=device).estimates().values()
-    seconds = sum(each.seconds for each in estimates)
-    return (
-        f"{len(study.all_cells())} cells, {len(study.figures)} figures, {len(study.tables)} tables; "
-        f"about {duration(seconds)} of {device.unit} time.{other_method} Next:\n"
-        f"  dpsweep check {study_file}\n"
-        f"  dpsweep plan {study_file}\n"
-        f"  dpsweep run {study_file}"
-    )
-
-
-def _release_steps(study_file: Path, study: Study) -> str:
-    """Return the next commands for a new study of private data: a release, not a sweep."""
-    (sweep,) = study.sweeps
-    release = study.release
-    assert release is not None  # noqa: S101 (the draft has the section)
-    return (
-        f"marked private, with a release at epsilon {release.epsilon:g}, which covers all that it trains, "
-        f"and a budget of that. No sweep runs without --unaccounted. Next:\n"
-        f"  dpsweep check {study_file}\n"
-        f"  dpsweep recommend {sweep} --study {study_file} --epsilon {release.epsilon:g}\n"
-        f"  dpsweep run {study_file} release\n"
-        f"  dpsweep verify {Paths(Path(study.results)).release}"
+        f"{found.test_size:,} test examples; next: dpsweep check {study_file}"
     )
 
 

@@ -1,23 +1,30 @@
-"""Drafts of a first study of a new dataset: short YAML files with comments, ready to check and edit."""
+"""A first study of a new dataset: facts from the readers of `prepare`, and a YAML file with comments."""
 
 import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
-from dpsweep.config import Backbone
+from dpsweep.config import ArraysSource, Backbone, FilesSource, FolderSource, HubSource
 from dpsweep.config.backbones import IDENTITY
 from dpsweep.config.cells import number
-from dpsweep.config.messages import NAME_PATTERN, unknown
+from dpsweep.config.messages import NAME_PATTERN, explain, shorten, unknown
+from dpsweep.data.embeddings import load_embeddings
+from dpsweep.data.hub import load_hub, open_hub
+from dpsweep.data.images import load_folder
+from dpsweep.data.prepare import alike_classes
+from dpsweep.data.prepared import DatasetError
+from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.recommend.problem_facts import facts_of_first_sweep
 from dpsweep.recommend.rule import recommend
 from dpsweep.study import Study, StudyError, load_study
@@ -33,6 +40,11 @@ _FEATURES = {"transformation": "layer-norm"}
 # The mean of the tokens' outputs separates texts better than a pooler that was trained for another task.
 _TEXT_FEATURES = {"pooling": "mean"} | _FEATURES
 _PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
+_CUT = {"test_from_train": 0.2, "seed": 0}
+"""Keys of a source without test data."""
+
+
+Source = TypeVar("Source", ArraysSource, FilesSource, FolderSource, HubSource)
 
 
 @dataclass(frozen=True)
@@ -49,8 +61,8 @@ class FoundDataset:
     test_counts: list[int]
     skipped: int = 0
     """number of unusable examples"""
-    reading: str = ""
-    """how it was read, in words"""
+    notes: tuple[str, ...] = ()
+    """what is odd about it, in words"""
     dimension: int | None = None
     """of embeddings"""
 
@@ -71,21 +83,151 @@ class FoundDataset:
         return sum(self.test_counts)
 
 
+# -- facts -----------------------------------------------------------------------------------
+
+
+def look_at(
+    what: str,
+    place: str,
+    test: Path | None = None,
+    input_column: str | None = None,
+    label_column: str | None = None,
+) -> FoundDataset:
+    """Read the labels of a dataset with the reader that prepares it.
+
+    Args:
+        what: images, hub, texts or embeddings.
+        place: a folder of images, a dataset of the hub, or a file.
+        test: the second file of texts or embeddings; without it, a share of the rows is the test set.
+        input_column: column or array of the inputs; by default that of the source.
+        label_column: likewise, of the labels.
+
+    Raises:
+        DatasetError: the place cannot be read as such a dataset.
+    """
+    columns = {"input_column": input_column, "label_column": label_column}
+    asked = {key: column for key, column in columns.items() if column is not None}
+    source: dict[str, Any]
+    dimension = None
+    match what:
+        case "images":
+            source = {
+                "kind": "folder",
+                "path": place,
+                **_splits_of_folder(Path(place).expanduser()),
+            }
+            kind, data = "image", load_folder(_valid(FolderSource, source))
+        case "hub":
+            kind, source = _hub_source({"kind": "hub", "id": place}, asked)
+            data = load_hub(_valid(HubSource, source), kind)
+        case "texts":
+            source = {"kind": "files", **_files(place, test), **asked}
+            kind, data = "text", load_files(_valid(FilesSource, source))
+        case _:
+            source = {"kind": "arrays", **_files(place, test), **asked}
+            kind, data = "embedding", load_embeddings(_valid(ArraysSource, source))
+            dimension = data.train.inputs.shape[1]
+    alike = alike_classes(data)
+    notes = [f"found classes that are {alike}"] if alike else []
+    if kind == "text":
+        notes += filter(None, [long_texts(data, MAX_LENGTH)])
+        data = leave_out_unreadable(data)
+    train, test_counts = (
+        np.bincount(split.labels, minlength=len(data.classes)).tolist()
+        for split in (data.train, data.test)
+    )
+    return FoundDataset(
+        kind=kind,
+        source=source,
+        classes=data.classes,
+        train_counts=train,
+        test_counts=test_counts,
+        skipped=len(data.skipped),
+        notes=tuple(notes),
+        dimension=dimension,
+    )
+
+
+def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
+    """Return the training splits and the test split among some names.
+
+    Validation data are training data if there is a test split, else they are the test split.
+
+    >>> choose_splits(["test", "train", "val"]), choose_splits(["train", "validation"])
+    ((['train', 'val'], 'test'), (['train'], 'validation'))
+    """
+    known = {"train": "train", **dict.fromkeys(("validation", "val", "dev"), "val"), "test": "test"}
+    found = {use: name for name, use in known.items() if name in set(names)}
+    if "train" not in found:
+        return [], None
+    test = found.pop("test", None) or found.pop("val", None)
+    return list(found.values()), test
+
+
+def _splits_of_folder(folder: Path) -> dict[str, Any]:
+    names = [each.name for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    train, test = choose_splits(names)
+    return {"train_folders": train or ["."], **({"test_folder": test} if test else _CUT)}
+
+
+def _files(train: str, test: Path | None) -> dict[str, Any]:
+    return {"train": train, **(_CUT if test is None else {"test": str(test)})}
+
+
+def _hub_source(keys: dict[str, Any], asked: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the keys of a dataset of the hub; columns are chosen by their types."""
+    opened = open_hub(_valid(HubSource, keys))
+    train, test = choose_splits(opened.splits)
+    if test is None:
+        raise DatasetError(
+            f"{opened.source.id}: found the splits {shorten(opened.splits)}; allowed: train, and test or "
+            "validation"
+        )
+    types = {
+        name: type(each).__name__ for name, each in (opened.splits[train[0]].features or {}).items()
+    }
+    images = [name for name, each in types.items() if each == "Image"]
+    labels = [name for name, each in types.items() if each == "ClassLabel"]
+    columns = {
+        "input_column": images[0] if len(images) == 1 else "text",
+        "label_column": labels[0] if len(labels) == 1 else "label",
+        **asked,
+    }
+    splits = {"revision": opened.revision, "train_splits": train, "test_split": test}
+    return "image" if columns["input_column"] in images else "text", keys | splits | columns
+
+
+def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
+    """Make a source from its keys.
+
+    Raises:
+        DatasetError: a study must not have such a source.
+    """
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        mistakes = explain(error, keys)
+        raise DatasetError("\n".join(mistakes)) from None
+
+
+# -- the study -------------------------------------------------------------------------------
+
+
 def new_study(
     study_file: Path,
     base: str,
     found: FoundDataset,
-    backbones: Sequence[str] = (),
+    backbone: str | None = None,
     head: bool = False,
     release_epsilon: float | None = None,
 ) -> Study:
-    """Write a study of a new dataset (`dpsweep.recommend.dataset_facts`) into a file.
+    """Write a study of a new dataset into a file.
 
     Args:
         study_file: the file to write.
         base: the study that it extends: its file, or the name of one that comes with dpsweep.
         found: the dataset.
-        backbones: see `draft_study`.
+        backbone: see `draft_study`.
         head: see `draft_study`.
         release_epsilon: see `draft_study`.
 
@@ -96,7 +238,7 @@ def new_study(
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     base_file = named_study(base, Path())
     draft = draft_study(
-        study_file, base_file, load_study(base_file), found, backbones, head, release_epsilon
+        study_file, base_file, load_study(base_file), found, backbone, head, release_epsilon
     )
     write_text(study_file, draft)
     try:
@@ -111,7 +253,7 @@ def draft_study(
     base_file: Path,
     base: Study,
     found: FoundDataset,
-    backbones: Sequence[str] = (),
+    backbone: str | None = None,
     head: bool = False,
     release_epsilon: float | None = None,
 ) -> str:
@@ -122,13 +264,13 @@ def draft_study(
         base_file: the file of the study that it extends.
         base: the study that it extends.
         found: the dataset.
-        backbones: of the base study, the weaker first; by default the one that its roles name.
-        head: whether only a head trains, on features of the frozen backbones, which needs no GPU.
+        backbone: of the base study; by default the one that its roles name.
+        head: whether only a head trains, on features of the frozen backbone, which needs no GPU.
         release_epsilon: for private data: the study then releases a model, and runs no sweep.
 
     Raises:
-        StudyError: the name is not allowed, a backbone is unknown, there are too many, or the base
-            study binds no role for this kind of data.
+        StudyError: the name is not allowed, the backbone is unknown, or the base study binds no role for
+            this kind of data.
     """
     name = file.stem
     if not re.match(NAME_PATTERN, name):
@@ -139,30 +281,27 @@ def draft_study(
     text = found.kind == "text"
     identity = _identity(found)
     if found.kind == "embedding":
-        method, networks, image_size = "head", {_EMBEDDING: Backbone.model_validate(identity)}, None
+        method, network = "head", _EMBEDDING
+        section, image_size = Backbone.model_validate(identity), None
     else:
-        method, chosen = _chosen(base_file, base, text, backbones)
-        image_size = _image_size(base, chosen[0], method)
-        networks = {each: base.backbones[each] for each in chosen}
+        method, network = _chosen(base_file, base, text, backbone)
+        section, image_size = base.backbones[network], _image_size(base, network, method)
     method = "head" if head else method
     size, delta = found.train_size, _delta(base, found.train_size)
     classes = max(2, len(found.classes))  # the study refuses fewer later
     private = release_epsilon is not None
-    if release_epsilon is None:
-        grid = partial(_first_grid, classes=classes, train_size=size, delta=delta)
-    else:
-        networks = dict([*networks.items()][-1:])
-        grid = partial(
-            _one_setting, classes=classes, train_size=size, delta=delta, epsilon=release_epsilon
-        )
-    grids = {backbone: grid(section) for backbone, section in networks.items()}
+    grid = (
+        _first_grid(section, classes, size, delta)
+        if release_epsilon is None
+        else _one_setting(section, classes, size, delta, release_epsilon)
+    )
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
     environment.filters["yaml"] = _yaml
-    return environment.get_template("draft.yaml.j2").render(
+    return environment.get_template("new.yaml.j2").render(
         title=re.sub(r"[-_.]+", " ", name).strip().capitalize(),
         name=name,
         file=file,
@@ -174,7 +313,8 @@ def draft_study(
         max_length=MAX_LENGTH,
         head=head,
         features=_TEXT_FEATURES if text else _FEATURES,
-        grids=grids,
+        network=network,
+        grid=grid,
         identity=identity,
         method=method,
         epsilons=[release_epsilon] if private else _EPSILONS,
@@ -182,9 +322,7 @@ def draft_study(
         epochs=_EPOCHS,
         roles={
             "datasets": {"text" if text else "main": name},
-            "backbones": dict(
-                zip(("text",) if text else ("weak", "strong"), networks, strict=False)
-            ),
+            "backbones": {"text" if text else "weak": network},
             "methods": {"text" if text else "main": method},
         },
     )
@@ -214,26 +352,18 @@ def _extended(base_file: Path, file: Path) -> str:
     return Path(os.path.relpath(base_file, file.parent)).as_posix()
 
 
-def _chosen(
-    base_file: Path, base: Study, text: bool, backbones: Sequence[str]
-) -> tuple[str, list[str]]:
-    """Return the method and the backbones; by default those of the base study's roles."""
+def _chosen(base_file: Path, base: Study, text: bool, backbone: str | None) -> tuple[str, str]:
+    """Return the method and the backbone; by default that of the base study's roles."""
     roles = base.roles
-    default = roles.backbones.text if text else roles.backbones.weak
+    chosen = backbone or (roles.backbones.text if text else roles.backbones.weak)
     method = roles.methods.text if text else roles.methods.main
-    chosen = list(backbones) or [default or ""]
-    if method is None or not all(chosen):
+    if method is None or not chosen:
         part = "text" if text else "main method and weak backbone"
         raise StudyError(
             f"{base_file}: roles: nothing is bound to {part}; bind it, or extend another"
         )
-    for each in chosen:
-        if each not in base.backbones:
-            raise StudyError(f"--backbone: {unknown(each, base.backbones)}")
-    if len(chosen) > (1 if text else 2):
-        raise StudyError(
-            f"--backbone: found {', '.join(chosen)}; allowed: one, or for images two, the weaker first"
-        )
+    if chosen not in base.backbones:
+        raise StudyError(f"--backbone: {unknown(chosen, base.backbones)}")
     return method, chosen
 
 
