@@ -13,7 +13,7 @@ from dpsweep.config import Backbone, Dataset
 from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.weights import load_weights
-from dpsweep.planning.sizes import stored_bytes
+from dpsweep.planning.cost import stored_bytes
 from dpsweep.study import load_study
 from dpsweep.study.find import only_study
 

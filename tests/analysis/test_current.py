@@ -18,7 +18,6 @@ from tests.synthetic import (
     write_overlaps,
 )
 
-from dpsweep.analysis.current import COMPARED, FormerResultsError, current_trials
 from dpsweep.analysis.frames import (
     load_gradient_norms,
     load_steps,
@@ -26,6 +25,7 @@ from dpsweep.analysis.frames import (
     write_problem,
 )
 from dpsweep.analysis.overlaps import load_overlaps
+from dpsweep.analysis.row_checks import COMPARED, FormerResultsError, current_trials
 from dpsweep.base.files import fingerprint, write_checked_json
 from dpsweep.config.selections import Selection
 from dpsweep.report.trials import read_trials

@@ -11,7 +11,7 @@ from tests.synthetic import make_study, write_cells
 from typer.testing import CliRunner
 
 import dpsweep
-from dpsweep.analysis.sources import other_sources
+from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.text import one_line
 from dpsweep.cli import run
 from dpsweep.cli.main import app

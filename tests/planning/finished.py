@@ -3,8 +3,7 @@
 from typing import Any
 
 from dpsweep.base.files import write_json
-from dpsweep.planning.cost import CellCost, ProblemCost
-from dpsweep.planning.device import GPU, Device
+from dpsweep.planning.cost import GPU, CellCost, Device, ProblemCost
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths

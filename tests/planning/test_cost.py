@@ -8,9 +8,7 @@ import pytest
 from tests.planning.finished import cell_cost
 from tests.synthetic import make_study
 
-from dpsweep.planning.cost import ProblemCost
-from dpsweep.planning.device import GPU
-from dpsweep.planning.sizes import count_network
+from dpsweep.planning.cost import GPU, ProblemCost, count_network
 from dpsweep.study import Study, load_study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 

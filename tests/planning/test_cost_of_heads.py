@@ -6,8 +6,7 @@ import pytest
 import yaml
 from tests.planning.finished import cell_cost
 
-from dpsweep.planning.cost import ProblemCost, Stage, backbone_bytes
-from dpsweep.planning.device import Device
+from dpsweep.planning.cost import Device, ProblemCost, Stage, backbone_bytes
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.base.gpus import visible_gpus
-from dpsweep.planning.device import GPU, device_of, this_machine
+from dpsweep.planning.cost import GPU, device_of, this_machine
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths

@@ -7,7 +7,7 @@ import pytest
 from tests.planning.finished import finish_all
 from tests.synthetic import make_study
 
-from dpsweep.planning.former import former_files, remove
+from dpsweep.planning.outdated_files import former_files, remove
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study.paths import Paths
 

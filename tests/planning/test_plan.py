@@ -14,10 +14,9 @@ from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
 from dpsweep.config import Dataset
-from dpsweep.planning.cost import ProblemCost, backbone_bytes, input_bytes
+from dpsweep.planning.cost import ProblemCost, _size_in_tables, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
-from dpsweep.planning.sizes import _size_in_tables
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsweep.analysis.current import MADE_FROM, FormerResultsError, current_trials
+from dpsweep.analysis.row_checks import MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows

@@ -199,7 +199,7 @@ def _note_on_sources(study: Study, paths: Paths) -> str:
     if not (paths.results / "cells").is_dir():
         return ""
     # It imports the library of parquet files, which takes a moment.
-    from dpsweep.analysis.sources import other_sources
+    from dpsweep.analysis.row_checks import other_sources
 
     return other_sources(study, paths)
 

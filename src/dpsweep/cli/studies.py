@@ -170,7 +170,7 @@ def plan(
 ) -> None:
     """List what is missing for some targets, with estimated trials, time, wall time and disk space."""
     from dpsweep.analysis.power import outlook
-    from dpsweep.planning.device import device_of
+    from dpsweep.planning.cost import device_of
     from dpsweep.planning.plan import GPUS, Plan
 
     named, wanted = split_study(targets or [])
@@ -194,7 +194,7 @@ def status(
     ] = False,
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
-    from dpsweep.planning.device import device_of
+    from dpsweep.planning.cost import device_of
     from dpsweep.planning.failures import summary
     from dpsweep.planning.status import Status
 
@@ -227,8 +227,8 @@ def clean(
 ) -> None:
     """List the files of former settings, or remove them; finished trials stay in the store."""
     from dpsweep.base.units import count
-    from dpsweep.planning.former import former_files
-    from dpsweep.planning.former import remove as remove_files
+    from dpsweep.planning.outdated_files import former_files
+    from dpsweep.planning.outdated_files import remove as remove_files
 
     opened = [find_study(file) for file in study_files] if study_files else [find_study(None)]
     folders = {paths.results.resolve() for _, _, paths in opened}

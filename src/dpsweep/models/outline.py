@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 _META = torch.device("meta")
 _aten: Any = torch.ops.aten
-# They draw or set initial values, which a tensor on `meta` has not; without them, an outline takes half the time.
+# They set initial values, which a tensor on `meta` does not have. Outlines without them take half the time.
 _FILLS = {
     getattr(_aten, name)
     for name in ("normal_", "uniform_", "fill_", "zero_", "mul_", "add_", "clamp_", "erfinv_")

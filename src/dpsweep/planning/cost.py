@@ -6,15 +6,249 @@ from its checkpoint, and one that needs more memory is tried again with more. It
 factor of two once the numbers of the `Device` fit.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import io
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from dpsweep.config import AllParameters, Backbone, Dataset, Film, HeadOnly, LoRA, Scratch
+from dpsweep.base.files import read_json, visible_files
+from dpsweep.base.gpus import Gpu
+from dpsweep.config import (
+    AllParameters,
+    Backbone,
+    Dataset,
+    DigitsSource,
+    FileWeights,
+    Film,
+    FolderSource,
+    HeadOnly,
+    HubSource,
+    LoRA,
+    Scratch,
+)
 from dpsweep.config.cells import Cell, optimizer_steps
-from dpsweep.planning.device import GPU, Device
-from dpsweep.planning.sizes import NetworkSize, count_network, stored_bytes
 from dpsweep.study import Study
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
+
+# Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
+TERAFLOPS = 20.0
+# A layer of a small vision transformer: rows are the tokens of a physical batch, outputs 4 times the width.
+_ROWS, _WIDTH, _FACTOR = 2048, 192, 4
+_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Device:
+    """A training device, for estimates of time."""
+
+    name: str
+    unit: str
+    """the unit of its hours: GPU, or core of a CPU"""
+    teraflops: float
+    """sustained speed of training, in 10^12 operations a second"""
+    start_seconds: float
+    """time of a job before its first step: imports, weights, data, compilation"""
+    step_seconds: float
+    """least time of a step: noise, optimizer, sampling, kernel launches"""
+
+
+GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
+# On a CPU, libraries are preloaded (1 s a job, else 8 s), and nothing is compiled.
+_CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
+
+
+def this_machine(gpus: Sequence[Gpu]) -> Device:
+    """Return the training device of this machine; measure the speed of a CPU, which takes 0.1 s.
+
+    Args:
+        gpus: those of this machine.
+    """
+    if gpus or shutil.which("rocm-smi"):
+        return GPU
+    name = "this machine's CPU"
+    return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
+
+
+def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
+    """Return GPUs of a cluster at some speed, or `this_machine` if the speed is 0.
+
+    Args:
+        teraflops: sustained speed of a GPU of the cluster, in 10^12 operations a second.
+        gpus: those of this machine.
+    """
+    return replace(GPU, teraflops=teraflops) if teraflops else this_machine(gpus)
+
+
+def _cpu_teraflops() -> float:
+    """Measure the speed of one core on a matrix product of a typical size (float32)."""
+    # A plan without a measurement does not import numpy.
+    import numpy as np  # noqa: PLC0415
+
+    rows = np.ones((_ROWS, _WIDTH), np.float32)
+    columns = np.ones((_WIDTH, _FACTOR * _WIDTH), np.float32)
+    rows @ columns  # the first product starts threads
+    seconds = []
+    for _ in range(_TRIES):
+        started = time.process_time()
+        rows @ columns
+        seconds.append(time.process_time() - started)
+    return 2e-12 * _ROWS * _WIDTH * _FACTOR * _WIDTH / min(seconds)
+
+
+# Width and depth of vision transformers by their names in timm.
+_VISION_TRANSFORMERS = {
+    "tiny": (192, 12),
+    "small": (384, 12),
+    "base": (768, 12),
+    "large": (1024, 24),
+    "huge": (1280, 32),
+}
+# Convolutional networks at a reference size: multiply-adds, activations and parameters, in 10^6;
+# features, and parameters of norm layers.
+_CONVOLUTIONAL = {
+    "resnetv2_50x1_bit": (224, 4_230, 100, 24, 2048, 41_344),
+    "wide_resnet": (32, 390, 4, 3, 256, 4_000),
+}
+_DIGITS = 8  # height and width of the images of sklearn
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """The size of a network, and of one forward pass of one example."""
+
+    operations: float
+    activation_bytes: float
+    parameters: float
+    width: int
+    """the number of inputs of the head"""
+    norm_parameters: float
+
+
+def _transformer(tokens: int, width: int, depth: int) -> NetworkSize:
+    """Count a transformer: 12 d^2 weights a layer, and two products of tokens by tokens.
+
+    Activations: 34 values of 16 bits a token, channel and layer (Korthikanti et al. 2022, without
+    the attention matrix), here in 32 bits.
+    """
+    products = depth * (12 * width**2 * tokens + 2 * width * tokens**2)
+    return NetworkSize(
+        operations=2.0 * products,
+        activation_bytes=68.0 * tokens * width * depth,
+        parameters=12.0 * width**2 * depth,
+        width=width,
+        norm_parameters=2.0 * width * (2 * depth + 1),
+    )
+
+
+def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
+    """Estimate the size of a backbone for a dataset's inputs.
+
+    An unknown one counts as a ViT-Base, or as a DistilBERT if it reads text.
+    """
+    arguments = backbone.arguments
+    if dataset.kind == "embedding":
+        return NetworkSize(0.0, 0.0, 0.0, dataset.dimension or 1, 0.0)
+    if dataset.kind == "text":
+        # The keys of DistilBERT, then of BERT; without both, the size of DistilBERT.
+        if isinstance(backbone.weights, FileWeights):
+            arguments = _described(backbone.weights.path) | arguments
+        width = arguments.get("dim", arguments.get("hidden_size", 768))
+        depth = arguments.get("n_layers", arguments.get("num_hidden_layers", 6))
+        return _transformer(dataset.max_length or 512, int(width), int(depth))
+    size = dataset.image_size or 224
+    if backbone.architecture in _CONVOLUTIONAL:
+        reference, products, activations, parameters, width, norms = _CONVOLUTIONAL[
+            backbone.architecture
+        ]
+        area = (size / reference) ** 2
+        return NetworkSize(
+            2e6 * products * area, 1e6 * activations * area, 1e6 * parameters, width, norms
+        )
+    words = backbone.architecture.split("_")
+    kind = next((word for word in words if word in _VISION_TRANSFORMERS), "base")
+    width, depth = _VISION_TRANSFORMERS[kind]
+    patch = next((int(word[5:]) for word in words if word[:5] == "patch"), 16)
+    patch = int(arguments.get("patch_size", patch))
+    width = int(arguments.get("embed_dim", width))
+    depth = int(arguments.get("depth", depth))
+    return _transformer((size // patch) ** 2 + 1, width, depth)
+
+
+@cache
+def _described(path: str) -> dict[str, Any]:
+    """Read the ``config.json`` beside a local file of weights; empty if there is none."""
+    try:
+        return dict(read_json(Path(path).with_name("config.json")))
+    except (OSError, ValueError, TypeError):
+        return {}  # the preparation reports the error
+
+
+# -- inputs ----------------------------------------------------------------------------------
+
+
+def stored_bytes(dataset: Dataset) -> int:
+    """Estimate the bytes of one stored input: of the network's input size, or less for smaller images.
+
+    Images of one smaller size are stored as they are, and resized with their batch. The size comes from one
+    image; without an image to read, it is that of the input. Tokens and embeddings have 32 bits a number.
+    """
+    if dataset.kind != "image":
+        return 4 * math.prod(dataset.input_shape)
+    side, source = dataset.image_size or 0, dataset.source
+    height, width = side, side
+    match source:
+        case DigitsSource():
+            height = width = _DIGITS
+        case FolderSource(path=path, train_folders=folders):
+            height, width = _size_in_folder(Path(path) / folders[0]) or (side, side)
+        case HubSource(path=str(path), input_column=column):
+            height, width = _size_in_tables(Path(path), column) or (side, side)
+    return min(height * width, side * side) * (1 if source.grey else 3)
+
+
+@cache
+def _size_in_folder(folder: Path) -> tuple[int, int] | None:
+    for file in visible_files(folder):
+        if file.is_file() and (size := _size(file)) is not None:
+            return size
+    return None
+
+
+@cache
+def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
+    # The import takes half a second.
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    tables = (file for file in visible_files(folder) if file.suffix == ".parquet")
+    for file in filter(Path.is_file, tables):
+        # The preparation reports these errors. IndexError: there is no such column.
+        with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
+            batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
+            rows = next((batch.column(0) for batch in batches if batch.num_rows), None)
+            if rows is not None:
+                return _size(io.BytesIO(rows[0].as_py()["bytes"]))
+    return None
+
+
+def _size(image: Path | io.BytesIO) -> tuple[int, int] | None:
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        with Image.open(image) as opened:
+            return opened.height, opened.width
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None  # the preparation reports the error
+
 
 Stage = Literal["train", "gradient_norms", "features", "theory"]
 """Stages with jobs that use a GPU if there is one."""

@@ -13,8 +13,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import columns, duration, size
 from dpsweep.config.cells import Cell, FeatureSource
 from dpsweep.config.messages import unknown
-from dpsweep.planning.cost import Stage, backbone_bytes, input_bytes
-from dpsweep.planning.device import GPU, Device
+from dpsweep.planning.cost import GPU, Device, Stage, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status, output_name
 from dpsweep.study import Study

@@ -18,8 +18,7 @@ from typing import Any, Literal
 from dpsweep.base.files import read_json
 from dpsweep.base.units import columns, count, duration
 from dpsweep.config.cells import Cell
-from dpsweep.planning.cost import ProblemCost
-from dpsweep.planning.device import GPU, Device
+from dpsweep.planning.cost import GPU, Device, ProblemCost
 from dpsweep.planning.failures import ENDED, STOPPED, Failure, error_lines, tail
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from dpsweep.analysis.sources import other_sources
+from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
 from dpsweep.config.cells import number

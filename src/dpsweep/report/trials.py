@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from dpsweep.analysis.current import COMPARED, current_trials
 from dpsweep.analysis.frames import MADE_FOR, read_all, table_made_for
+from dpsweep.analysis.row_checks import COMPARED, current_trials
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths

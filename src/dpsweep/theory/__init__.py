@@ -11,10 +11,12 @@ None of this is private, because it reads raw gradients of the training data. Us
 public data, not to choose C on private data.
 """
 
-from dpsweep.theory.direction import DirectionOptimum, alignment, direction_optimal_clipping
-from dpsweep.theory.mse import (
+from dpsweep.theory.optimal_clipping import (
+    DirectionOptimum,
     MeanSquaredError,
     PrivacyEffects,
+    alignment,
+    direction_optimal_clipping,
     mean_squared_error,
     mse_optimal_clipping,
 )

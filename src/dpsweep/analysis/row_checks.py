@@ -1,8 +1,9 @@
-"""Comparison of trials with the current prepared files: trials of other data, weights or noise are refused.
+"""Comparison of trials with the study of today: trials of other data, weights, noise or sources.
 
 File names contain the settings that the files were made for (`dpsweep.study.fingerprints.MadeFor`). They do
-not show that the content of data, weights or noise has changed since. A file of trials may be older than
-this change, or restored from a backup.
+not show that the content of data, weights or noise has changed since: a file of trials may be older than this
+change, or restored from a backup. Trials of another trainer version are refused. Trials of other sources of
+the trainer are counted: most edits change no result, but that of a clipping rule does.
 """
 
 from collections.abc import Iterator
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import fingerprint, read_checked_json
 from dpsweep.study import Cell, Study
+from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.paths import Paths
 
 MADE_FROM = ["data_checksum", "classes_checksum", "backbone_checksum", "trainer_version"]
@@ -141,3 +145,42 @@ def _read(file: Path) -> dict[str, Any]:
         return read_checked_json(file)
     except FileNotFoundError:
         return {}
+
+
+_COLUMN = "trainer_sources"
+
+
+def other_sources(study: Study, paths: Paths) -> str:
+    """Return a sentence with the number of cells that have trials of other sources; '' for none.
+
+    Only file footers are read, so thousands of cells take a second. Trials without recorded sources are
+    ignored. Files that are not parquet are ignored too: loading them reports the error.
+    """
+    current, trained, former = sources(*TRAINER), 0, 0
+    for cell in study.all_cells():
+        file = paths.cell_trials(study, cell)
+        if file.exists():
+            trained += 1
+            former += bool(_recorded(file) - {current, ""})
+    if not former:
+        return ""
+    return (
+        f"{former:,} of {trained:,} trained cells have trials of other sources of the trainer than those of "
+        f"today, and count as they are; to train them again, remove {paths.results / 'cells'} and "
+        f"{paths.trials}"
+    )
+
+
+def _recorded(file: Path) -> set[str]:
+    """Return the smallest and largest checksum in a file of trials (equal if there is only one)."""
+    try:
+        metadata = pq.read_metadata(file)
+    except (OSError, ArrowException):
+        return set()
+    columns = [
+        metadata.row_group(group).column(column)
+        for group in range(metadata.num_row_groups)
+        for column in range(metadata.num_columns)
+    ]
+    ends = [each.statistics for each in columns if each.path_in_schema == _COLUMN]
+    return {end for each in ends if each is not None for end in (each.min, each.max)}

@@ -1,4 +1,4 @@
-"""Files of former settings: results with other digits in their names than the study has now."""
+"""Outdated files: results with other digits in their names than the study has now."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
