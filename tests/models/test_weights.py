@@ -11,7 +11,7 @@ from tests.data.pictures import offline
 
 from dpsweep.base.files import write_json
 from dpsweep.config import Backbone
-from dpsweep.data.hub_file import HubError
+from dpsweep.data.hub import HubError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.described import configured

@@ -18,7 +18,7 @@ from dpsweep.config import (
 from dpsweep.config.cells import number
 from dpsweep.config.messages import group_by_message, shorten
 from dpsweep.config.section import Section
-from dpsweep.data.hub_file import HubError, UnreachableHubError, repository_named, require_file
+from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan

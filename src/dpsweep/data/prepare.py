@@ -28,8 +28,7 @@ from dpsweep.config.messages import shorten
 from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Labels, Split
-from dpsweep.data.hub import load_hub
-from dpsweep.data.hub_file import fetch_file
+from dpsweep.data.hub import fetch_file, load_hub
 from dpsweep.data.images import load_folder, load_idx
 from dpsweep.data.prepared import (
     METADATA,

@@ -8,7 +8,7 @@ from typing import Any
 from dpsweep.base.files import read_json, require_content
 from dpsweep.config import Backbone, FileWeights, HubWeights, TrainedTokenizer
 from dpsweep.config.messages import shorten
-from dpsweep.data.hub_file import UnreachableHubError, fetch_file
+from dpsweep.data.hub import UnreachableHubError, fetch_file
 from dpsweep.models.architecture import Architecture, BackboneError
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dpsweep.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.data import PreparedDataset
-from dpsweep.data.hub_file import commit, fetch_file
+from dpsweep.data.hub import commit, fetch_file
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded, state_without_head

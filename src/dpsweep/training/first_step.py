@@ -17,7 +17,7 @@ from dpsweep.base.files import canonical_json
 from dpsweep.config import Dataset, Film
 from dpsweep.config.clipping import FlatClipping
 from dpsweep.config.messages import group_by_message, shorten
-from dpsweep.data.hub_file import UnreachableHubError
+from dpsweep.data.hub import UnreachableHubError
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import (
