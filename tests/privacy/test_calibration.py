@@ -20,10 +20,9 @@ from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy import calibration as module
 from dpsweep.privacy.accountants import pld_epsilon
-from dpsweep.privacy.calibration import calibrate, noise_multiplier
+from dpsweep.privacy.calibration import calibrate, noise_multiplier, verify
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.record import noise
-from dpsweep.privacy.stored import verify
 from dpsweep.privacy.tilted import mesh_width
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +172,7 @@ def test_hard_targets_are_certified_in_seconds(setting):
     # The noise is minimal: half a percent less would exceed the target.
     assert pld_epsilon(0.995 * sigma, rate, steps, delta, interval) > found.epsilon
     verify(found)
-    with pytest.raises(CalibrationError, match="which gives epsilon"):
+    with pytest.raises(CalibrationError, match="certifies epsilon"):
         verify(replace(found, noise_multiplier=0.99 * sigma))
 
 

@@ -14,7 +14,7 @@ from dpsweep.analysis.tails import study_calibrations, tail_costs, tail_lines
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import GENERATORS, box_muller_radius, outside_probability, tail_delta
-from dpsweep.privacy.stored import write_calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

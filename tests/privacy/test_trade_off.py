@@ -14,10 +14,10 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
 from tests.privacy.test_certified_bounds import one_step_delta
 
-from dpsweep.privacy import Calibration, CalibrationError, Sampling, plain_words, trade_off
+from dpsweep.privacy import Calibration, CalibrationError, Sampling, trade_off
 from dpsweep.privacy.accountants import privacy_loss
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.explain import explanation
+from dpsweep.privacy.explain import explanation, paragraph, table
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.trade_off import (
     FALSE_POSITIVE_RATES,
@@ -279,14 +279,14 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
         Attack(1, list(FALSE_POSITIVE_RATES), rates, 0.1015),
         Attack(7, list(FALSE_POSITIVE_RATES), [0.3, 0.58779, 1.0], 0.8),
     ]
-    said = plain_words.paragraph(1.0, 1e-6, attacks)
+    said = paragraph(1.0, 1e-6, attacks)
     for number in (
         "takes 1 of 100 absent", "at most 1.95 of 100 present", "at most 1.95 to 1",
         "at most 55.1 of 100 cases", "ε = 1 and δ = 1e-06", "e^ε = 2.72 times", "at most 58.8 for 7 records",
     ):  # fmt: skip
         assert number in said
-    assert "e^ε = more than 10^300 times" in plain_words.paragraph(1000.0, 1e-6, attacks)
-    first, second, *rows = plain_words.table(attacks)
+    assert "e^ε = more than 10^300 times" in paragraph(1000.0, 1e-6, attacks)
+    first, second, *rows = table(attacks)
     assert first.count("|") == second.count("|") == 6
     assert rows == [
         "| 1 | 0.24 % | 1.95 % | 8.31 % | 10.2 % |",
@@ -302,7 +302,7 @@ def test_an_explanation_names_the_mechanism_of_its_rates() -> None:
     training = list(explanation(8.0, 1e-5, 1000, 200, 30))
     assert training[0].startswith("Training with N = 1000, B = 200, T = 30")
     noise = calibrate(8.0, 1e-5, 1000, 200, 30)
-    assert training[-4:] == list(plain_words.table(attacks_on_training(noise)))[2:]
+    assert training[-4:] == list(table(attacks_on_training(noise)))[2:]
     full = list(explanation(1.0, 1e-5, 1000, None, 30))
     assert full[-4:] == [line for line in alone.splitlines() if line.startswith("| ")][-4:]
 

@@ -11,7 +11,7 @@ from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections
 
 from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.stored import write_calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import cell as module

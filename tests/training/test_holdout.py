@@ -10,7 +10,7 @@ from tests.training.tiny_study import N, Prepared, calibrate
 
 from dpsweep.config.shares import held_out_rows
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.stored import write_calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.specification import CellError, cell_noise

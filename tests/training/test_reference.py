@@ -22,7 +22,7 @@ from tests.training.tiny_study import N, Prepared, calibrate, specs_of, tiny_sec
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.privacy.stored import write_calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.training.specification import TrialSpec, cell_noise
 from dpsweep.training.trial import train_trial

@@ -23,7 +23,7 @@ from dpsweep.base.files import read_json, write_json
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.stored import write_calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.gaussian import GENERATORS, NoiseGenerator, tail_delta
-from dpsweep.privacy.stored import read_calibration
+from dpsweep.privacy.record import read_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

@@ -134,7 +134,7 @@ def calibrate(
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
     from dpsweep.config.cells import BatchSize
     from dpsweep.privacy.calibration import calibrate_sampling
-    from dpsweep.privacy.stored import write_calibration
+    from dpsweep.privacy.record import write_calibration
 
     study, paths = open_study(study_file)
     find = partial(pick, "dataset", dataset, study.datasets)

@@ -44,6 +44,8 @@ _MOST_PRV_STEPS = 2**14
 _PROPOSAL_ERROR = 1.5e-3
 # Relative errors of the check by PLD: first on a coarse mesh, then on a finer one if the first is too large.
 _CHECK_ERRORS = 3e-3, 3e-4
+# Machines may differ in the last digits.
+_ROUNDING = 1e-9
 # A longer search logs a message.
 _SECONDS_OF_SILENCE = 3.0
 
@@ -150,6 +152,25 @@ def certify_again(noise: Calibration) -> Calibration:
     proven = proven_epsilon(target, noise.noise_multiplier)
     certified = _cross_checked(target, noise.noise_multiplier, proven)
     return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
+
+
+def verify(noise: Calibration) -> None:
+    """Certify a calibration again.
+
+    Raises:
+        CalibrationError: as `certify_again`; the certified epsilon is another one; or there is noise at
+            infinite epsilon.
+    """
+    private = math.isfinite(noise.epsilon)
+    expected = certify_again(noise).certified_epsilon if private else math.inf
+    if not math.isclose(noise.certified_epsilon, expected, rel_tol=_ROUNDING):
+        raise CalibrationError(
+            f"certified_epsilon: found {noise.certified_epsilon}, expected {expected:.6g}"
+        )
+    if not private and noise.noise_multiplier:
+        raise CalibrationError(
+            f"noise_multiplier: found {noise.noise_multiplier}, expected 0, because epsilon is infinite"
+        )
 
 
 def noise_multiplier(epsilon: float, delta: float, sampling: Sampling) -> float:

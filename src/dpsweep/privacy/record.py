@@ -1,8 +1,9 @@
-"""A calibrated noise level and the quantities that the paper derives from it. Imports no accountant."""
+"""Calibrated noise, its file, and the quantities that the paper derives from it. Imports no accountant."""
 
 import math
 import reprlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from dpsweep.base.files import checked, read_json, write_checked_json
 from dpsweep.privacy.sampling import CalibrationError, Sampling
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
@@ -139,3 +141,61 @@ def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_si
     """
     summed = noise_multiplier if quantity == "effective" else noise_multiplier * math.sqrt(steps)
     return summed if quantity == "cumulative" else summed / batch_size
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration as JSON with a fingerprint, atomically."""
+    write_checked_json(path, calibration.to_dict())
+
+
+def read_calibration(path: Path, epsilon: float, delta: float, sampling: Sampling) -> Calibration:
+    """Read a file of `write_calibration`, and compare it with the setting that it must be for.
+
+    Args:
+        path: the file.
+        epsilon: the target that the noise must be for; infinity is training without privacy.
+        delta: of the (epsilon, delta) guarantee.
+        sampling: that the noise must be for.
+
+    Raises:
+        CalibrationError: the file is missing, or is for another setting. The message contains
+            the found and the expected value.
+        DamagedFileError: another part of the file was edited or damaged.
+    """
+    expected = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "train_size": sampling.units,
+        "batch_size": sampling.batch_size,
+        "steps": sampling.steps,
+    }
+    try:
+        content = read_json(path)
+        noise = Calibration.from_dict(content)
+        compare(noise, expected)
+    except FileNotFoundError:
+        raise CalibrationError(f"{path}: no such calibration", (path,)) from None
+    except (ValueError, TypeError) as error:
+        wrong = error if isinstance(error, CalibrationError) else f"damaged: {error}"
+        raise CalibrationError(f"{path}: {wrong}", (path,)) from None
+    checked(path, content)
+    return noise
+
+
+def compare(noise: Calibration, expected: dict[str, Any]) -> None:
+    """Check that a calibration has these values.
+
+    Raises:
+        CalibrationError: the message names every field that differs.
+    """
+    if wrong := differing(noise, expected):
+        raise CalibrationError("; ".join(wrong))
+
+
+def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:
+    """Return a line with the found and the expected value for every field that differs."""
+    return [
+        f"{name}: found {getattr(noise, name)}, expected {value}"
+        for name, value in expected.items()
+        if getattr(noise, name) != value
+    ]

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.base.numbers import rounded_up
 from dpsweep.data.prepared import Resize
-from dpsweep.privacy import plain_words
+from dpsweep.privacy.explain import paragraph, table
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
 from dpsweep.release.safe_reading import escaped
@@ -22,8 +22,8 @@ def model_card(certificate: Certificate) -> str:
         certificate,
         loading=loading_code(network),
         reading=reading_code(network),
-        meaning=plain_words.paragraph(certificate.epsilon, certificate.delta, attacks),
-        attacks="\n".join(plain_words.table(attacks)),
+        meaning=paragraph(certificate.epsilon, certificate.delta, attacks),
+        attacks="\n".join(table(attacks)),
     )
 
 

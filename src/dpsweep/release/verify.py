@@ -41,8 +41,8 @@ from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import certify_again
+from dpsweep.privacy.record import differing
 from dpsweep.privacy.record import mistakes as mistakes_of
-from dpsweep.privacy.stored import differing
 from dpsweep.privacy.tuning_noise import certify_tuning_again
 from dpsweep.release import (
     CARD,

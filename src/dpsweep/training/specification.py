@@ -13,6 +13,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.precision import Precision, resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, Sampling
+from dpsweep.privacy.record import read_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
@@ -72,14 +73,11 @@ class CellError(DpsweepError):
 
 
 def cell_noise(study: Study, paths: Paths, cell: Cell) -> Calibration:
-    """Read the noise of a cell, and verify it for the study's (epsilon, delta, N, B, T).
+    """Read the noise of a cell, and compare it with the study's (epsilon, delta, N, B, T).
 
     Raises:
         CalibrationError: the file is wrong, or for another setting.
     """
-    # Only the verification needs the library of the accountant.
-    from dpsweep.privacy.stored import read_calibration  # noqa: PLC0415
-
     dataset = study.problems[cell.problem].dataset
     return read_calibration(
         paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size),
