@@ -7,7 +7,7 @@ from tests.described import study_of
 from tests.synthetic import make_study, write_cells
 
 from dpsweep import report
-from dpsweep.report.reference import paper_comparisons
+from dpsweep.report.highlights import paper_comparisons
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write

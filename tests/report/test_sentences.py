@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tests.synthetic import Outcome, make_study, trial_rows
 
-from dpsweep.report.sentences import said_of_choices
+from dpsweep.report.highlights import said_of_choices
 from dpsweep.study import Cell, Study
 
 GRID: dict[str, Any] = {

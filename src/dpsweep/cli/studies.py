@@ -96,7 +96,7 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="STUDY", help="the study's file, or its name")],
     second: Annotated[str, typer.Argument(metavar="OTHER", help="another one")],
 ) -> None:
-    """Print two studies side by side, in Markdown: settings, best accuracies, plateaus of C."""
+    """Print two studies side by side, in Markdown: settings and best accuracies."""
     from dpsweep.report.compare import compare as compared
 
     studies = [load_study(named_study(name, Path())) for name in (first, second)]

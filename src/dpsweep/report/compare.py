@@ -1,13 +1,11 @@
-"""Comparison of two studies: settings that differ, best accuracies, and plateaus of C."""
+"""Comparison of two studies: settings that differ, and best accuracies."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import pandas as pd
 
 from dpsweep.base.text import markdown
 from dpsweep.config.cells import number
-from dpsweep.report.trials import is_private, read_trials
+from dpsweep.report.trials import read_trials
 from dpsweep.report.wording import choice, percent, values
 from dpsweep.study import Study
 from dpsweep.study.choice import choose
@@ -21,8 +19,7 @@ _COMPARED = ("privacy", "training", "datasets", "backbones", "methods", "sweeps"
 def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator[str]:
     """Yield the parts of a Markdown page that compares two studies.
 
-    Problems are matched by name. The plateau of C consists of the bounds at which the mean accuracy, with B
-    and learning rate tuned, lies within the range of the best cell's seeds.
+    Problems are matched by name.
 
     Args:
         first: a study and its files; it may be incomplete.
@@ -53,11 +50,7 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     if not rows:
         yield "Both have trained no problem of the same name at the same ε."
         return
-    of_both = [
-        title
-        for name in names
-        for title in (name, f"{name}: B, C, learning rate", f"{name}: plateau of C")
-    ]
+    of_both = [title for name in names for title in (name, f"{name}: B, C, learning rate")]
     columns = ["Problem", "ε", *of_both, "Difference, points"]
     best = TextTable(columns, rows, "l" + "r" * (len(columns) - 1))
     yield best.markdown("Best accuracies", heading=True)
@@ -97,7 +90,6 @@ def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, li
     """Return the best accuracy of every problem and ε, and the cells of its row."""
     trials = read_trials(study, paths)
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
-    by_bound = choose(trials[is_private(trials)], by=["problem", "epsilon", "clipping_bound"])
     found = {}
     for best in chosen.to_dict("records"):
         said = choice(best)
@@ -107,18 +99,6 @@ def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, li
             [
                 f"{said['Accuracy']} {spread}",
                 f"{said['B']}, {said['C']}, {said['Learning rate']}",
-                _plateau(by_bound, best),
             ],
         )
     return found
-
-
-def _plateau(by_bound: pd.DataFrame, best: Mapping[Hashable, Any]) -> str:
-    same = by_bound[
-        (by_bound["problem"] == best["problem"]) & (by_bound["epsilon"] == best["epsilon"])
-    ].dropna(subset=["clipping_bound", "centre"])
-    reached = same.loc[same["centre"] >= best["minimum"], "clipping_bound"]
-    if reached.empty:
-        return "–"
-    ends = dict.fromkeys([number(float(reached.min())), number(float(reached.max()))])
-    return " to ".join(ends)

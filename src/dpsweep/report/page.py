@@ -10,8 +10,7 @@ from dpsweep.base.files import write_text
 from dpsweep.report import highlights, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
-from dpsweep.report.reference import paper_comparisons
-from dpsweep.report.sentences import HABIT, said_of_choices
+from dpsweep.report.highlights import HABIT, paper_comparisons, said_of_choices
 from dpsweep.report.targets import said_once, sections
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
