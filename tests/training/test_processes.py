@@ -72,6 +72,10 @@ def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:
     return torch.stack(after), statistics
 
 
+def with_a_unit_in_two_processes() -> None:
+    private(net(), 1.0, b"units").step([(*each, [5, 5, 5]) for each in micro_batches(6)])
+
+
 def with_secrets_of_their_own() -> None:
     optimizer = private(net(), 1.0, secret=f"of process {processes.rank()}".encode())
     optimizer.step(micro_batches(4))
@@ -182,6 +186,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
     "training": whole_training,
     "joined": joined_parts,
     "opacus": with_opacus,
+    "unit": with_a_unit_in_two_processes,
 }
 
 
@@ -263,6 +268,13 @@ def test_opacus_is_not_divided(two: Any) -> None:
     for found in two:
         assert isinstance(found["opacus"], ValueError)
         assert "engine opacus" in str(found["opacus"])
+
+
+def test_a_unit_of_rows_in_two_processes_is_refused(two: Any) -> None:
+    """Clipped once in each process, it would have twice the influence."""
+    for found in two:
+        assert isinstance(found["unit"], ValueError)
+        assert "rows of unit 5 in two micro-batches" in str(found["unit"])
 
 
 def test_each_process_takes_an_equal_number_of_equal_micro_batches(

@@ -24,6 +24,10 @@ MicroBatch = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Indic
 The mask is false in rows that do not count.
 """
 
+_SPLIT = (
+    "units: found rows of unit {unit} in two micro-batches of a step, so that it would be clipped twice; "
+    "allowed: whole units, as dpsweep.microbatches puts them"
+)
 _UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
@@ -190,8 +194,8 @@ class PrivateOptimizer:
         ]
         count = torch.zeros((), dtype=torch.int64, device=reference.device)
         statistics = StepStatistics(count, buffer.new_zeros(()), count, count)
+        seen: set[int] = set()
         with processes.all_or_none():
-            seen: set[int] = set()
             for inputs, labels, mask, *units in processes.share(microbatches):
                 counted = mask
                 for ids in units:
@@ -206,6 +210,10 @@ class PrivateOptimizer:
                 )
                 del part  # frees memory for the next one, or for the noise
         if processes.count() > 1:
+            if processes.largest(len(seen)):  # in any of them
+                units_seen = processes.joined(torch.tensor(sorted(seen), dtype=torch.int64))
+                if len(units_seen.unique()) < len(units_seen):
+                    raise ValueError(_SPLIT.format(unit=int(units_seen.mode().values)))
             torch.stack([each.double() for each in statistics], out=room)
             processes.add_up(buffer)
             statistics = StepStatistics(
@@ -295,8 +303,5 @@ def _refuse_split(units: Any, seen: set[int]) -> None:
     """Refuse a unit that an earlier micro-batch of the step has; add those of this one."""
     found = {unit for unit in np.unique(units).tolist() if unit >= 0}
     if both := found & seen:
-        raise ValueError(
-            f"units: found rows of unit {min(both)} in two micro-batches of a step, so that it would be "
-            "clipped twice; allowed: whole units, as dpsweep.microbatches puts them"
-        )
+        raise ValueError(_SPLIT.format(unit=min(both)))
     seen |= found
