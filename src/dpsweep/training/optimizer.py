@@ -212,7 +212,7 @@ class PrivateOptimizer:
         if processes.count() > 1:
             if processes.largest(len(seen)):  # in any of them
                 units_seen = processes.joined(torch.tensor(sorted(seen), dtype=torch.int64))
-                if len(units_seen.unique()) < len(units_seen):
+                if len(set(units_seen.tolist())) < len(units_seen):
                     raise ValueError(_SPLIT.format(unit=int(units_seen.mode().values)))
             torch.stack([each.double() for each in statistics], out=room)
             processes.add_up(buffer)
