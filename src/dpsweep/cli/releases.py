@@ -80,12 +80,15 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
+    from dpsweep.release.accuracy import sentences
     from dpsweep.release.write import write_release
 
     study, paths = open_study(study_file)
     section = _section(study_file, study)
     with training():
         folder = write_release(study, paths, section)
+    for sentence in sentences(folder):
+        typer.echo(sentence)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
 
 
@@ -120,6 +123,7 @@ def verify(
     ] = 12,
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
+    from dpsweep.release.accuracy import advice_if_no_better, in_words
     from dpsweep.release.certificate import CHANGED_TOGETHER
     from dpsweep.release.safe_reading import printable
     from dpsweep.release.verify import LedgerWord, ledger_of, not_known
@@ -134,11 +138,14 @@ def verify(
         # Without figures: a study from elsewhere may name Python files, which must not run here.
         study, paths = open_study(study_file, figures=False)
         compare(folder, study, _section(study_file, study), paths, compared)
+    if said := advice_if_no_better(found):
+        typer.echo(said)
     typer.echo(
         f"{folder}: ({rounded_up(found.epsilon)}, {rounded_up(found.delta)})-differentially private, "
         f"{found.adjacency}; epsilon {rounded_up(found.certified_epsilon)} proven, "
         f"{rounded_up(found.pld_epsilon)} by PLD"
     )
+    typer.echo(f"accuracy {in_words(found)}")
     together = found.releases
     typer.echo(
         f"released before on these data, as far as the ledger goes: {len(together.earlier)}; all together "

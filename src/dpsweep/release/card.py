@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from dpsweep.base.numbers import rounded_up
 from dpsweep.data.prepared import Resize
 from dpsweep.privacy.explain import paragraph, table
-from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
+from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED, accuracy
 from dpsweep.release.certificate import Certificate, Network
 from dpsweep.release.safe_reading import escaped
 
@@ -22,6 +22,8 @@ def model_card(certificate: Certificate) -> str:
         certificate,
         loading=loading_code(network),
         reading=reading_code(network),
+        accuracy=accuracy.in_words(certificate),
+        no_better=accuracy.advice_if_no_better(certificate),
         meaning=paragraph(certificate.epsilon, certificate.delta, attacks),
         attacks="\n".join(table(attacks)),
     )

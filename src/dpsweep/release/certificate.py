@@ -1,7 +1,7 @@
 """The certificate of a release: the guarantee, and every number that proves it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     NonNegativeInt,
     PlainSerializer,
     PositiveInt,
+    model_validator,
 )
 
 from dpsweep.config import Features, Method, Optimizer, OptimizerSection
@@ -165,10 +166,27 @@ class Releases(_Part):
     joint_delta: Positive
 
 
+class TestSet(_Part):
+    """What an accuracy on the test set is compared with."""
+
+    size: PositiveInt
+    """number of test examples"""
+    largest_class: PositiveInt
+    """number of them in their most frequent class, which a model without any training could always name"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.largest_class > self.size:
+            raise ValueError(
+                f"largest_class: found {self.largest_class}; allowed: at most size = {self.size}"
+            )
+        return self
+
+
 class Certificate(_Part):
     """The content of ``certificate.json`` without its fingerprint."""
 
-    format: Literal[4] = 4
+    format: Literal[5] = 5
     title: str
     dataset: str
     epsilon: Positive
@@ -209,6 +227,7 @@ class Certificate(_Part):
     """Number of trials on these data in the study's store, of these sweeps and of others."""
     releases: Releases
     test_accuracy: Annotated[float, Field(ge=0, le=1)]
+    test_set: TestSet
     network: Network
     versions: dict[str, str]
     files: dict[str, Checksum]
@@ -233,6 +252,7 @@ NOT_KNOWN: Mapping[str, str] = {
     "earlier_trials": "earlier training is not in the folder",
     "releases.earlier.*.certificate": "earlier releases are not in the folder",
     "test_accuracy": "measured on the test set, which is not in the folder",
+    "test_set": "the test set is not in the folder",
     "network.classes": "free text; their number is compared with the head",
     "network.shape": "the data is not in the folder",
     "network.resize": "the data is not in the folder",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dpsweep.base.files import (
@@ -33,6 +34,7 @@ from dpsweep.release.certificate import (
     Network,
     ReleasedFeatures,
     ReleasedModel,
+    TestSet,
     best_attacks,
     certify_tuning,
     released_together,
@@ -149,6 +151,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
             | _trained(study, release, model, tuning, score)
             | {
                 "title": study.title,
+                "test_set": _test_set(paths.dataset(dataset)),
                 "earlier_sweeps": swept.sweeps,
                 "earlier_trials": swept.trials,
                 "releases": together,
@@ -172,6 +175,11 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         )
         made.replace(folder)
         sync_folder(folder.parent)
+
+
+def _test_set(dataset: Path) -> TestSet:
+    counts = np.bincount(PreparedDataset.open(dataset).test_labels)
+    return TestSet(size=int(counts.sum()), largest_class=int(counts.max()))
 
 
 def _trained(

@@ -1,12 +1,15 @@
 """The report: one page with all results of a study."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+from pydantic import ValidationError
 
-from dpsweep.base.files import write_text
+from dpsweep.base.files import DamagedFileError, write_text
+from dpsweep.release import CERTIFICATE
 from dpsweep.report import highlights, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
@@ -86,6 +89,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         epsilons=sorted(set(private["epsilon"].astype(float))),
         account=(spent := _account(study, paths)),
         released=spent and _released(spent),
+        worth=_worth(paths),
         ledger=paths.ledger.name,
         configuration=configuration,
         configuration_download=download_content("study.yaml", configuration.encode()),
@@ -100,6 +104,17 @@ def _account(study: Study, paths: Paths) -> "Account | None":
     from dpsweep.release.budget import account  # noqa: PLC0415
 
     return account(study, paths)
+
+
+def _worth(paths: Paths) -> list[str]:
+    """Return what the study's own release is worth, in sentences; none without one of today's format."""
+    if (paths.release / CERTIFICATE).exists():
+        # It imports torch.
+        from dpsweep.release.accuracy import sentences  # noqa: PLC0415
+
+        with suppress(DamagedFileError, ValidationError):  # `verify` says what is wrong
+            return sentences(paths.release)
+    return []
 
 
 def _released(spent: "Account") -> TextTable:
