@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.planning.failures import Failure, summary
+from dpsweep.planning.status import Failure, summary
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.training.tiny_study import N, Prepared, calibrate
 from tests.waiting import wait_for
 
 from dpsweep.cli.options import training
-from dpsweep.planning.failures import STOPPED
+from dpsweep.planning.status import STOPPED
 from dpsweep.privacy.record import write_calibration
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched

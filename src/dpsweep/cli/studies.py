@@ -195,8 +195,7 @@ def status(
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
     from dpsweep.planning.cost import device_of
-    from dpsweep.planning.failures import summary
-    from dpsweep.planning.status import Status
+    from dpsweep.planning.status import Status, summary
 
     file, study, paths = find_study(study_name or study_file)
     if not paths.results.is_dir():
