@@ -167,17 +167,16 @@ def train(
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
     """
-    from dpsweep.training.cell import train_cell
-    from dpsweep.training.launch import launch
+    from dpsweep.training.cell import OpenCell, run_cell
 
     study, paths = open_study(study_file)
     find = partial(pick_cell, study, problem, cell)
     chosen = as_planned(planned, find, study.made_for.cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
-    gpus = study.gpus(problem)
-    with training(gpus):
-        launch(gpus, train_cell, study, paths, chosen, options.STARTED, note)
+    with training():
+        opened = OpenCell.open(study, paths, chosen)
+        run_cell(opened, paths, study, started=options.STARTED, progress=note)
 
 
 @app.command()
@@ -194,7 +193,6 @@ def gradient_norms(
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
-    from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
 
@@ -205,9 +203,8 @@ def gradient_norms(
 
     key = as_planned(planned, find, lambda key: study.made_for.gradient_norms(*key))
     _refuse_unaccounted(study, study.problems[problem].dataset)
-    gpus = study.gpus(problem)
-    with training(gpus):
-        launch(gpus, measure_gradient_norms, study, paths, *key)
+    with training():
+        measure_gradient_norms(study, paths, *key)
 
 
 @app.command()

@@ -75,10 +75,10 @@ def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator
             f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
             "training set"
         )
-    if study.holdout_share and not 0 < study.holdout_size(name) < dataset.train_size:
+    if study.holdout_share and not 0 < study.holdout_size(name) < dataset.protected:
         yield (
             f"training.holdout_share: found {number(study.holdout_share)}, which leaves no "
-            f"example of {name} ({dataset.train_size}) to train on or none to select on; "
+            f"example of {name} ({dataset.protected}) to train on or none to select on; "
             "allowed: a share that leaves some of both"
         )
 
@@ -158,13 +158,11 @@ def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
             yield from _public_mistakes(study, where, sweep)
         if backbone is not None and method is not None:
             yield from _method_mistakes(where, sweep, backbone, method)
-        opacus = method is not None and study.engine(sweep.problem.name) == "opacus"
-        if opacus and study.gpus(sweep.problem.name) > 1:
-            yield (
-                f"{where}: found engine opacus with {study.gpus(sweep.problem.name)} gpus, which it does "
-                "not divide a batch among; allowed: another engine, or gpus: 1"
-            )
-        if opacus and study.training.precision == "bfloat16":
+        if (
+            study.training.precision == "bfloat16"
+            and method is not None
+            and study.engine(sweep.problem.name) == "opacus"
+        ):
             yield (
                 f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
                 "engine, or precision auto or float32"
@@ -245,7 +243,7 @@ def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
                 "that do not read the same when they are joined with _"
             )
             continue
-        for key in ("engine", "physical_batch", "gpus"):
+        for key in ("engine", "physical_batch"):
             ours, theirs = getattr(sweep, key), getattr(other, key)
             if ours != theirs:
                 yield (
@@ -298,7 +296,12 @@ def _release_mistakes(study: StudyFile) -> Iterator[str]:
             f"release.sweep: found {release.sweep}, whose engine is opacus; allowed: another engine, because "
             "the norms of Opacus may be too small by rounding"
         )
-    whole = study.datasets[sweep.dataset].train_size
+    whole = study.datasets[sweep.dataset].protected
+    if release.selection == "private" and study.datasets[sweep.dataset].has_units:
+        yield (
+            f"release.selection: found private for {sweep.dataset}, whose units have several rows; allowed: "
+            "fixed, because a unit changes the noisy score by as many answers as it has rows"
+        )
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
     if release.held_out and not 0 < held_out < whole:
         yield (

@@ -21,6 +21,9 @@ from dpsweep.config.section import (
 )
 
 KindName = Literal["image", "text", "embedding"]
+UnitKey = Annotated[str, Field(min_length=1)]
+ROWS_PER_UNIT = 4
+"""How many rows of a sampled unit a step reads at most."""
 
 
 @dataclass(frozen=True)
@@ -358,6 +361,16 @@ class Dataset(Section):
         Literal["warn", "refuse"], Field(exclude_if=lambda value: value == "warn")
     ] = "warn"
     """for test examples that have the same pixels, tokens or numbers as a training example"""
+    unit: Annotated[UnitKey | None, Field(exclude_if=lambda value: value is None)] = None
+    """what epsilon protects, with all of its rows: a column of a table, an array (files, arrays), for a
+    folder of images a regular expression with one group for a file's path in its class, or ``folder`` for
+    a folder of each unit in a class; ``row``: each row is a unit"""
+    train_units: Annotated[PositiveInt | None, Field(exclude_if=lambda value: value is None)] = None
+    """N if there are units of several rows: the number of them in the training set"""
+    rows_per_unit: Annotated[
+        PositiveInt, Field(exclude_if=lambda value: value == ROWS_PER_UNIT)
+    ] = ROWS_PER_UNIT
+    """the most rows of a sampled unit in a step"""
     private: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """whether its sweeps need ``--unaccounted``, because no epsilon covers all of their trials"""
     train_counts: PositiveInt | list[PositiveInt] | None = None
@@ -369,6 +382,37 @@ class Dataset(Section):
     # Excluded by default: studies without it keep their prepared data.
     dimension: Annotated[PositiveInt | None, Field(exclude_if=lambda value: value is None)] = None
     """d, the length of an embedding (embedding only)"""
+
+    @model_validator(mode="after")
+    def _units_are_counted(self) -> Self:
+        if self.has_units and not isinstance(
+            self.source, FilesSource | ArraysSource | FolderSource
+        ):
+            raise ValueError(
+                f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays "
+                "and folder"
+            )
+        if self.has_units and getattr(self.source, "train_share", 1) < 1:
+            raise ValueError(
+                f"source.train_share: found {self.source.train_share} with unit: {self.unit}; allowed: 1, "  # type: ignore[union-attr]
+                "because a share of a class depends on the rows of several units"
+            )
+        if self.has_units == (self.train_units is None):
+            raise ValueError(
+                f"train_units: found {self.train_units} with unit: {self.unit}; allowed: the number of units "
+                "in the training set, together with a unit of several rows"
+            )
+        return self
+
+    @property
+    def has_units(self) -> bool:
+        """Whether epsilon protects units of several rows."""
+        return self.unit not in (None, "row")
+
+    @property
+    def protected(self) -> int:
+        """N of the whole training set: its units, or its rows."""
+        return self.train_units or self.train_size
 
     @property
     def input_shape(self) -> tuple[int, ...]:

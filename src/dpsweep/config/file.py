@@ -212,15 +212,6 @@ class StudyFile(Section):
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.physical_batch or self.training.physical_batch
 
-    def gpus(self, problem: str) -> int:
-        """Return the number of GPUs of a job that trains the trials of a problem."""
-        first = self.sweeps[self.sweeps_of(problem)[0]]
-        return first.gpus or self.training.gpus
-
-    def release_gpus(self, release: Release) -> int:
-        """Return the number of GPUs that a release trains on."""
-        return release.gpus or self.gpus(self.sweeps[release.sweep].problem.name)
-
     def engine(self, problem: str) -> Engine:
         """Return how the trials of a problem compute per-example gradients."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
@@ -271,14 +262,14 @@ class StudyFile(Section):
         return self.training.holdout_share if self.training.select_on == "holdout" else 0.0
 
     def holdout_size(self, dataset: str) -> int:
-        """Return the number of training examples held out for selection: the rows of `held_out_rows`.
+        """Return the number of training examples, or units, held out for selection, by `held_out_rows`.
 
         It does not depend on the data.
         """
         if not self.holdout_share:
             return 0
-        return len(held_out_rows(self.datasets[dataset].train_size, self.holdout_share))
+        return len(held_out_rows(self.datasets[dataset].protected, self.holdout_share))
 
     def train_size(self, dataset: str) -> int:
-        """Return N: the examples that private training samples from; noise is calibrated for N."""
-        return self.datasets[dataset].train_size - self.holdout_size(dataset)
+        """Return N: the examples, or units, that training samples from; noise is calibrated for N."""
+        return self.datasets[dataset].protected - self.holdout_size(dataset)

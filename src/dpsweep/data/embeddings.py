@@ -28,6 +28,7 @@ from dpsweep.data.examples import (
     encode_labels,
     reading,
     same_kind,
+    unit_names,
 )
 from dpsweep.data.prepared import Array, DatasetError
 from dpsweep.data.write import hash_rows
@@ -40,7 +41,9 @@ _TYPES = KINDS["embedding"].types
 _MATRIX = 2
 
 
-def load_embeddings(source: ArraysSource, dimension: int | None = None) -> LabelledData:
+def load_embeddings(
+    source: ArraysSource, dimension: int | None = None, unit: str | None = None
+) -> LabelledData:
     """Read embeddings and labels; leave out embeddings that are not finite, and list them in ``skipped``.
 
     A warning lists the columns that are constant over all training examples.
@@ -48,6 +51,7 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
     Args:
         source: the files.
         dimension: d according to the study; None for any.
+        unit: the array or column that names the unit of each row; None: each row is a unit.
 
     Raises:
         DatasetError: a file cannot be read, or it is not clear which of its arrays are float32 or float16
@@ -73,7 +77,8 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
     for file, (inputs, _), encoded in zip((source.train, source.test), read, labels, strict=False):
         # float64 holds the sum of any finite numbers.
         finite = np.isfinite(inputs.sum(axis=1, dtype=np.float64))
-        split = Split(inputs, encoded, f"row {{}} of {file}".format)
+        units = None if unit is None else _units(Path(str(file)), unit, len(inputs))
+        split = Split(inputs, encoded, f"row {{}} of {file}".format, units)
         for place in np.flatnonzero(~finite).tolist():
             wrong = np.count_nonzero(~np.isfinite(inputs[place]))
             skipped.append(f"{split.where(place)}: {wrong} of {inputs.shape[1]} numbers not finite")
@@ -82,12 +87,25 @@ def load_embeddings(source: ArraysSource, dimension: int | None = None) -> Label
         splits.append(split if finite.all() else _only(split, np.flatnonzero(finite)))
     _warn_of_constants(source.train, splits[0].inputs)
     if source.test_from_train is not None:
-        # Equal embeddings go to the same part.
-        names = [f"{each:016x}" for each in hash_rows(splits[0].inputs).tolist()]
+        # Equal embeddings, or all rows of a unit, go to the same part.
+        hashes, units = hash_rows(splits[0].inputs), splits[0].units
+        names = [f"{each:016x}" for each in hashes.tolist()] if units is None else units.tolist()
         parts = cut_test_set(names, splits[0].labels, source.test_from_train, source.seed)
         splits = [_only(splits[0], np.array(places)) for places in parts]
     origin = ", ".join(source.local_files().values())
     return LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)
+
+
+def _units(path: Path, unit: str, rows: int) -> npt.NDArray[np.str_]:
+    arrays = read_arrays(path)
+    if unit not in arrays or arrays[unit].shape != (rows,):
+        found = _shape(arrays[unit]) if unit in arrays else f"the arrays {shorten(arrays)}"
+        raise DatasetError(
+            f"{path}: found {found}; allowed: an array {unit!r} of shape {(rows,)}, as the key unit says"
+        )
+    values = arrays[unit]
+    values = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+    return unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
 
 
 def _only(split: Split, places: npt.NDArray[np.int64]) -> Split:

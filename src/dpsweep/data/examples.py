@@ -34,6 +34,8 @@ class Split:
     """(examples,)"""
     where: Callable[[int], str] = "row {}".format
     """returns the name of the example at a position, for messages"""
+    units: npt.NDArray[np.str_] | None = None
+    """the name of each example's unit, (examples,); None: each example is a unit"""
 
     def only(self, places: Sequence[int] | Labels, inputs: Any) -> "Split":
         """Return a subset of the examples.
@@ -43,7 +45,8 @@ class Split:
             inputs: of the subset.
         """
         kept = np.asarray(places, dtype=np.int64)
-        return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])))
+        units = None if self.units is None else self.units[kept]
+        return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])), units)
 
     def without(self, places: Sequence[int], inputs: Any) -> "Split":
         """Return the split without some examples.
@@ -213,6 +216,28 @@ def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
             f"{len(found)} classes, without a gap. Number them anew, or write names of classes"
         )
     return len(found)
+
+
+# -- units -----------------------------------------------------------------------------------
+
+
+def unit_names(values: Sequence[Any], where: Callable[[int], str]) -> npt.NDArray[np.str_]:
+    """Return the names of units; whole numbers and texts are names.
+
+    Args:
+        values: of the column or array of units.
+        where: returns the name of the row at a position.
+
+    Raises:
+        DatasetError: a value is missing or is something else.
+    """
+    for place, value in enumerate(values):
+        if not isinstance(value, int | str) or isinstance(value, bool) or not str(value).strip():
+            raise DatasetError(
+                f"{where(place)}: found the unit {shorten([repr(value)])}; allowed: a whole number or a name "
+                "of the person or thing that the row belongs to"
+            )
+    return np.array([str(value).strip() for value in values], dtype=np.str_)
 
 
 # -- shares ----------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ import gzip
 import logging
 import math
 import os
+import re
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -38,17 +39,22 @@ _BYTES, _HEADER, _LENGTH = 8, 4, 4
 # -- folders ---------------------------------------------------------------------------------
 
 
-def load_folder(source: FolderSource) -> LabelledData:
+def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
     """List the images of a folder ``<split>/<class>/<image>``; they are read and decoded later.
 
     Classes are the folders of the first training folder, in alphabetical order. Every file in them is an
     image, except hidden files. Hidden files, and files beside the classes, are listed in ``ignored``.
 
+    Args:
+        source: the folder.
+        unit: a regular expression with one group, the unit in the path of a file within its class; "folder":
+            the class has a folder of each unit; None: each image is a unit.
+
     Raises:
         DatasetError: the folder has another layout, the splits have different classes, a symbolic link leads
             out of the folder, or a share is empty.
     """
-    folder = _Folder(Path(source.path))
+    folder = _Folder(Path(source.path), unit)
     classes = list(folder.classes(source.train_folders[0]))
     images = folder.images(source.train_folders, classes)
     labels = np.array([each.label for each in images])
@@ -59,7 +65,7 @@ def load_folder(source: FolderSource) -> LabelledData:
     if source.test_from_train is None:
         test = folder.images([source.test_folder], classes)
     else:
-        names = [image.name for image in train]
+        names = [image.unit or image.name for image in train]
         train, test = (
             [train[place] for place in places]
             for places in cut_test_set(names, labels[kept], source.test_from_train, source.seed)
@@ -84,11 +90,14 @@ class _Image:
     name: str
     """Path relative to the root; for messages and for drawing shares."""
     label: int
+    unit: str | None = None
+    """The name of its unit, if units are given."""
 
 
 @dataclass
 class _Folder:
     root: Path
+    unit: str | None = None
     ignored: set[str] = field(default_factory=set)
     """Names of files that are hidden, or not in a class."""
 
@@ -126,17 +135,36 @@ class _Folder:
                     f"training folder, {shorten(classes)}"
                 )
             for name, folder in inside.items():
-                for file in self._entries(folder):
+                for file in self._files(folder):
                     if not file.is_file():
                         raise DatasetError(f"{file}: found no file; allowed: {LAYOUT}")
-                    found.append(
-                        _Image(file, str(file.relative_to(self.root)), classes.index(name))
-                    )
+                    place, unit = str(file.relative_to(self.root)), self._unit_of(file, folder)
+                    found.append(_Image(file, place, classes.index(name), unit))
         if not found:
             raise DatasetError(
                 f"{self.root}: found no image in {shorten(splits)}; allowed: one or more"
             )
         return found
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        """Yield the files of a class, with ``unit: folder`` those of its folders."""
+        for entry in self._entries(folder):
+            yield from self._entries(entry) if self.unit == "folder" else [entry]
+
+    def _unit_of(self, file: Path, folder: Path) -> str | None:
+        """Return the name of a file's unit.
+
+        Raises:
+            DatasetError: the regular expression does not find it.
+        """
+        if self.unit is None or self.unit == "folder":
+            return None if self.unit is None else file.parent.name
+        found = re.search(self.unit, str(file.relative_to(folder)))
+        if found is None or not found[1]:
+            raise DatasetError(
+                f"{file}: found no unit in its name; allowed: names in which unit: {self.unit} finds one"
+            )
+        return found[1]
 
     def _entries(self, folder: Path) -> list[Path]:
         """Return the entries of a folder, sorted, without hidden ones.
@@ -173,7 +201,9 @@ class _Folder:
 def _split(images: Sequence[_Image]) -> Split:
     encoded = EncodedImages(lambda: ((each.name, each.path) for each in images))
     labels = np.array([image.label for image in images], dtype=np.int64)
-    return Split(encoded, labels, lambda place: images[place].name)
+    names = [image.unit for image in images if image.unit is not None]
+    units = np.array(names, dtype=np.str_) if names else None
+    return Split(encoded, labels, lambda place: images[place].name, units)
 
 
 # -- IDX files -------------------------------------------------------------------------------

@@ -239,6 +239,7 @@ def load(dataset: config.Dataset) -> LabelledData:
             f"source: found {source.kind}, which holds no {dataset.kind}; allowed: another source, "
             f"or kind: {' or '.join(source.holds)}"
         )
+    unit = dataset.unit if dataset.has_units else None
     match source:
         case config.DigitsSource():
             data = _labelled(load_digits(source, Resize.of(dataset).size))
@@ -249,11 +250,11 @@ def load(dataset: config.Dataset) -> LabelledData:
         case config.IdxSource():
             data = load_idx(source, Resize.of(dataset).size)
         case config.FilesSource():
-            data = load_files(source)
+            data = load_files(source, unit)
         case config.ArraysSource():
-            data = load_embeddings(source, dataset.dimension)
+            data = load_embeddings(source, dataset.dimension, unit)
         case config.FolderSource():
-            data = load_folder(source)
+            data = load_folder(source, unit)
         case config.HubSource():
             data = load_hub(source, dataset.kind)
     return data
@@ -310,6 +311,9 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
     """
     classes, train, test = data.classes, data.train.labels, data.test.labels
     found = {"classes": len(classes), "train_size": len(train), "test_size": len(test)}
+    if (units := data.train.units) is not None and data.test.units is not None:
+        found["train_units"] = len(np.unique(units))
+        _refuse_on_both_sides(name, units.tolist(), data.test.units.tolist())
     wrong = [
         f"datasets.{name}.{key}: the study says {getattr(dataset, key)}, {value} found"
         for key, value in found.items()
@@ -328,6 +332,19 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         wrong.append(f"left out: {_listed(data.skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
+
+
+def _refuse_on_both_sides(name: str, train: Sequence[str], test: Sequence[str]) -> None:
+    """Refuse units with rows in both sets: the test would measure what was learnt of them.
+
+    Raises:
+        DatasetError: there are some.
+    """
+    if both := sorted({*train} & {*test}):
+        raise DatasetError(
+            f"datasets.{name}.unit: found {len(both)} units in the training and in the test set, "
+            f"{shorten(both)}; allowed: all rows of a unit in one of them, as source.test_from_train does"
+        )
 
 
 def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[int]) -> None:

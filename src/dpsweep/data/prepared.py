@@ -12,6 +12,8 @@ A prepared dataset is a folder::
     train_labels.npy   int64 (N,), values in [0, number of classes)
     test_inputs.npy    as train_inputs.npy, (test size, ...)
     test_labels.npy    int64 (test size,)
+    train_units.npy    int64 (N,), the number of each row's unit; only if units have several rows
+    test_units.npy     int64 (test size,), likewise
 """
 
 import json
@@ -33,6 +35,7 @@ from dpsweep.config.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+_UNITS = ("train_units", "test_units")
 METADATA = "metadata.json"
 _READ_BYTES = 2**24
 KINDS_OF_INPUTS: Mapping[str, Kind] = {
@@ -147,6 +150,9 @@ class DatasetMetadata(BaseModel):
     train_counts: tuple[int, ...]
     """Training examples of each class, in the order of ``classes``."""
     test_counts: tuple[int, ...]
+    train_units: Annotated[int | None, Field(exclude_if=lambda units: units is None)] = None
+    """Number of units in the training set, if they have several rows."""
+    test_units: Annotated[int | None, Field(exclude_if=lambda units: units is None)] = None
     shape: tuple[int, ...]
     """Shape of one input: (height, width, channels) for an image, (length,) for a text, (dimension,) or
     (features,)."""
@@ -184,6 +190,9 @@ class PreparedDataset:
     """(N,)"""
     test_inputs: Array
     test_labels: npt.NDArray[np.int64]
+    train_units: npt.NDArray[np.int64] | None = None
+    """(N,), the number of each row's unit; None: each row is a unit"""
+    test_units: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
@@ -204,14 +213,16 @@ class PreparedDataset:
     def hold_out(self, share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Split the training set into rows for training and a share of rows for selection.
 
-        Whether a row is held out depends on its number only (see `held_out_rows`).
+        Whether a row is held out depends on its number only, or that of its unit (see `held_out_rows`).
 
         Returns:
-            Training rows and held-out rows: ascending row numbers, together all N rows.
+            Training rows and held-out rows: ascending row numbers, together all rows.
         """
         rows = np.arange(self.metadata.train_size)
-        held_out = np.array(held_out_rows(len(rows), share), dtype=np.int64)
-        return np.delete(rows, held_out), held_out
+        units = rows if self.train_units is None else self.train_units
+        held_out = held_out_rows(self.metadata.train_units or len(rows), share)
+        chosen = np.isin(units, np.array(held_out, dtype=np.int64))
+        return rows[~chosen], rows[chosen]
 
     def _compare_with_metadata(self) -> None:
         metadata = self.metadata
@@ -222,8 +233,19 @@ class PreparedDataset:
             for name, dtypes, shape in (
                 (f"{split}_inputs", types, (size, *metadata.shape)),
                 (f"{split}_labels", ("int64",), (size,)),
+                (f"{split}_units", ("int64",), (size,)),
             ):
                 array = getattr(self, name)
+                if name in _UNITS:
+                    count, found_units = getattr(metadata, name), array is not None
+                    if found_units != (count is not None) or (
+                        found_units and not np.array_equal(np.unique(array), range(count))
+                    ):
+                        raise ValueError(
+                            f"{name}.npy does not have the {count} units of {METADATA}"
+                        )
+                    if not found_units:
+                        continue
                 if str(array.dtype) not in dtypes or array.shape != shape:
                     raise ValueError(
                         f"{name}.npy is {array.dtype} {array.shape}, but {METADATA} says "
@@ -246,7 +268,7 @@ class PreparedDataset:
 
 
 def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
-    """Map the four arrays of a prepared dataset; return them by name, in the order of the checksum.
+    """Map the arrays of a prepared dataset; return them by name, in the order of the checksum.
 
     Raises:
         DatasetError: an array is missing or damaged.
@@ -254,7 +276,7 @@ def map_arrays(folder: Path) -> dict[str, "np.memmap[Any, Any]"]:
     with opening(folder, "dataset", DatasetError):
         return {
             name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            for name in _ARRAYS
+            for name in (*_ARRAYS, *(each for each in _UNITS if (folder / f"{each}.npy").exists()))
         }
 
 

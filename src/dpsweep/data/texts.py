@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pyarrow import parquet
 
 from dpsweep.base.files import require_content
@@ -31,6 +33,7 @@ from dpsweep.data.examples import (
     encode_labels,
     reading,
     same_kind,
+    unit_names,
 )
 from dpsweep.data.prepared import DatasetError
 
@@ -43,8 +46,12 @@ _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 # -- tables ----------------------------------------------------------------------------------
 
 
-def load_files(source: FilesSource) -> LabelledData:
+def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
     """Read one or two tables in the format of their suffix; labels are numbers or class names.
+
+    Args:
+        source: the tables.
+        unit: the column that names the unit of each row; None: each row is a unit.
 
     Raises:
         DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
@@ -54,15 +61,21 @@ def load_files(source: FilesSource) -> LabelledData:
     (texts, train), (test_texts, test) = splits[0], splits[-1]
     train, test = same_kind(train, test)
     numbers, test_numbers, classes = encode_labels(train, test)
-    whole = Split(texts, numbers, train.where)
+    units = [None if unit is None else _units(Path(name), unit) for name in files]
+    whole = Split(texts, numbers, train.where, units[0])
     if source.test_from_train is None:
-        return LabelledData(
-            whole, Split(test_texts, test_numbers, test.where), classes, ", ".join(files)
-        )
-    # Equal texts go to the same part.
-    parts = cut_test_set(texts, numbers, source.test_from_train, source.seed)
+        tested = Split(test_texts, test_numbers, test.where, units[-1])
+        return LabelledData(whole, tested, classes, ", ".join(files))
+    # Equal texts, or all rows of a unit, go to the same part.
+    names = texts if whole.units is None else whole.units.tolist()
+    parts = cut_test_set(names, numbers, source.test_from_train, source.seed)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
     return LabelledData(kept, held_out, classes, source.train)
+
+
+def _units(path: Path, unit: str) -> npt.NDArray[np.str_]:
+    (values,) = read_table(path, unit)
+    return unit_names(values, f"{path}, column {unit!r}, data row {{}}".format)
 
 
 def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:

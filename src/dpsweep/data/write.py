@@ -39,7 +39,7 @@ _SECONDS_BETWEEN_LINES = 10
 # Fields of `DatasetMetadata` that are computed from the arrays.
 _COMPUTED = {
     *("train_size", "test_size", "train_counts", "test_counts"),
-    *("shape", "duplicates", "cut", "checksum", "file_checksums"),
+    *("train_units", "test_units", "shape", "duplicates", "cut", "checksum", "file_checksums"),
 }
 
 
@@ -82,6 +82,13 @@ def write_prepared(
         _check_labels(f"{name}, {key} labels", labels, len(classes))
         _write_array(folder / f"{key}_inputs.npy", split.inputs, len(labels))
         _write_array(folder / f"{key}_labels.npy", labels.astype(np.int64), len(labels))
+        (folder / f"{key}_units.npy").unlink(missing_ok=True)
+        if (
+            split.units is not None
+        ):  # their names are not stored, because they may be those of persons
+            _, units = np.unique(split.units, return_inverse=True)
+            _write_array(folder / f"{key}_units.npy", units.astype(np.int64), len(labels))
+            facts[f"{key}_units"] = int(units.max()) + 1
         hashes_of[key] = getattr(split.inputs, "hashes", None)
         if found := getattr(split.inputs, "cut", None):
             cut[key] = found

@@ -60,13 +60,31 @@ class DataSplit(_Part):
     """The training set and its held-out part for scores, which is drawn by a hash of the row number."""
 
     examples: PositiveInt
+    """Of the training set: rows, or units if these have several rows."""
+    unit: Annotated[str | None, Field(min_length=1, exclude_if=lambda unit: unit is None)] = None
+    """The column or pattern of the study that names the unit of each row; None: each row is a unit."""
+    rows_per_unit: Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)] = None
+    """The most rows of a unit in a step, if units have several rows."""
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
     held_out: NonNegativeInt
 
     @property
     def train_size(self) -> int:
-        """N, the number of examples in training."""
+        """N, the number of examples, or units, in training."""
         return self.examples - self.held_out
+
+    def guarantee(self) -> dict[str, str]:
+        """Return what the certificate's ``adjacency`` and ``unit`` must be."""
+        if self.unit is None:
+            return {"adjacency": "add or remove one example", "unit": "one training example"}
+        return {"adjacency": "add or remove one unit", "unit": "one unit with all of its rows"}
+
+    @property
+    def protected(self) -> str:
+        """What the guarantee protects, in words."""
+        if self.unit is None:
+            return "one example"
+        return f"one unit ({self.unit}): all of its rows, at most {self.rows_per_unit} of them in a step"
 
 
 class Tuning(_Part):
@@ -192,8 +210,10 @@ class Certificate(_Part):
     epsilon: Positive
     """The guarantee."""
     delta: Probability
-    adjacency: Literal["add or remove one example"] = "add or remove one example"
-    unit: Literal["one training example"] = "one training example"
+    adjacency: Literal["add or remove one example", "add or remove one unit"] = (
+        "add or remove one example"
+    )
+    unit: Literal["one training example", "one unit with all of its rows"] = "one training example"
     certified_epsilon: Positive
     """Proven by PRV, or in closed form for full batches; at most ``epsilon``."""
     pld_epsilon: Positive

@@ -45,10 +45,18 @@ class ReleasePlan:
     @cached_property
     def split(self) -> DataSplit:
         """The training set and its held-out part."""
-        examples = self.study.datasets[self.sweep.dataset].train_size
+        dataset = self.study.datasets[self.sweep.dataset]
+        examples = dataset.protected
         share = self.release.held_out
         held_out = len(held_out_rows(examples, share)) if share else 0
-        return DataSplit(examples=examples, holdout_share=share, held_out=held_out)
+        unit, rows = (dataset.unit, dataset.rows_per_unit) if dataset.has_units else (None, None)
+        return DataSplit(
+            examples=examples,
+            unit=unit,
+            rows_per_unit=rows,
+            holdout_share=share,
+            held_out=held_out,
+        )
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -107,6 +115,7 @@ class ReleasePlan:
             else None,
             "optimizer": study.optimizer(sweep.problem.optimizer).identity(),
             "engine": study.engine(problem),
+            **self.split.guarantee(),
             "split": self.split.model_dump(mode="json"),
             "network": {
                 "library": backbone.library,

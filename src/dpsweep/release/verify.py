@@ -288,6 +288,10 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
         if (model.epsilon, model.delta) != (own.epsilon, own.delta):
             yield f"releases.earlier.{index}: found another epsilon or delta than its noise has"
     yield from _network_contradictions(certificate.network)
+    for name, expected in split.guarantee().items():
+        yield from _differs(name, getattr(certificate, name), expected)
+    if (split.unit is None) != (split.rows_per_unit is None) or (split.unit and tuning):
+        yield "split.unit: found it without rows_per_unit, alone, or with tuning"
 
 
 def _split_mistakes(split: DataSplit) -> Iterator[str]:

@@ -157,13 +157,18 @@ class CanaryContext(TrialContext):
         self.canary_engine: CanaryEngine
         self._coins = coins
         self._canaries = canaries
-        numbers = torch.arange(canaries)
-        labels, rows = self.train.labels, self.train.rows
+        labels, rows, units = self.train.labels, self.train.rows, self.train.units
+        # Where units have several rows, each canary has two, which count as one.
+        each = 1 if units is None else 2
+        numbers = torch.arange(canaries).repeat_interleave(each)
+        if units is not None:
+            units = np.concatenate([units, units.max() + 1 + numbers.numpy()])
         # The inputs of canaries are arbitrary, because their gradients do not depend on them.
         self.train = Examples(
             self.train.inputs,
             torch.cat([labels, self.classes + numbers.to(labels.device)]),
             torch.cat([rows, rows[numbers % len(rows)]]),
+            units,
         )
 
     def engine(

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,9 @@ from dpsweep.gradients.precision import Precision, autocast_dtype, full_precisio
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
-from dpsweep.training import processes
 from dpsweep.training.device import default_device
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
+from dpsweep.training.randomness import Indices
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,13 @@ class Examples:
     """(examples,)"""
     rows: Tensor
     """(examples,), int64: the row of each in ``inputs``"""
+    units: Indices | None = None
+    """(examples,): the number of each one's unit of privacy; None: each is a unit"""
+
+    @property
+    def protected(self) -> int:
+        """The number of units, or of examples."""
+        return len(self.labels) if self.units is None else len(np.unique(self.units))
 
 
 class TrialContext:
@@ -78,7 +85,8 @@ class TrialContext:
         )
         inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
         rows, held_out = (torch.from_numpy(each) for each in data.hold_out(holdout))
-        self.train = self._examples(inputs, labels, rows)
+        units = data.train_units if data.train_units is None else data.train_units[rows.numpy()]
+        self.train = replace(self._examples(inputs, labels, rows), units=units)
         self.holdout = self._examples(inputs, labels, held_out)
         inputs, labels = self._place(data.test_inputs), torch.from_numpy(data.test_labels.copy())
         self.test = self._examples(inputs, labels, torch.arange(len(labels)))
@@ -126,7 +134,11 @@ class TrialContext:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def physical_batch(
-        self, setting: PhysicalBatchSize, engine: GradientEngine, batch_size: int
+        self,
+        setting: PhysicalBatchSize,
+        engine: GradientEngine,
+        batch_size: int,
+        rows_per_unit: int = 1,
     ) -> PhysicalBatch:
         """Return the physical batch, shared by all trials with the same B.
 
@@ -136,21 +148,22 @@ class TrialContext:
             setting: of the study. With ``auto``, the usual size is tried, and halved until it fits.
             engine: computes the gradients.
             batch_size: B.
+            rows_per_unit: the most rows of a unit in a batch, the smallest size.
 
         Raises:
-            DoesNotFitError: a single example does not fit.
+            DoesNotFitError: a single example, or unit, does not fit.
         """
         key = setting, batch_size
         if key not in self._physical:
             if self.device.type == "cpu":
                 size = ON_THE_CPU if setting == "auto" else setting
             else:
-                usual = usual_batch(batch_size, len(self.train.labels))
+                usual = usual_batch(batch_size, self.train.protected) * rows_per_unit
+                usual = min(usual, len(self.train.labels))
                 size = usual if setting == "auto" else min(setting, usual)
-            physical = PhysicalBatch(size, self.drop_step)
+            physical = PhysicalBatch(size, self.drop_step, rows_per_unit)
             if setting == "auto" and self.device.type != "cpu":
                 physical.fit(partial(self._try, engine))
-                physical.size = processes.smallest(physical.size)
                 log.info("%d examples at once", physical.size)
             self._physical[key] = physical
         return self._physical[key]

@@ -98,13 +98,18 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
             source=known.source,
             revision=known.revision,
             classes=known.classes,
-            train=Split(train, data.train_labels),
-            test=Split(test, data.test_labels),
+            train=Split(train, data.train_labels, units=_names(data.train_units)),
+            test=Split(test, data.test_labels, units=_names(data.test_units)),
             kind="features",
             skipped=known.skipped,
             ignored=known.ignored,
             features=identity,
         )
+
+
+def _names(units: npt.NDArray[np.int64] | None) -> npt.NDArray[np.str_] | None:
+    """Return names of units in the order of their numbers, so that features have the same numbers."""
+    return None if units is None else np.array([f"{unit:019d}" for unit in units], dtype=np.str_)
 
 
 def open_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:

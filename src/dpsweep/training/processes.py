@@ -8,10 +8,10 @@ is sent but sums.
 Without a process group of torch.distributed, all functions here are those of one process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,10 +29,6 @@ _groups: tuple[Any, Any] | None = None
 
 class ProcessError(DpsweepError):
     """Processes that cannot go on together: one has failed or ended, or they differ."""
-
-
-class OtherProcessError(ProcessError):
-    """The failure of another process, which knows its cause."""
 
 
 def count() -> int:
@@ -98,14 +94,14 @@ def smallest(value: int) -> int:
     return -largest(-value)
 
 
-def on_first(compute: Callable[[], Value]) -> Value:
-    """Call a function in the first process only, and return its value in all."""
+def from_first(value: Value) -> Value:
+    """Return the value of the first process."""
     if count() == 1:
-        return compute()
-    values: list[Any] = [compute() if rank() == 0 else None]
+        return value
+    values = [value]
     with _connection():
         dist.broadcast_object_list(values, group=_cpu_group())
-    return cast("Value", values[0])
+    return values[0]
 
 
 def require_equal(when: str, values: Mapping[str, Any]) -> None:
@@ -149,14 +145,12 @@ def all_or_none() -> Iterator[None]:
         mine = out_of_memory if is_out_of_memory(error) else failed
         if largest(mine) == mine:
             raise
-        raise OtherProcessError("another process of this training has failed") from error
+        raise ProcessError("another process of this training has failed") from error
     worst = largest(0)
     if worst == out_of_memory:
         raise torch.OutOfMemoryError("out of memory in another process of this training")
     if worst == failed:
-        raise OtherProcessError(
-            "another process of this training has failed; its own error says why"
-        )
+        raise ProcessError("another process of this training has failed; its own error says why")
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -185,7 +179,7 @@ def _connection() -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise OtherProcessError(
+        raise ProcessError(
             f"another process of this training has ended ({first_line(error)}); the training can continue "
             "from its last saved state"
         ) from error

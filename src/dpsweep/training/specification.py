@@ -56,6 +56,8 @@ class TrialSpec:
     holdout: int = 0
     """number of examples for selection; train_size does not count them"""
     compile: bool = False
+    rows_per_unit: int = 0
+    """the most rows of a unit in a step; train_size counts units. 0: each row is a unit"""
 
     @property
     def sampling(self) -> Sampling:
@@ -65,7 +67,10 @@ class TrialSpec:
     @property
     def key(self) -> str:
         """The trial's name in the store: a hash of the specification and the trainer's version."""
-        return fingerprint({"trainer": TRAINER_VERSION, **asdict(self)})
+        fields = asdict(self)
+        if not self.rows_per_unit:  # the keys of trials from before there were units
+            del fields["rows_per_unit"]
+        return fingerprint({"trainer": TRAINER_VERSION, **fields})
 
 
 class CellError(DpsweepError):
@@ -93,10 +98,11 @@ def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset)
     Raises:
         CellError: the prepared data has another size.
     """
-    found = len(context.train.labels)
+    found = context.train.protected
     if found != noise.train_size:
+        what = "examples" if context.train.units is None else "units"
         raise CellError(
-            f"{data.folder}: found {found} examples to train on, expected {noise.train_size}, which "
+            f"{data.folder}: found {found} {what} to train on, expected {noise.train_size}, which "
             "the noise is calibrated for",
             (data.folder / "metadata.json",),
         )
@@ -152,5 +158,8 @@ def specify(
         threads=training.threads,
         device=device.type,
         compile=training.compile,
+        rows_per_unit=study.datasets[problem.dataset].rows_per_unit
+        if data.train_units is not None
+        else 0,
         precision=resolve_precision(precision, engine, device),
     )

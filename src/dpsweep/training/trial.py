@@ -38,6 +38,7 @@ from dpsweep.training.randomness import (
     Mask,
     PoissonSampler,
     microbatches,
+    whole_units,
 )
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
@@ -80,7 +81,12 @@ def train_trial(
     """
     model = context.model(spec.seed)
     optimizer = _optimizer(spec, context, model, secret)
-    sampler = PoissonSampler(spec.sampling, spec.key, "sampling", secret=secret)
+    sampler = PoissonSampler(
+        *(spec.sampling, spec.key, "sampling"),
+        secret=secret,
+        units=context.train.units,
+        rows_per_unit=spec.rows_per_unit or 1,
+    )
     progress = _take_steps(spec, context, optimizer, sampler, checkpoint, checkpoint_seconds)
     steps = _unpack(progress.statistics)
     evaluation_started = time.monotonic()
@@ -142,7 +148,9 @@ def _take_steps(
 ) -> TrialState:
     """Take all steps that a checkpoint does not cover; save the state from time to time."""
     parameters = dict(optimizer.engine.parameters)
-    physical = context.physical_batch(spec.physical_batch, optimizer.engine, spec.batch_size)
+    physical = context.physical_batch(
+        spec.physical_batch, optimizer.engine, spec.batch_size, sampler.most_rows
+    )
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
     progress = found or TrialState(0, 0.0, [], {}, physical.size)
     # A checkpoint is loaded on the CPU.
@@ -154,7 +162,8 @@ def _take_steps(
     ends = epoch_ends(spec.steps, spec.epochs)
 
     def take(indices: np.ndarray[Any, Any], physical_batch: int) -> StepStatistics:
-        return optimizer.step(_microbatches(indices, spec, context, physical_batch))
+        units = None if sampler.units is None else sampler.units[indices]
+        return optimizer.step(_microbatches(indices, spec, context, physical_batch, units))
 
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
@@ -167,11 +176,10 @@ def _take_steps(
         progress.statistics.append(_pack(statistics))
         progress.step = step
         if step in ends:
-            # On the CPU, to leave the device's memory to the next steps.
-            kept = {name: each.detach().to("cpu", copy=True) for name, each in parameters.items()}
-            digest = processes.digest(kept.values())
-            processes.require_equal(f"after epoch {ends[step]}", {"parameters": digest})
-            progress.epochs |= {f"epoch{ends[step]}/{name}": each for name, each in kept.items()}
+            for name, parameter in parameters.items():
+                # On the CPU, to leave the device's memory to the next steps.
+                kept = parameter.detach().to("cpu", copy=True)
+                progress.epochs[f"epoch{ends[step]}/{name}"] = kept
         now = time.monotonic()
         stop = interruption(saved=checkpoint is not None)
         if (stop or now - saved > checkpoint_seconds) and step < spec.steps:
@@ -188,9 +196,29 @@ def _take_steps(
 
 
 def _microbatches(
-    indices: Indices, spec: TrialSpec, context: TrialContext, physical_batch: int
+    indices: Indices,
+    spec: TrialSpec,
+    context: TrialContext,
+    physical_batch: int,
+    units: Indices | None,
 ) -> Sequence[MicroBatch]:
-    """Return the micro-batches of a sampled batch, which are loaded without waiting for the device."""
+    """Return the micro-batches of a sampled batch, which are loaded without waiting for the device.
+
+    Args:
+        indices: of the sampled rows.
+        spec: of the trial.
+        context: of the trial.
+        physical_batch: the most rows of a micro-batch.
+        units: the unit of each sampled row; None: each row is a unit.
+    """
+    if units is not None:
+
+        def load_units(some: slice) -> MicroBatch:
+            inputs, labels = context.batch(context.train, torch.from_numpy(indices[some]))
+            return inputs, labels, torch.ones_like(labels, dtype=torch.bool), units[some]
+
+        size = max(part_size(len(indices), physical_batch), spec.rows_per_unit or 1)
+        return MicroBatches(list(whole_units(units, size)), load_units)
     if context.device.type == "cpu" or not spec.compile:
         # Uncompiled code, and code compiled for a CPU, takes any number of rows.
         def load(rows: Tensor) -> MicroBatch:
@@ -297,8 +325,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
     for library in ("torch", "timm", "opacus", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # Opacus is one of several engines
             versions[library] = version(library)
-    several = f" x {processes.count()}" if processes.count() > 1 else ""
     return {
-        "device": f"{device.type}: {name}{several}",
+        "device": f"{device.type}: {name}",
         "versions": {"python": platform.python_version(), "dpsweep": __version__, **versions},
     }

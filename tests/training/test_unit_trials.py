@@ -1,0 +1,299 @@
+"""Studies of data with units: they are split, counted, sampled and released by unit."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_study import SPEC
+
+from dpsweep.base.files import fingerprint
+from dpsweep.config.datasets import Dataset
+from dpsweep.config.shares import held_out_rows
+from dpsweep.data.prepare import load, prepare
+from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.models.prepare import prepare as prepare_backbone
+from dpsweep.privacy import calibration
+from dpsweep.privacy.record import write_calibration
+from dpsweep.release.verify import verify
+from dpsweep.release.write import write_release
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.training.cell import OpenCell
+from dpsweep.training.randomness import PoissonSampler
+from dpsweep.training.specification import CellError, check_size
+from dpsweep.training.trial import train_trial
+
+PATIENTS, IMAGES, WIDTH = 60, 10, 16
+UNIT = "one unit with all of its rows"
+
+
+def coin_flips(path: Path, **more: Any) -> None:
+    """Write images of patients whose labels are thrown by a coin for each patient."""
+    random = np.random.default_rng(0)
+    patients = np.repeat(np.arange(PATIENTS), IMAGES)
+    places = 4 * random.normal(size=(PATIENTS, WIDTH))
+    inputs = places[patients] + 0.1 * random.normal(size=(len(patients), WIDTH))
+    labels = (np.arange(PATIENTS) % 2)[random.permutation(PATIENTS)][patients]
+    np.savez(path, x=inputs.astype(np.float32), y=labels, patient=patients, **more)
+
+
+def section(path: Path, **keys: Any) -> dict[str, Any]:
+    source = {"kind": "arrays", "train": str(path), "test_from_train": 0.25, "label_column": "y"}
+    found = {"title": "Coins", "source": source, "kind": "embedding", "dimension": WIDTH}
+    return found | {"classes": 2, "train_size": 1, "test_size": 1} | keys
+
+
+def counted(path: Path, **keys: Any) -> dict[str, Any]:
+    """Return a section with the counts that its data have."""
+    units = {"train_units": 1} if keys.get("unit", "row") != "row" else {}
+    data = load(Dataset.model_validate(section(path, **keys, **units)))
+    if units:
+        assert data.train.units is not None
+        units = {"train_units": len(set(data.train.units))}
+    sizes = {"train_size": len(data.train.labels), "test_size": len(data.test.labels)}
+    return section(path, **keys) | sizes | units
+
+
+def study_of(
+    dataset: Mapping[str, Any], *, release: dict[str, Any] | None = None, **training: Any
+) -> Study:
+    weights = {"kind": "none"}
+    return Study.model_validate(
+        {
+            "title": "Coins",
+            "training": training,
+            **({} if release is None else {"release": release, "privacy": {"delta": 1e-3}}),
+            "datasets": {"coins": dataset},
+            "backbones": {
+                "none": {
+                    "title": "None",
+                    "library": "dpsweep",
+                    "architecture": "identity",
+                    "arguments": {"dimension": WIDTH},
+                    "weights": weights,
+                }
+            },
+            "methods": {"head": {"kind": "head"}},
+            "sweeps": {
+                "coins": {
+                    **{"dataset": "coins", "backbone": "none", "method": "head", "seeds": 1},
+                    **{"epsilon": [8.0], "epochs": [20], "batch_size": [20]},
+                    **{"clipping_bound": [1.0], "learning_rate": [0.05]},
+                }
+            },
+        }
+    )
+
+
+def opened(study: Study, folder: Path) -> OpenCell:
+    torch.set_num_threads(1)
+    paths = Paths(folder)
+    prepare("coins", study.datasets["coins"], paths.dataset("coins"))
+    prepare_backbone("none", study.backbones["none"], paths)
+    (cell,) = study.all_cells()
+    noise = paths.noise(study, "coins", cell.epsilon, cell.epochs, cell.batch_size)
+    calibration_of(study, noise)
+    return OpenCell.open(study, paths, cell)
+
+
+def calibration_of(study: Study, path: Path) -> None:
+    (cell,) = study.all_cells()
+    sampling = study.sampling("coins", cell.epochs, cell.batch_size)
+    noise = calibration.calibrate(8.0, study.privacy.delta, sampling.units, 20, sampling.steps)
+    write_calibration(path, noise)
+
+
+def accuracy(opened: OpenCell) -> float:
+    (spec,) = opened.specs.values()
+    return float(train_trial(spec, opened.context, None, 1e9)[0].record["accuracy"])
+
+
+def test_coins_of_patients_cannot_be_learnt(tmp_path: Path) -> None:
+    """By row, every test image has a twin in training; by patient, accuracy is within chance."""
+    coin_flips(tmp_path / "coins.npz")
+    by_row = opened(study_of(counted(tmp_path / "coins.npz")), tmp_path / "row")
+    by_unit = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path / "unit")
+    assert accuracy(by_row) > 0.75
+    test_patients = by_unit.context.test.protected
+    # Four standard deviations of a fair coin for each patient.
+    assert abs(accuracy(by_unit) - 0.5) < 4 * 0.5 / np.sqrt(15)
+    assert test_patients >= 15
+
+
+def test_noise_and_key_count_units(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    study = study_of(counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=3))
+    found = opened(study, tmp_path)
+    (spec,) = found.specs.values()
+    units = study.datasets["coins"].train_units
+    assert units is not None and units < PATIENTS
+    assert found.noise.train_size == spec.train_size == found.context.train.protected == units
+    assert study.train_size("coins") == units and study.steps("coins", 20, 20) == units
+    trial, _ = train_trial(spec, found.context, None, 1e9)
+    # Statistics count units: 20 are sampled in a step, and never more than there are.
+    assert 15 < trial.steps["sampled_examples"].mean() < 25
+    with pytest.raises(CellError, match=rf"found {units} units to train on, expected {units + 1}"):
+        wrong = calibration.calibrate(8.0, 1e-5, units + 1, 20, 9)
+        data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
+        check_size(wrong, found.context, data)
+
+
+def test_keys_of_trials_without_units_stay() -> None:
+    fields = {name: value for name, value in asdict(SPEC).items() if name != "rows_per_unit"}
+    assert SPEC.key == fingerprint({"trainer": 6, **fields})
+
+
+def test_trials_sample_units_by_their_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
+    (spec,) = found.specs.values()
+    batches: list[list[int]] = []
+    sample = PoissonSampler.batch
+
+    def noted(self: PoissonSampler, step: int) -> np.ndarray[Any, Any]:
+        batch = sample(self, step)
+        assert self.units is not None
+        assert max(np.bincount(self.units[batch]), default=0) <= 4
+        batches.append(batch.tolist())
+        return batch
+
+    monkeypatch.setattr(PoissonSampler, "batch", noted)
+    for secret in (b"", b"", b"mine"):
+        train_trial(spec, found.context, None, 1e9, secret)
+    third = len(batches) // 3
+    assert batches[:third] == batches[third : 2 * third] != batches[2 * third :]
+
+
+def test_holdout_is_by_unit(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    training = {"select_on": "holdout", "holdout_share": 0.2}
+    study = study_of(counted(tmp_path / "coins.npz", unit="patient"), **training)
+    found = opened(study, tmp_path)
+    data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
+    assert data.train_units is not None and data.metadata.train_units is not None
+    rows, held_out = data.hold_out(0.2)
+    held = set(data.train_units[held_out])
+    assert held == set(held_out_rows(data.metadata.train_units, 0.2)) and held
+    assert not held & set(data.train_units[rows]) and len(rows) + len(held_out) == len(
+        data.train_units
+    )
+    assert found.context.train.protected == study.train_size("coins")
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def test_a_table_is_split_by_unit(tmp_path: Path) -> None:
+    with (tmp_path / "t.csv").open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["text", "label", "who"])
+        table.writerows([f"text {i}", "ab"[i % 2], f"w{i // 5}"] for i in range(100))
+    source = {"kind": "files", "train": str(tmp_path / "t.csv"), "test_from_train": 0.3}
+    keys = {"title": "T", "source": source, "classes": 2, "train_size": 1, "test_size": 1}
+    data = load(Dataset.model_validate(keys | {"unit": "who", "train_units": 1}))
+    assert data.train.units is not None and data.test.units is not None
+    train, test = set(data.train.units), set(data.test.units)
+    assert not train & test and len(train | test) == 20 and len(test) > 2
+    texts = list(data.train.inputs)
+    assert [f"w{int(text.split()[1]) // 5}" for text in texts] == data.train.units.tolist()
+
+
+@pytest.mark.parametrize(("unit", "nested"), [(r"(p\d+)_", False), ("folder", True)])
+def test_images_are_split_by_unit(tmp_path: Path, unit: str, nested: bool) -> None:
+    for i in range(80):
+        folder = tmp_path / "all" / "ab"[i % 2] / (f"p{i // 4}" if nested else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"p{i // 4}_{i}.png").write_bytes(b"not read")
+    source = {"kind": "folder", "path": str(tmp_path), "train_folders": ["all"]}
+    source["test_from_train"] = 0.3  # type: ignore[assignment]
+    keys = {"title": "T", "source": source, "classes": 2, "train_size": 1, "test_size": 1}
+    data = load(Dataset.model_validate(keys | {"unit": unit, "train_units": 1, "image_size": 8}))
+    assert data.train.units is not None and data.test.units is not None
+    train, test = set(data.train.units), set(data.test.units)
+    assert not train & test and train | test == {f"p{i}" for i in range(20)}
+
+
+def test_a_unit_on_both_sides_is_refused(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "train.npz")
+    coin_flips(tmp_path / "test.npz")
+    source = {"kind": "arrays", "train": str(tmp_path / "train.npz"), "label_column": "y"}
+    source["test"] = str(tmp_path / "test.npz")
+    sizes = {"train_size": 600, "test_size": 600, "train_units": PATIENTS, "unit": "patient"}
+    dataset = Dataset.model_validate(section(tmp_path / "x.npz") | sizes | {"source": source})
+    with pytest.raises(DatasetError, match="found 60 units in the training and in the test set"):
+        prepare("coins", dataset, tmp_path / "prepared")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"unit": "patient"}, "train_units: found None with unit: patient"),
+        ({"train_units": 3}, "train_units: found 3 with unit: None"),
+        ({"unit": "row", "train_units": 3}, "train_units: found 3 with unit: row"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Dataset.model_validate(section(Path("x.npz"), **keys))
+
+
+def test_a_wrong_number_of_units_is_refused(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    right = counted(tmp_path / "coins.npz", unit="patient")
+    wrong = Dataset.model_validate(right | {"train_units": 7})
+    with pytest.raises(DatasetError, match=r"train_units: the study says 7, \d+ found"):
+        prepare("coins", wrong, tmp_path / "prepared")
+
+
+def test_data_without_units_has_no_files_of_units(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    for unit in ("patient", "row"):
+        dataset = Dataset.model_validate(counted(tmp_path / "coins.npz", unit=unit))
+        prepared = prepare("coins", dataset, tmp_path / "prepared")
+        there = (tmp_path / "prepared" / "train_units.npy").exists()
+        assert there == (prepared.train_units is not None) == (unit == "patient")
+
+
+# -- release -----------------------------------------------------------------------------------
+
+
+def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    dataset = counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=3)
+    release = {"sweep": "coins", "epsilon": 4.0, "epochs": [2], "batch_size": [20]}
+    release |= {"clipping_bound": [1.0], "learning_rate": [0.1]}
+    study = study_of(dataset, release=release)
+    assert study.release is not None
+    paths = Paths(tmp_path / "results")
+    prepare("coins", study.datasets["coins"], paths.dataset("coins"))
+    prepare_backbone("none", study.backbones["none"], paths)
+    write_release(study, paths, study.release)
+    found = verify(paths.release)
+    units = study.datasets["coins"].train_units
+    assert (found.adjacency, found.unit) == ("add or remove one unit", UNIT)
+    assert (found.split.examples, found.split.unit, found.split.rows_per_unit) == (
+        *(units, "patient"),
+        3,
+    )
+    assert found.noise is not None and found.noise.train_size == units
+    card = (paths.release / "README.md").read_text()
+    assert f"| units trained on | {units} |" in card and "One example is protected" not in card
+    assert "one unit (patient): all of its rows, at most 3 of them in a step" in card
+
+
+def test_tuning_by_scores_of_rows_is_refused(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    dataset = counted(tmp_path / "coins.npz", unit="patient")
+    release = {"sweep": "coins", "epsilon": 4.0, "epochs": [2], "batch_size": [20]}
+    release |= {"clipping_bound": [1.0], "learning_rate": [0.1, 0.2], "selection": "private"}
+    with pytest.raises(
+        ValueError, match=r"release.selection: found private for coins, whose units"
+    ):
+        study_of(dataset, release=release)
