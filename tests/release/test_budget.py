@@ -15,8 +15,8 @@ from tests.release.releases import study as study_of
 from dpsweep.base.numbers import rounded_down, rounded_up
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import ReleaseError, write
-from dpsweep.release.budget import account, refuse_beyond_budget
-from dpsweep.release.certificate import ReleasedModel, released_together
+from dpsweep.release.certificate import ReleasedModel
+from dpsweep.release.composition import account, refuse_beyond_budget, released_together
 from dpsweep.release.ledger import Ledger, open_ledger
 from dpsweep.report import write as write_report
 from dpsweep.study import Study

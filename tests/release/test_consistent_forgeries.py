@@ -30,14 +30,14 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, parameters
 from dpsweep.release.certificate import (
-    CHANGED_TOGETHER,
-    NOT_KNOWN,
+    FORGEABLE_CLAIMS,
+    UNVERIFIABLE_CLAIMS,
     ReleasedModel,
     best_attacks,
     certify_tuning,
-    released_together,
-    second_opinion,
+    epsilon_by_pld,
 )
+from dpsweep.release.composition import released_together
 from dpsweep.release.verify import verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "release.md"
@@ -59,7 +59,7 @@ class Edit:
     Attributes:
         name: of the change.
         change: of the certificate.
-        why: a key of `NOT_KNOWN` or of `CHANGED_TOGETHER`; empty if the change must be refused.
+        why: a key of `UNVERIFIABLE_CLAIMS` or of `FORGEABLE_CLAIMS`; empty if the change must be refused.
         files: a change of the folder.
         last: made after the other numbers are derived.
     """
@@ -219,7 +219,7 @@ def derive(content: Content, folder: Path) -> None:
     together = released_together(before, None if found else noise, epsilon, delta)
     content |= {
         **{"noise": noise.to_dict(), "releases": together.model_dump(mode="json")},
-        **{"certified_epsilon": certified, "pld_epsilon": second_opinion(noise, found)},
+        **{"certified_epsilon": certified, "pld_epsilon": epsilon_by_pld(noise, found)},
         "attacks": [asdict(each) for each in best_attacks(noise, found)],
     }
     network = content["network"]
@@ -283,7 +283,7 @@ def test_forgeries_that_verify_are_documented_and_refused_beside_the_ledger(
         one(list({place(edit): edit for edit in chosen.sample(among, 3)}.values()))
     assert len(seen) > 40
     assert len(verified) > 6
-    assert verified <= NOT_KNOWN.keys() | CHANGED_TOGETHER.keys()
+    assert verified <= UNVERIFIABLE_CLAIMS.keys() | FORGEABLE_CLAIMS.keys()
 
 
 @pytest.fixture(scope="module")
@@ -315,5 +315,5 @@ def test_a_single_edit_is_refused_or_documented(
 
 def test_the_page_lists_the_undetectable_changes() -> None:
     table = PAGE.read_text().split("## What verification cannot detect")[1].split("\n## ")[0]
-    for name in CHANGED_TOGETHER:
+    for name in FORGEABLE_CLAIMS:
         assert f"| `{name}` |" in table

@@ -19,8 +19,8 @@ from tests.training.tiny_study import N
 
 from dpsweep.base.files import canonical_json, read_checked_json
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
-from dpsweep.release.certificate import NOT_KNOWN
-from dpsweep.release.verify import not_known, verify
+from dpsweep.release.certificate import UNVERIFIABLE_CLAIMS
+from dpsweep.release.verify import unverifiable_claims, verify
 from dpsweep.study.paths import Paths
 
 Place = tuple[Any, ...]
@@ -157,7 +157,9 @@ def listed(place: Place) -> bool:
     scheduled = place[:2] == ("tuning", "candidates") and place[-1] in (
         *("epochs", "batch_size", "steps"),
     )
-    return not scheduled and any(name == each or name.startswith(f"{each}.") for each in NOT_KNOWN)
+    return not scheduled and any(
+        name == each or name.startswith(f"{each}.") for each in UNVERIFIABLE_CLAIMS
+    )
 
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
@@ -223,8 +225,8 @@ def test_listed_fields_cannot_be_checked(name: str, results: Path, forge: Forge)
         changes["tuning.candidates"] = ("tuning", "candidates", index, "learning_rate"), 0.001
     # No release here clips automatically, or reads features.
     absent = ("automatic_clipping_gamma", "network.features.")
-    assert changes.keys() == {each for each in NOT_KNOWN if not each.startswith(absent)}
-    for field in not_known(certificate):
+    assert changes.keys() == {each for each in UNVERIFIABLE_CLAIMS if not each.startswith(absent)}
+    for field in unverifiable_claims(certificate):
         place, value = changes[field]
         of_others = ("split.holdout_share", "step_rounding")
         if name == "fixed" and field in of_others:

@@ -10,9 +10,9 @@ from tests.release.releases import FIXED, forge, put, release
 from tests.training.tiny_study import prepare, tiny_sections
 
 from dpsweep.release import FROZEN, TRAINED, ReleaseError
-from dpsweep.release.certificate import CHANGED_TOGETHER
+from dpsweep.release.certificate import FORGEABLE_CLAIMS
 from dpsweep.release.section import compare
-from dpsweep.release.verify import not_known, verify
+from dpsweep.release.verify import unverifiable_claims, verify
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -60,7 +60,7 @@ def test_a_method_that_trains_the_same_parameters_is_listed_and_refused_for_its_
 ) -> None:
     paths = made[own["kind"]]
     folder = rewritten(paths, other, tmp_path / "release")
-    assert "network.method" in not_known(verify(folder, ledger="none"))
+    assert "network.method" in unverifiable_claims(verify(folder, ledger="none"))
     named = study(own)
     with pytest.raises(ReleaseError, match=r"network\.method"):
         compare(folder, named, named.release)
@@ -104,7 +104,7 @@ def test_parameters_may_be_moved_between_both_files(made: dict[str, Paths], tmp_
 
     forge(folder, change)
     verify(folder, ledger="none")
-    assert "network.method" in CHANGED_TOGETHER
+    assert "network.method" in FORGEABLE_CLAIMS
     named = study(FILM)
     with pytest.raises(ReleaseError, match=r"network\.method\.kind"):
         compare(folder, named, named.release)

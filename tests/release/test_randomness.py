@@ -33,7 +33,7 @@ from dpsweep.privacy.tuning import total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
-from dpsweep.release.certificate import Releases, second_opinion
+from dpsweep.release.certificate import Releases, epsilon_by_pld
 from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import StudyError
@@ -289,13 +289,13 @@ def test_a_certificate_contains_no_local_path_and_no_time(paths: Paths) -> None:
 def test_the_second_opinion_is_by_privacy_loss_distributions() -> None:
     """For a fixed setting it is the noise's own; for tuning, the worst of all trials and their scores."""
     noise = replace(calibrate(8.0, 1e-5, 1000, 1000, 1), pld_epsilon=7.5)
-    assert second_opinion(noise, None) == 7.5
+    assert epsilon_by_pld(noise, None) == 7.5
     tuning = calibrate_tuning(8.0, 1e-5, 3, 1, [Sampling(1000, 1000, 1)])
-    assert second_opinion(noise, tuning) == pytest.approx(tuning.total_epsilon, rel=5e-3)
+    assert epsilon_by_pld(noise, tuning) == pytest.approx(tuning.total_epsilon, rel=5e-3)
     # With almost no noise on the scores, the scores alone determine epsilon.
     leaky = replace(tuning, score_noise=0.5)
     alone = total_epsilon(gaussian_profile(0.5), 1e-5, 3, 1)
-    assert second_opinion(noise, leaky) == pytest.approx(alone, rel=1e-6)
+    assert epsilon_by_pld(noise, leaky) == pytest.approx(alone, rel=1e-6)
     assert tuning.total_epsilon < alone < math.inf
 
 
@@ -316,7 +316,9 @@ def test_the_command_lists_choices_that_epsilon_does_not_cover(
         releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
     )  # fmt: skip
     monkeypatch.setattr("dpsweep.release.verify.verify", lambda *_: stated)
-    monkeypatch.setattr("dpsweep.release.verify.not_known", lambda _: {"title": "free text"})
+    monkeypatch.setattr(
+        "dpsweep.release.verify.unverifiable_claims", lambda _: {"title": "free text"}
+    )
     app(["verify", "folder"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PLD" in said

@@ -40,8 +40,8 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
 from dpsweep.release import train as release_training
 from dpsweep.release.section import compare
-from dpsweep.release.verify import not_known, verify
-from dpsweep.release.write import Swept, swept_before
+from dpsweep.release.verify import unverifiable_claims, verify
+from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
@@ -182,7 +182,7 @@ def test_verification_prints_the_fields_that_it_cannot_check(
     file.write_text(yaml.safe_dump(content | {"release": PRIVATE}))
     app(["verify", str(tuned), "--study", str(file)], standalone_mode=False)
     said = capsys.readouterr().out
-    for name in not_known(dpsweep.verify(str(tuned), ledger="none")):
+    for name in unverifiable_claims(dpsweep.verify(str(tuned), ledger="none")):
         assert f"  {name}: " in said
     assert "released before on these data, as far as the ledger goes: 1" in said
     with pytest.raises(ReleaseError, match=r"no/such.jsonl: no such ledger"):
@@ -396,7 +396,7 @@ def test_earlier_sweeps_of_the_same_data_are_named(
     features.mkdir(parents=True)
     write_checked_json(features / METADATA, data.model_dump(mode="json") | {"checksum": "1" * 64})
     store.save("ee", StoredTrial({"spec": {"data": "1" * 64}}, {}))
-    assert swept_before(study(FIXED), paths, study(FIXED).release) == Swept(["digits"], 3)
+    assert swept_before(study(FIXED), paths, study(FIXED).release) == EarlierSweeps(["digits"], 3)
     folder = release(FIXED, paths)
     assert "digits: these sweeps have trained on the same data" in caplog.text
     found = verify(folder)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import run
 from dpsweep.cli.main import app
-from dpsweep.release.unaccounted import joint_epsilon, price, private_sweeps, refuse_unaccounted
+from dpsweep.release.unaccounted import epsilon_of_sweeps, price, private_sweeps, refuse_unaccounted
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import UNACCOUNTED, begin
 from dpsweep.study.fingerprints import (
@@ -57,12 +57,12 @@ def test_all_trials_together_are_the_composed_gaussian_mechanisms() -> None:
 
     sigma = brentq(lambda each: composed(each, 1) - 2.0, 1.0, 3.0, xtol=1e-4)
     expected = composed(sigma, len(rates) + 2)
-    assert joint_epsilon(study, study.sweeps) == pytest.approx(expected, rel=2e-3)
+    assert epsilon_of_sweeps(study, study.sweeps) == pytest.approx(expected, rel=2e-3)
 
 
 def test_a_trial_without_noise_leaves_no_privacy() -> None:
     study = Study.model_validate(sections(epsilon=[1.0, math.inf]))
-    assert joint_epsilon(study, study.sweeps) == math.inf
+    assert epsilon_of_sweeps(study, study.sweeps) == math.inf
     assert "have no privacy" in price(study)
 
 

@@ -124,9 +124,9 @@ def verify(
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
     from dpsweep.release.accuracy import advice_if_no_better, in_words
-    from dpsweep.release.certificate import CHANGED_TOGETHER
+    from dpsweep.release.certificate import FORGEABLE_CLAIMS
     from dpsweep.release.safe_reading import printable
-    from dpsweep.release.verify import LedgerWord, ledger_of, not_known
+    from dpsweep.release.verify import LedgerWord, ledger_of, unverifiable_claims
     from dpsweep.release.verify import verify as verify_release
 
     with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
@@ -155,15 +155,15 @@ def verify(
         typer.echo(f"not covered: choices made by looking at the sweep {printable(name)}")
     if found.earlier_trials:
         typer.echo(f"not covered: choices made by looking at {found.earlier_trials} earlier trials")
-    typer.echo("cannot be known from the folder:")
-    for name, why in not_known(found).items():
+    typer.echo("not verified (the folder alone does not show it):")
+    for name, why in unverifiable_claims(found).items():
         typer.echo(f"  {name}: {why}")
     if compared is None:
         typer.echo(f"  earlier releases, and whether this is the model that was made: {_LEDGER}")
     else:
         typer.echo(f"the ledger {compared} has this certificate, and the same earlier releases")
-    for name, why in CHANGED_TOGETHER.items():
-        typer.echo(f"  {name}, if an attacker derives all numbers anew: {why}")
+    for name, why in FORGEABLE_CLAIMS.items():
+        typer.echo(f"  {name} (a forger could recompute it): {why}")
     if backbone is None:
         typer.echo(f"  numbers in {FROZEN}: compared only with --backbone")
 

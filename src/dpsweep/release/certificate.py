@@ -1,6 +1,6 @@
 """The certificate of a release: the guarantee, and every number that proves it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -22,8 +22,7 @@ from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
 from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.gradients.precision import Precision
 from dpsweep.models.representation import Reduction
-from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.accountants import composed_epsilon, total_delta
+from dpsweep.privacy import Calibration
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
@@ -254,7 +253,7 @@ class Certificate(_Part):
     """SHA-256 of the files of parameters and of the tokenizer."""
 
 
-NOT_KNOWN: Mapping[str, str] = {
+UNVERIFIABLE_CLAIMS: Mapping[str, str] = {
     "title": "free text",
     "dataset": "free text",
     "setting.clipping_bound": "does not change epsilon, because gradients are normalised",
@@ -288,7 +287,7 @@ A field includes everything inside it. Verification finds a change of any other 
 """
 
 
-CHANGED_TOGETHER: Mapping[str, str] = {
+FORGEABLE_CLAIMS: Mapping[str, str] = {
     "noise": "the parameters do not show the noise, batch size and steps of their training, or its epsilon "
     "and delta; the audit measures the code",
     "split": "the number of examples is not in the folder; compare with the study (--study)",
@@ -309,7 +308,7 @@ Each key is a part of a certificate; docs/release.md has the table.
 """
 
 
-def second_opinion(noise: Calibration, tuning: TuningNoise | None) -> float:
+def epsilon_by_pld(noise: Calibration, tuning: TuningNoise | None) -> float:
     """Return the epsilon of a release by privacy loss distributions."""
     if tuning is None:
         return noise.pld_epsilon
@@ -327,58 +326,3 @@ def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float)
     """Return the part of a certificate on accounted tuning."""
     shared = {name: each for name, each in vars(tuning).items() if name in Tuning.model_fields}
     return Tuning(**shared, score=score, candidates=candidates)
-
-
-def joint_epsilon(
-    earlier: Sequence[ReleasedModel],
-    noise: Calibration | None,
-    epsilon: float,
-    delta: float,
-    joint_delta: float,
-) -> float:
-    """Return the joint epsilon of earlier models and a new one, at a joint delta.
-
-    Args:
-        earlier: the earlier models.
-        noise: of the new model; None if its epsilon covers a choice among several trials.
-        epsilon: of the new model.
-        delta: of the new model.
-        joint_delta: of all models together.
-
-    Returns:
-        The epsilon; infinity if the deltas of guarantees without noise sum to more than the joint delta.
-    """
-    if not earlier and delta <= joint_delta:
-        return epsilon
-    models = [
-        *((each.noise, each.epsilon, each.delta) for each in earlier),
-        (noise, epsilon, delta),
-    ]
-    return composed_epsilon(
-        [noise for noise, _, _ in models if noise is not None],
-        [(epsilon, delta) for noise, epsilon, delta in models if noise is None],
-        joint_delta,
-    )
-
-
-def released_together(
-    earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
-) -> Releases:
-    """Return the earlier models with the joint epsilon and delta of these and a new one.
-
-    Args:
-        earlier: the earlier models.
-        noise: of the new model; None if its epsilon covers a choice among several trials.
-        epsilon: of the new model.
-        delta: of the new model.
-
-    Raises:
-        CalibrationError: the deltas sum to 1 or more, so there is no guarantee.
-    """
-    joint_delta = total_delta([delta, *(each.delta for each in earlier)])
-    if joint_delta >= 1:
-        raise CalibrationError(
-            f"releases: found deltas that are {joint_delta:g} together; allowed: below 1"
-        )
-    joint = joint_epsilon(earlier, noise, epsilon, delta, joint_delta)
-    return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)

@@ -176,9 +176,9 @@ def compare(
         raise ReleaseError(
             "\n  ".join(
                 [
-                    f"{folder}: holds a release of other numbers than the study's section release. No model "
-                    "can be made again; take the section back, or move the folder away if you mean another "
-                    "release, which spends epsilon a second time:",
+                    f"{folder}: has a release with other settings than `release` in the study. No model can "
+                    "be made again: take the section back, or move the folder away for another release, "
+                    "which spends epsilon a second time:",
                     *map(printable, differences),
                 ]
             )

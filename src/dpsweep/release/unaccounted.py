@@ -25,7 +25,7 @@ def private_sweeps(study: Study) -> list[str]:
     return [name for name, sweep in study.sweeps.items() if sweep.dataset in private]
 
 
-def joint_epsilon(study: Study, sweeps: Iterable[str]) -> float:
+def epsilon_of_sweeps(study: Study, sweeps: Iterable[str]) -> float:
     """Return the approximate joint epsilon of all trials of some sweeps, at the study's delta.
 
     Each trial counts as the Gaussian mechanism with its epsilon and delta; mu^2 adds up (Dong, Roth and
@@ -52,7 +52,7 @@ def price(study: Study) -> str:
         return ""
     trials = sum(len(study.sweep_cells(name)) * trials_per_cell(study, name) for name in sweeps)
     largest = max(cell.epsilon for name in sweeps for cell in study.sweep_cells(name))
-    together = joint_epsilon(study, sweeps)
+    together = epsilon_of_sweeps(study, sweeps)
     alone = (
         "no privacy at all"
         if math.isinf(largest)

@@ -1,8 +1,8 @@
 """Verification of a release: every number of the certificate that follows from others, and the parameters.
 
 Verification runs the functions that wrote the certificate, at the certificate's own noise multipliers,
-and compares field by field. `dpsweep.release.certificate.NOT_KNOWN` lists the fields that it cannot check;
-it finds a change of any other field.
+and compares field by field. It finds a change of any field but those of
+`dpsweep.release.certificate.UNVERIFIABLE_CLAIMS`.
 
 Networks and accountants run in a limited process, because an attacker may have written the folder.
 """
@@ -55,7 +55,7 @@ from dpsweep.release import (
 )
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
-    NOT_KNOWN,
+    UNVERIFIABLE_CLAIMS,
     Certificate,
     DataSplit,
     Network,
@@ -63,9 +63,9 @@ from dpsweep.release.certificate import (
     Setting,
     best_attacks,
     certify_tuning,
-    released_together,
-    second_opinion,
+    epsilon_by_pld,
 )
+from dpsweep.release.composition import released_together
 from dpsweep.release.ledger import Ledger, ledger_mistakes
 from dpsweep.release.parameters import outline, split_state
 from dpsweep.release.safe_reading import file_content, file_mistakes, printable, tensor_mistakes
@@ -103,7 +103,7 @@ def verify(
             may need more.
 
     Returns:
-        The certificate. `not_known` lists its fields that verification cannot check.
+        The certificate. `unverifiable_claims` lists its fields that verification cannot check.
 
     Raises:
         ReleaseError: a file is missing, added, edited or damaged, or a number does not follow from the
@@ -178,10 +178,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
         raise ReleaseError(f"{file}: damaged: found brackets within brackets") from None
 
 
-def not_known(certificate: Certificate) -> dict[str, str]:
+def unverifiable_claims(certificate: Certificate) -> dict[str, str]:
     """Return the fields of a certificate that verification cannot check, and why."""
     content = certificate.model_dump(mode="json")
-    return {name: why for name, why in NOT_KNOWN.items() if _has(content, name.split("."))}
+    return {
+        name: why for name, why in UNVERIFIABLE_CLAIMS.items() if _has(content, name.split("."))
+    }
 
 
 def _has(content: Any, path: list[str]) -> bool:
@@ -384,7 +386,7 @@ def _proven_again(certificate: Certificate) -> Certificate:
     return certificate.model_copy(
         update={
             "certified_epsilon": certified,
-            "pld_epsilon": second_opinion(noise, tuning),
+            "pld_epsilon": epsilon_by_pld(noise, tuning),
             "attacks": best_attacks(noise, tuning),
             "noise": noise,
             "tuning": stated_tuning,

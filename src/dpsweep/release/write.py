@@ -27,7 +27,6 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model
 from dpsweep.privacy.tuning_noise import TuningNoise
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
-from dpsweep.release.budget import refuse_beyond_budget
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Certificate,
@@ -37,9 +36,9 @@ from dpsweep.release.certificate import (
     TestSet,
     best_attacks,
     certify_tuning,
-    released_together,
-    second_opinion,
+    epsilon_by_pld,
 )
+from dpsweep.release.composition import refuse_beyond_budget, released_together
 from dpsweep.release.ledger import locked, open_ledger
 from dpsweep.release.parameters import save_parameters, stated, stated_tap
 from dpsweep.release.section import ReleasePlan, own_features
@@ -55,7 +54,7 @@ _UNFINISHED = ".partial-release-"
 
 
 @dataclass(frozen=True)
-class Swept:
+class EarlierSweeps:
     """Training on a release's data without an account; epsilon does not cover choices made by it."""
 
     sweeps: list[str]
@@ -64,7 +63,7 @@ class Swept:
     """Finished trials in the store."""
 
 
-def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
+def swept_before(study: Study, paths: Paths, release: Release) -> EarlierSweeps:
     """Find sweeps and trials on data that may share examples with the data of a release.
 
     Trials are found by the checksum of their data, so trials of former grids count too.
@@ -80,7 +79,7 @@ def swept_before(study: Study, paths: Paths, release: Release) -> Swept:
     ]
     read = {each for name in shared for each in _checksums(paths, name)}
     trials = sum(record["spec"]["data"] in read for record in TrialStore(paths.trials).records())
-    return Swept(sweeps, trials)
+    return EarlierSweeps(sweeps, trials)
 
 
 def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
@@ -190,7 +189,7 @@ def _trained(
     candidates = list(map(plan.setting, plan.candidates))
     return {
         "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
-        "pld_epsilon": second_opinion(model.noise, tuning),
+        "pld_epsilon": epsilon_by_pld(model.noise, tuning),
         "attacks": best_attacks(model.noise, tuning),
         "setting": plan.setting(model.candidate),
         "precision": spec.precision,

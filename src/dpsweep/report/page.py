@@ -21,7 +21,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 
 if TYPE_CHECKING:
-    from dpsweep.release.budget import Account
+    from dpsweep.release.composition import Account
 
 
 def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
@@ -101,7 +101,7 @@ def _account(study: Study, paths: Paths) -> "Account | None":
     if study.release is None:
         return None
     # It imports torch.
-    from dpsweep.release.budget import account  # noqa: PLC0415
+    from dpsweep.release.composition import account  # noqa: PLC0415
 
     return account(study, paths)
 

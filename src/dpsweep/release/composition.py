@@ -1,4 +1,4 @@
-"""The joint epsilon of all releases on a dataset, and the rest of a study's budget."""
+"""Composition of releases on the same data: their joint epsilon, and the rest of a study's budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,68 @@ from dpsweep.base.numbers import rounded_up
 from dpsweep.config import Release
 from dpsweep.config.datasets import origins
 from dpsweep.data.prepared import DatasetError, read_metadata
-from dpsweep.privacy import Calibration
-from dpsweep.privacy.accountants import total_delta
+from dpsweep.privacy import Calibration, CalibrationError
+from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.release import ReleaseError
-from dpsweep.release.certificate import ReleasedModel, joint_epsilon
+from dpsweep.release.certificate import ReleasedModel, Releases
 from dpsweep.release.ledger import Ledger, LedgerEntry
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+
+
+def joint_epsilon(
+    earlier: Sequence[ReleasedModel],
+    noise: Calibration | None,
+    epsilon: float,
+    delta: float,
+    joint_delta: float,
+) -> float:
+    """Return the joint epsilon of earlier models and a new one, at a joint delta.
+
+    Args:
+        earlier: the earlier models.
+        noise: of the new model; None if its epsilon covers a choice among several trials.
+        epsilon: of the new model.
+        delta: of the new model.
+        joint_delta: of all models together.
+
+    Returns:
+        The epsilon; infinity if the deltas of guarantees without noise sum to more than the joint delta.
+    """
+    if not earlier and delta <= joint_delta:
+        return epsilon
+    models = [
+        *((each.noise, each.epsilon, each.delta) for each in earlier),
+        (noise, epsilon, delta),
+    ]
+    return composed_epsilon(
+        [noise for noise, _, _ in models if noise is not None],
+        [(epsilon, delta) for noise, epsilon, delta in models if noise is None],
+        joint_delta,
+    )
+
+
+def released_together(
+    earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
+) -> Releases:
+    """Return the earlier models with the joint epsilon and delta of these and a new one.
+
+    Args:
+        earlier: the earlier models.
+        noise: of the new model; None if its epsilon covers a choice among several trials.
+        epsilon: of the new model.
+        delta: of the new model.
+
+    Raises:
+        CalibrationError: the deltas sum to 1 or more, so there is no guarantee.
+    """
+    joint_delta = total_delta([delta, *(each.delta for each in earlier)])
+    if joint_delta >= 1:
+        raise CalibrationError(
+            f"releases: found deltas that are {joint_delta:g} together; allowed: below 1"
+        )
+    joint = joint_epsilon(earlier, noise, epsilon, delta, joint_delta)
+    return Releases(earlier=earlier, joint_epsilon=joint, joint_delta=joint_delta)
 
 
 def refuse_beyond_budget(
