@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import pickle
 from dataclasses import replace
 from functools import cache
@@ -323,3 +324,25 @@ def test_another_optimizer_continues_the_steps_and_the_noise() -> None:
     torch.testing.assert_close(moved[2 * WIDTH :], wanted / 20, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="3 steps would cost"):
         made.batches(*data())
+
+
+def test_a_forked_process_cannot_draw_the_noise_of_its_parent() -> None:
+    """Both would take the step with the same noise, perhaps on other data."""
+    model = net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = PrivateTraining(model, sgd, clipping=FlatClipping(1.0), calibration=noise())
+    batches = training.batches(*data())
+    training.step(next(batches))
+    second = next(batches)
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            training.step(second)
+        except ValueError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert "the process that this one was forked from" in os.read(reader, 4096).decode()
+    training.step(second)  # the parent goes on
+    assert training.steps_taken == 2

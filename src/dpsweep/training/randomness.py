@@ -14,6 +14,7 @@ if none is given; ``secret=b""`` marks a stream that may be public.
 
 import hmac
 import math
+import os
 import secrets
 import warnings
 from collections.abc import Iterator
@@ -36,6 +37,15 @@ Mask = npt.NDArray[np.bool_]
 
 # The user of each secret stream of noise that was drawn from, by the stream's key.
 _USERS: dict[int, object] = {}
+_PARENT = object()
+
+
+def _leave_streams_to_parent() -> None:
+    """Let a forked process draw from no stream that its parent draws from: both would have the same noise."""
+    _USERS.update(dict.fromkeys(_USERS, _PARENT))
+
+
+os.register_at_fork(after_in_child=_leave_streams_to_parent)
 
 # Noise is drawn in chunks of so many numbers, so that it never fills the memory.
 _CHUNK = 1 << 20
@@ -354,7 +364,8 @@ class GaussianNoise:
             users[self._key] = user
         elif users.setdefault(self._key, user) is not user:
             raise ValueError(
-                "the noise of this name and secret belongs to another optimizer: two models with the same "
+                "the noise of this name and secret belongs to another optimizer, or to the process that this "
+                "one was forked from: two models with the same "
                 "noise differ by the gradient of one person. Use dpsweep.PrivateTraining, or give each "
                 "training its own secret = dpsweep.new_secret()"
             )
