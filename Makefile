@@ -54,10 +54,10 @@ test-slow: setup ## the tests that take longer
 
 # requirements.lock has the newest Snakemake. Newer ones do without appdirs and reretry.
 LOWEST = $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
-test-lowest: setup ## the workflow with the lowest Snakemake that is allowed
+test-lowest: setup ## the golden chain with the lowest Snakemake that is allowed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/lowest snakemake==$(LOWEST) appdirs reretry
-	PYTHONPATH=build/lowest $(BIN)/python -m snakemake --version
-	PYTHONPATH=build/lowest $(BIN)/pytest $(PARALLEL) $(addprefix tests/workflow/,test_calling.py test_module.py)
+	PYTHONPATH=$(CURDIR)/build/lowest $(BIN)/python -m snakemake --version
+	PYTHONPATH=$(CURDIR)/build/lowest $(BIN)/pytest $(SLOWEST) tests/workflow/test_golden.py
 
 real-data: setup ## train on real images and texts of ../shared, if it exists
 	$(BIN)/pytest -m "not nightly" $(SLOWEST) -s tests/real_data

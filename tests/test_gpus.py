@@ -13,7 +13,7 @@ import pytest
 
 from dpsweep.base import gpus
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import Gpu, describe, visible_gpus
+from dpsweep.base.gpus import Gpu, describe, taken_gpus, visible_gpus
 
 LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
@@ -191,6 +191,29 @@ def test_each_request_gets_a_free_gpu_until_none_is_left(tmp_path: Path) -> None
         assert gpus._take([other], tmp_path, held) == other
     with contextlib.ExitStack() as again:
         assert gpus._take(both, tmp_path, again) == both[0]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_job_takes_its_gpus_together_and_all_visible_ones_if_they_are_fewer(
+    tmp_path: Path,
+) -> None:
+    for count, devices in [(2, "GPU-00,GPU-10"), (1, "GPU-00"), (4, "GPU-00")]:
+        # Each call sees the devices that the former one has left visible.
+        with taken_gpus(count, tmp_path) as taken:
+            assert ",".join(gpu.device for gpu in taken) == devices
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    job = JOB.replace("taken_gpu(", "taken_gpus(2, ").replace(
+        "import taken_gpu", "import taken_gpus"
+    )
+    job = job.replace("gpu.label", "len(gpu)")
+    command = [sys.executable, "-c", job, str(tmp_path), "0.1"]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    spans = sorted(tuple(map(float, each.communicate()[0].split()[3:])) for each in jobs)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize(

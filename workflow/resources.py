@@ -4,7 +4,7 @@ A profile limits the time (``resources: runtime``) and selects partitions (profi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -19,6 +19,10 @@ _START_MINUTES = 10
 _MONTH_MINUTES = 30 * 24 * 60
 
 
+Job = Stage | Literal["audit", "release"]
+"""A stage whose jobs use GPUs."""
+
+
 class JobResources:
     """Resources of a study's jobs on GPUs."""
 
@@ -26,28 +30,50 @@ class JobResources:
         self._study = study
         cost = cache(lambda name: ProblemCost(study, name))
         # Cached for thousands of jobs; the costs of a problem's cells differ only by their epochs.
-        self._gigabytes = cache(lambda name, epochs: cost(name).cell(epochs).host_gigabytes)
+        self._cell = cache(lambda name, epochs, gpus: cost(name).cell(epochs, gpus=gpus))
         self._seconds = cache(lambda stage, name, epochs: cost(name).seconds(stage, epochs))
 
-    def on_gpu(self, stage: Stage | Literal["release"], **known: Any) -> dict[str, Any]:
-        """Return a GPU, CPUs, and memory in MB and time in minutes as functions of wildcards and attempt.
+    def on_gpu(self, stage: Job, **known: Any) -> dict[str, Any]:
+        """Return GPUs, CPUs, and memory in MB and time in minutes as functions of wildcards and attempt.
 
         The wildcards, or ``known`` in their place, identify the job: problem and cell or epochs, or the
         dataset and backbone of features.
         """
 
         def mem_mb(wildcards: Mapping[str, str], attempt: int) -> int:
-            return attempt * 1000 * math.ceil(self._gigabytes(*self._kind(known or wildcards)))
+            name, epochs = self._kind(known or wildcards)
+            gigabytes = self._cell(name, epochs, self._gpus(stage, name)).host_gigabytes
+            return attempt * 1000 * math.ceil(gigabytes)
 
         def runtime(wildcards: Mapping[str, str], attempt: int) -> int:
             if stage == "release":
                 return _MONTH_MINUTES
-            seconds = self._seconds(stage, *self._kind(known or wildcards))
+            name, epochs = self._kind(known or wildcards)
+            seconds = (
+                self._cell(name, epochs, 1).seconds
+                if stage == "audit"
+                else self._seconds(stage, name, epochs)
+            )
             return attempt * (_START_MINUTES + math.ceil(_MARGIN * seconds / 60))
 
         # `cores: all` of profiles/default cuts threads, also of Slurm's jobs, to the cores of this machine.
-        cpus = self._study.training.threads
-        return {"gpu": 1, "cpus_per_task": cpus, "mem_mb": mem_mb, "runtime": runtime}
+        gpu, cpus = self._each(stage, 1), self.threads(stage)
+        return {"gpu": gpu, "cpus_per_task": cpus, "mem_mb": mem_mb, "runtime": runtime}
+
+    def threads(self, stage: Job) -> int | Callable[[Mapping[str, str]], int]:
+        """Return the CPUs of a job, for all its GPUs; a function of wildcards if problems differ."""
+        return self._each(stage, self._study.training.threads)
+
+    def _each(self, stage: Job, factor: int) -> int | Callable[[Mapping[str, str]], int]:
+        found = {self._gpus(stage, name) for name in self._study.problems}
+        if len(found) == 1:
+            return factor * found.pop()
+        return lambda wildcards: factor * self._gpus(stage, wildcards["problem"])
+
+    def _gpus(self, stage: Job, problem: str) -> int:
+        if stage == "release" and self._study.release is not None:
+            return self._study.release_gpus(self._study.release)
+        return self._study.gpus(problem) if stage in ("train", "gradient_norms") else 1
 
     @staticmethod
     def plan_teraflops(given: Mapping[str, Mapping[str, Any]]) -> float:

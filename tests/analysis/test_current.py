@@ -24,7 +24,7 @@ from dpsweep.analysis.frames import (
     load_trials,
     write_problem,
 )
-from dpsweep.analysis.overlaps import load_overlaps
+from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.analysis.row_checks import COMPARED, FormerResultsError, current_trials
 from dpsweep.base.files import fingerprint, write_checked_json
 from dpsweep.config.selections import Selection

@@ -80,7 +80,9 @@ def test_run_prints_one_line_about_other_sources(
     cell = study.all_cells()[0]
     write_cells(study, paths, lambda *_: {"trainer_sources": "ab" * 32}, cells=[cell])
     line, *rest = printed()
-    assert line.startswith("note: 1 of 1 trained cells have trials of other sources of the trainer")
+    assert line.startswith(
+        "note: 1 of 1 trained cells have trials of another version of the trainer"
+    )
     assert not rest
     paths.cell_trials(study, cell).unlink()
     assert printed() == []

@@ -35,7 +35,9 @@ def finish_all(study: Study, paths: Paths) -> None:
         finish_output(output)
 
 
-def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) -> None:
+def finish_cell(
+    study: Study, paths: Paths, cell: Cell, seconds: float = 1.0, gpus: int = 1
+) -> None:
     """Write a cell, and those of its inputs that are missing."""
     makers = {file: output for output in Outputs(study, paths).every() for file in output.files}
 
@@ -46,4 +48,4 @@ def finish_cell(study: Study, paths: Paths, cell: Cell, seconds: float = 1.0) ->
         finish_output(output)
 
     finish(Outputs(study, paths).cell(cell))
-    write_json(paths.cell_timing(study, cell), {"trial_seconds": seconds})
+    write_json(paths.cell_timing(study, cell), {"trial_seconds": seconds, "gpus": gpus})

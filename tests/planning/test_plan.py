@@ -17,6 +17,7 @@ from dpsweep.config import Dataset
 from dpsweep.planning.cost import ProblemCost, _size_in_tables, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
+from dpsweep.planning.status import Status
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
@@ -116,6 +117,25 @@ def test_measured_times_correct_the_estimate(study: Study, paths: Paths) -> None
     assert estimates["gradient norms (1)"].seconds == pytest.approx(
         3 * ProblemCost(study, SWEEP).seconds("gradient_norms", 2)
     )
+
+
+def test_the_gpu_hours_of_a_trial_on_several_gpus(study: Study, paths: Paths) -> None:
+    """The work is divided; every GPU has the start of the job and the overhead of each step."""
+    training = study.training.model_copy(update={"gpus": 4})
+    several = study.model_copy(update={"training": training})
+    cells = study.all_cells()
+    one, four = (
+        Plan(each, paths, [f"{cells[0].problem}/{cells[0].name}"]) for each in (study, several)
+    )
+    (alone,), (together,) = (
+        [each for name, each in plan.estimates().items() if name == cells[0].problem]
+        for plan in (one, four)
+    )
+    assert alone.longest / 4 < together.longest < alone.longest
+    assert together.seconds == pytest.approx(4 * together.longest)
+    # What was measured on several GPUs is time of each of them.
+    finish_cell(several, paths, cells[0], seconds=100.0, gpus=4)
+    assert Status(several, paths).of(cells[:1]).spent == 400.0
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,8 @@ CHANGES: list[tuple[dict[str, Any], set[tuple[str, str]]]] = [
     ({"datasets/images/duplicates": "refuse"}, set()),
     ({"backbones/vit/title": "Other", "methods/film/title": "Other"}, set()),
     ({"training/checkpoint_minutes": 1.0}, set()),
+    ({"training/gpus": 4}, set()),
+    ({"sweeps/film/gpus": 4}, set()),
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from dpsweep.analysis.frames import (
     load_trials,
     write_problem,
 )
-from dpsweep.analysis.overlaps import load_overlaps
+from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.base.files import read_json, write_json
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.gradients.loop import LoopEngine

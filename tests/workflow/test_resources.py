@@ -71,6 +71,30 @@ def test_a_job_of_slurm_has_the_cpus_of_the_study(paper: Study) -> None:
     assert get_cpu_setting(job, gpu=True).strip() == "--cpus-per-task=8"
 
 
+def test_a_job_has_the_gpus_of_its_problem_and_as_many_cpus(paper: Study) -> None:
+    problem, other = CELL["problem"], {"problem": "cassava_vit-tiny_film", "epochs": "8"}
+    sweeps = {
+        name: sweep.model_copy(update={"gpus": 4}) if sweep.problem.name == problem else sweep
+        for name, sweep in paper.sweeps.items()
+    }
+    training = paper.training.model_copy(update={"threads": 8})
+    jobs = JobResources(paper.model_copy(update={"sweeps": sweeps, "training": training}))
+    for stage, expected in [("train", 4), ("gradient_norms", 4), ("theory", 1), ("audit", 1)]:
+        asked = {
+            key: each(CELL) if callable(each) else each
+            for key, each in jobs.on_gpu(stage).items()
+            if key in ("gpu", "cpus_per_task")
+        }
+        assert asked == {"gpu": expected, "cpus_per_task": 8 * expected}
+    divided, alone = jobs.on_gpu("train"), JobResources(paper).on_gpu("train")
+    assert divided["gpu"](other) == 1
+    # Nothing but the start of the job and the overhead of steps is not divided.
+    assert 0.25 < divided["runtime"](CELL, 1) / alone["runtime"](CELL, 1) < 0.4
+    assert divided["mem_mb"](CELL, 1) > 1.5 * alone["mem_mb"](CELL, 1)
+    assert divided["runtime"](other, 1) == alone["runtime"](other, 1)
+    assert jobs.on_gpu("audit")["runtime"](CELL, 1) == alone["runtime"](CELL, 1)
+
+
 @pytest.mark.parametrize(("status", "asked"), [(75, True), (143, False), (1, False), (0, False)])
 def test_a_job_of_slurm_is_requeued_if_its_state_is_saved(
     status: int, asked: bool, tmp_path: Path

@@ -10,9 +10,9 @@ if STUDY.audit is not None:
             R / "audit/{cell}.json",
         log:
             R / "logs/audit/{cell}.log",
-        threads: STUDY.training.threads
+        threads: JOBS.threads("audit")
         resources:
-            **JOBS.on_gpu("train", problem=AUDITED, epochs=STUDY.audit.epochs),
+            **JOBS.on_gpu("audit", problem=AUDITED, epochs=STUDY.audit.epochs),
         params:
             made_for=fingerprints.audit_fingerprint(STUDY),
         shell:

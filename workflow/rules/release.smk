@@ -12,7 +12,7 @@ if STUDY.release is not None:
             train=R / "logs/release/train.log",
             verify=R / "logs/release/verify.log",
         localrule: EXISTS
-        threads: STUDY.training.threads
+        threads: JOBS.threads("release")
         resources:
             **JOBS.on_gpu("release", problem=RELEASED, epochs=max(STUDY.release.epochs)),
         params:

@@ -7,7 +7,7 @@ rule train:
         R / "cells/{problem}/{cell}/steps-{made_for}.parquet",
     log:
         R / "logs/cells/{problem}/{cell}-{made_for}.log",
-    threads: STUDY.training.threads
+    threads: JOBS.threads("train")
     resources:
         **JOBS.on_gpu("train"),
     shell:
@@ -22,7 +22,7 @@ rule gradient_norms:
         R / "gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.parquet",
     log:
         R / "logs/gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{made_for}.log",
-    threads: STUDY.training.threads
+    threads: JOBS.threads("gradient_norms")
     resources:
         **JOBS.on_gpu("gradient_norms"),
     shell:
@@ -38,7 +38,7 @@ rule theory:
         R / "theory/{problem}/{cell}-{made_for}.parquet",
     log:
         R / "logs/theory/{problem}/{cell}-{made_for}.log",
-    threads: STUDY.training.threads
+    threads: JOBS.threads("theory")
     resources:
         **JOBS.on_gpu("theory"),
     shell:

@@ -165,9 +165,8 @@ def other_sources(study: Study, paths: Paths) -> str:
     if not former:
         return ""
     return (
-        f"{former:,} of {trained:,} trained cells have trials of other sources of the trainer than those of "
-        f"today, and count as they are; to train them again, remove {paths.results / 'cells'} and "
-        f"{paths.trials}"
+        f"{former:,} of {trained:,} trained cells have trials of another version of the trainer's code. They "
+        f"are used; to train them again, remove {paths.results / 'cells'} and {paths.trials}"
     )
 
 

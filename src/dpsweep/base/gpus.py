@@ -1,7 +1,7 @@
-"""The list of GPUs of a machine, and locks that give each job one GPU.
+"""The list of GPUs of a machine, and locks that give each job its own.
 
-A training job locks a file with the name of its GPU (`taken_gpu`), and sees only this GPU. It waits if
-all GPUs are taken. The operating system releases the lock when the job ends, also after a kill.
+A training job locks files with the names of its GPUs (`taken_gpus`), and sees only these. It waits if
+too few are free. The operating system releases the lock when the job ends, also after a kill.
 This also works on a cluster: a scheduler shows a job only its own GPUs, and no other job locks them.
 """
 
@@ -26,6 +26,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _QUERY = "--query-gpu=index,uuid,name,memory.total"
 _LISTED = re.compile(r"(\d+), *(\S+), *(.*), *(.*)")
 _SECONDS_BETWEEN_LOOKS = 0.2
+_COLLECTING = "collecting"
 
 
 @dataclass(frozen=True)
@@ -96,25 +97,41 @@ def describe(gpus: Sequence[Gpu]) -> str:
 
 @contextlib.contextmanager
 def taken_gpu(folder: Path | None = None) -> Iterator[Gpu | None]:
-    """Lock one of the visible GPUs, make it the only visible one, and yield it; wait until one is free.
+    """Lock one GPU as `taken_gpus` does, and yield it, or None without a visible GPU."""
+    with taken_gpus(1, folder) as taken:
+        yield taken[0] if taken else None
 
-    Call this before any call of CUDA. Yields None without a visible GPU.
+
+@contextlib.contextmanager
+def taken_gpus(count: int, folder: Path | None = None) -> Iterator[list[Gpu]]:
+    """Lock some of the visible GPUs, make them the only visible ones, and yield them; wait for them.
+
+    Call this before any call of CUDA.
 
     Args:
+        count: the number of GPUs; all visible ones if they are fewer.
         folder: of the locks; by default one folder for all studies of this user on this machine.
     """
     gpus = visible_gpus()
     if not gpus:
-        yield None
+        yield []
         return
     folder = folder or Path(tempfile.gettempdir()) / f"dpsweep-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    taken: list[Gpu] = []
     with contextlib.ExitStack() as held:
-        while (gpu := _take(gpus, folder, held)) is None:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        os.environ[_VISIBLE] = gpu.device
-        log.info("on GPU %s (%s)", gpu.label, gpu.name)
-        yield gpu
+        # One job at a time collects: two would wait for each other, and single GPUs would go to others.
+        with (folder / _COLLECTING).open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            while len(taken) < min(count, len(gpus)):
+                free = [each for each in gpus if each not in taken]
+                if gpu := _take(free, folder, held):
+                    taken.append(gpu)
+                else:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+        os.environ[_VISIBLE] = ",".join(gpu.device for gpu in taken)
+        log.info("on GPU %s", ", ".join(f"{gpu.label} ({gpu.name})" for gpu in taken))
+        yield taken
 
 
 def _take(gpus: Sequence[Gpu], folder: Path, held: contextlib.ExitStack) -> Gpu | None:

@@ -15,6 +15,7 @@ import typer
 
 from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.logs import start_log
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import OPENED
 from dpsweep.study.commands import make_command
@@ -56,11 +57,7 @@ app.add_typer(stages.app)
 
 def main(call: "Callable[..., None]" = app) -> None:
     """Run the command line."""
-    # Other libraries log only warnings and errors. `force` replaces the handlers that some of them install.
-    logging.basicConfig(
-        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
-    )
-    logging.getLogger("dpsweep").setLevel(logging.INFO)
+    start_log(logging.INFO)
     try:
         call(prog_name="dpsweep")
     except DpsweepError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.gpus import taken_gpu
+from dpsweep.base.gpus import taken_gpus
 from dpsweep.config.messages import pick
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
@@ -172,13 +172,13 @@ def as_planned(
 
 
 @contextlib.contextmanager
-def training() -> Iterator[None]:
-    """Run the block without network access, on a GPU that no other job uses if there is one.
+def training(gpus: int = 1) -> Iterator[None]:
+    """Run the block without network access, on GPUs that no other job uses if there are any.
 
     SIGTERM and SIGUSR1 end the job with saved state (see `dpsweep.training.job`).
     """
     from dpsweep.training.job import refuse_network, watched
 
     refuse_network()
-    with taken_gpu(), watched():
+    with taken_gpus(gpus), watched():
         yield

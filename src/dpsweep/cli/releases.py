@@ -85,7 +85,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     study, paths = open_study(study_file)
     section = _section(study_file, study)
-    with training():
+    with training(study.release_gpus(section)):
         folder = write_release(study, paths, section)
     for sentence in sentences(folder):
         typer.echo(sentence)

@@ -167,16 +167,17 @@ def train(
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
     """
-    from dpsweep.training.cell import OpenCell, run_cell
+    from dpsweep.training.cell import train_cell
+    from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
     find = partial(pick_cell, study, problem, cell)
     chosen = as_planned(planned, find, study.made_for.cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
-    with training():
-        opened = OpenCell.open(study, paths, chosen)
-        run_cell(opened, paths, study, started=options.STARTED, progress=note)
+    gpus = study.gpus(problem)
+    with training(gpus):
+        launch(gpus, train_cell, study, paths, chosen, options.STARTED, note)
 
 
 @app.command()
@@ -193,6 +194,7 @@ def gradient_norms(
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
+    from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
 
@@ -203,8 +205,9 @@ def gradient_norms(
 
     key = as_planned(planned, find, lambda key: study.made_for.gradient_norms(*key))
     _refuse_unaccounted(study, study.problems[problem].dataset)
-    with training():
-        measure_gradient_norms(study, paths, *key)
+    gpus = study.gpus(problem)
+    with training(gpus):
+        launch(gpus, measure_gradient_norms, study, paths, *key)
 
 
 @app.command()

@@ -158,11 +158,13 @@ def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
             yield from _public_mistakes(study, where, sweep)
         if backbone is not None and method is not None:
             yield from _method_mistakes(where, sweep, backbone, method)
-        if (
-            study.training.precision == "bfloat16"
-            and method is not None
-            and study.engine(sweep.problem.name) == "opacus"
-        ):
+        opacus = method is not None and study.engine(sweep.problem.name) == "opacus"
+        if opacus and study.gpus(sweep.problem.name) > 1:
+            yield (
+                f"{where}: found engine opacus with {study.gpus(sweep.problem.name)} gpus, which it does "
+                "not divide a batch among; allowed: another engine, or gpus: 1"
+            )
+        if opacus and study.training.precision == "bfloat16":
             yield (
                 f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
                 "engine, or precision auto or float32"
@@ -243,7 +245,7 @@ def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
                 "that do not read the same when they are joined with _"
             )
             continue
-        for key in ("engine", "physical_batch"):
+        for key in ("engine", "physical_batch", "gpus"):
             ours, theirs = getattr(sweep, key), getattr(other, key)
             if ours != theirs:
                 yield (

@@ -212,6 +212,15 @@ class StudyFile(Section):
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.physical_batch or self.training.physical_batch
 
+    def gpus(self, problem: str) -> int:
+        """Return the number of GPUs of a job that trains the trials of a problem."""
+        first = self.sweeps[self.sweeps_of(problem)[0]]
+        return first.gpus or self.training.gpus
+
+    def release_gpus(self, release: Release) -> int:
+        """Return the number of GPUs that a release trains on."""
+        return release.gpus or self.gpus(self.sweeps[release.sweep].problem.name)
+
     def engine(self, problem: str) -> Engine:
         """Return how the trials of a problem compute per-example gradients."""
         first = self.sweeps[self.sweeps_of(problem)[0]]

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from dpsweep.config.cells import Cell, Full
 from dpsweep.config.clipping import PrivateRule
 from dpsweep.config.section import (
+    Gpus,
     Grid,
     LearningRate,
     LearningRates,
@@ -84,6 +85,9 @@ class Release(Section):
     """shape of the distribution of their number: 1 is geometric; private"""
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """share of the training set that trials are scored on; private"""
+
+    gpus: Gpus | None = None
+    """GPUs of the training; by default those of the sweep's problem"""
 
     @model_validator(mode="after")
     def _lists_fit_the_selection(self) -> Self:

@@ -184,4 +184,7 @@ class Geometric(Section):
         return sorted([*(float(f"{self.first * step:.6g}") for step in steps), *self.also])
 
 
+Gpus = Annotated[int, Field(ge=1, le=64)]
+"""GPUs of one machine that train one trial together."""
+
 Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]

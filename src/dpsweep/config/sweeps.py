@@ -15,6 +15,7 @@ from dpsweep.config.section import (
     Engine,
     Epsilon,
     Geometric,
+    Gpus,
     Grid,
     LearningRates,
     Name,
@@ -91,6 +92,8 @@ class Sweep(Section):
     """number of seeds: 1, 2, ..."""
     physical_batch: PositiveInt | Literal["auto"] | None = None
     """overrides training.physical_batch"""
+    gpus: Gpus | None = None
+    """overrides training.gpus"""
     engine: Engine | None = None
     """overrides the method's engine and training.engine"""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.config.section import Engine, PositiveFloat, Section
+from dpsweep.config.section import Engine, Gpus, PositiveFloat, Section
 
 
 class Privacy(Section):
@@ -43,8 +43,11 @@ class Training(Section):
     """gamma of AUTO-S (Bu et al. 2023)"""
     checkpoint_minutes: PositiveFloat = 5.0
     """most minutes of work that a killed trial may lose"""
+    gpus: Gpus = 1
+    """GPUs of each job that trains trials or measures gradient norms: they share every batch of a trial.
+    Results are the same up to rounding. It pays for few long trials; many trials are faster one per GPU"""
     threads: Annotated[int, Field(gt=0, le=512)] = 1
-    """CPU threads of one training job (part of the result's key)"""
+    """CPU threads of a training job for each of its GPUs (part of the result's key)"""
     compile: bool = False
     """let torch compile the training step if the engine supports it (expanded): minutes at the start
     of a cell, faster steps on a GPU"""

@@ -17,8 +17,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dpsweep.analysis.frames import stack_panels
-from dpsweep.analysis.overlaps import NOTE, PRIVACY, Overlap, load_overlaps
-from dpsweep.analysis.predictions import PREDICTIONS, predicted_bounds
+from dpsweep.analysis.predictions import (
+    NOTE,
+    PREDICTIONS,
+    PRIVACY,
+    Overlap,
+    load_overlaps,
+    predicted_bounds,
+)
 from dpsweep.figures import lines, style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths

@@ -276,7 +276,7 @@ class CellCost:
 
     trials: int
     seconds: float
-    """wall time of a job that trains the whole cell on one GPU"""
+    """wall time of a job that trains the whole cell, on as many GPUs as it has"""
     host_gigabytes: float
     gpu_gigabytes: float
     """without the inputs"""
@@ -314,7 +314,11 @@ class ProblemCost:
             for each in study.sweeps[sweep].batch_size
         ]
 
-    def cell(self, epochs: int, trials: int | None = None) -> CellCost:
+    def gpus(self, stage: Stage) -> int:
+        """Return the number of GPUs of a job; only trials and gradient norms are divided."""
+        return self._study.gpus(self._problem) if stage in ("train", "gradient_norms") else 1
+
+    def cell(self, epochs: int, trials: int | None = None, *, gpus: int | None = None) -> CellCost:
         """Estimate a cell.
 
         E epochs are E passes over the data at every batch size. Only the extra work of each step differs;
@@ -323,7 +327,9 @@ class ProblemCost:
         Args:
             epochs: E.
             trials: of the cell; by default the largest number of a sweep.
+            gpus: of its job; by default those of the study.
         """
+        gpus = gpus or self.gpus("train")
         study, dataset, network = self._study, self._dataset, self._network
         rounding = study.privacy.step_rounding
         steps = optimizer_steps(dataset.train_size, min(self._batch_sizes), epochs, rounding)
@@ -338,8 +344,8 @@ class ProblemCost:
         parameters = 4 * max(network.parameters - trained, 0.0) + _TRAINED_BYTES * trained
         return CellCost(
             trials=trials,
-            seconds=self._start + trials * (training + testing + steps * self._step),
-            host_gigabytes=_HOST_GIGABYTES + inputs / _GIGA + copies,
+            seconds=self._start + trials * ((training + testing) / gpus + steps * self._step),
+            host_gigabytes=gpus * (_HOST_GIGABYTES + copies) + inputs / _GIGA,
             gpu_gigabytes=2.0 + (parameters + physical * network.activation_bytes) / _GIGA,
             input_gigabytes=inputs / _GIGA,
         )
@@ -365,9 +371,10 @@ class ProblemCost:
             case "theory":
                 work = self._theory_operations(epochs)
         seeds = self._theory_seeds if stage == "theory" else 1
-        seconds = self._start + seeds * work / self._rate
+        seconds = self._start + seeds * work / (self._rate * self.gpus(stage))
         # The store has the parameters of the first seed only, or none.
-        cell, again = self.cell(epochs), seeds - bool(self._kept_bytes(epochs))
+        cell = self.cell(epochs, gpus=self.gpus(stage))
+        again = seeds - bool(self._kept_bytes(epochs))
         return seconds + again * (cell.seconds - self._start) / cell.trials
 
     def bytes(self, stage: Stage, cell: Cell) -> float:

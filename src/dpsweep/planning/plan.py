@@ -262,12 +262,14 @@ class Plan:
         if job.stage == "train":
             trials = trials_per_cell(self._study, self._study.sweep_of(cell))
             seconds = forecast.seconds(cell)
-            return CostEstimate(1, trials, seconds, seconds, cost.bytes("train", cell))
+            longest = seconds / cost.gpus("train")
+            return CostEstimate(1, trials, seconds, longest, cost.bytes("train", cell))
         if job.stage == "audit":
-            whole = cost.cell(cell.epochs)
+            whole = cost.cell(cell.epochs, gpus=1)
             seconds = forecast.ratio * whole.seconds / whole.trials
             return CostEstimate(0, 1, seconds, seconds)
         seconds = cost.seconds(job.stage, cell.epochs)
         if job.stage != "features":  # the times of trials do not depend on those of features
             seconds *= forecast.ratio
-        return CostEstimate(0, 0, seconds, seconds, cost.bytes(job.stage, cell))
+        spent = seconds * cost.gpus(job.stage)
+        return CostEstimate(0, 0, spent, seconds, cost.bytes(job.stage, cell))

@@ -138,7 +138,8 @@ class Status:
         for cell in study.all_cells():
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
-            self._spent[cell] = float(timing.get("trial_seconds", 0.0))
+            # Of GPUs: a job of several is as long as each of them.
+            self._spent[cell] = float(timing.get("trial_seconds", 0.0)) * timing.get("gpus", 1)
             # The times are in the folder of logs, which can be removed.
             if self.states[cell] == "done" and self._spent[cell]:
                 measured[cell] = self._spent[cell]
@@ -258,7 +259,9 @@ class Forecast:
         self.cost = cache(lambda problem: ProblemCost(study, problem, device))
         """returns the costs of a problem"""
         self._estimate = cache(
-            lambda problem, epochs, trials: self.cost(problem).cell(epochs, trials).seconds
+            lambda problem, epochs, trials: (
+                self.cost(problem).cell(epochs, trials).seconds * self.cost(problem).gpus("train")
+            )
         )
         kinds: dict[tuple[str, int, int], list[float]] = {}
         for cell, seconds in measured.items():
@@ -275,7 +278,7 @@ class Forecast:
         )
 
     def seconds(self, cell: Cell) -> float:
-        """Estimate the time of a cell that is not done."""
+        """Estimate the time of a cell that is not done, summed over the GPUs of its job."""
         kind = self._kind(cell)
         mean = self._means.get(kind)
         return self.ratio * self._estimate(*kind) if mean is None else mean

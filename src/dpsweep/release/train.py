@@ -26,6 +26,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs
+from dpsweep.training.processes import on_first
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.trial import evaluate, train_trial
@@ -125,7 +126,7 @@ def train_release(
         check_size(own, context, data)
         spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=plan.split.held_out)
-        trained, parameters, right = train_and_score(spec, context, new_secret())
+        trained, parameters, right = train_and_score(spec, context, on_first(new_secret))
         named = {f"{prefix}{name}": each for name, each in parameters.items()}
         return TrainedModel(candidate, spec, own, named, trained), right
 
@@ -138,7 +139,7 @@ def train_release(
         "a secret number of trials: %g in the mean, more than %d with probability %g",
         *(tuning.mean_trials, most, _RARE),
     )
-    random = numpy_stream("selection", secret=new_secret())
+    random = numpy_stream("selection", secret=on_first(new_secret))
     with _silence():
         model, score = select_privately(candidates, train, tuning, random)
     return model, tuning, score

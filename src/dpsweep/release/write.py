@@ -46,6 +46,7 @@ from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training.features import FeatureRun
+from dpsweep.training.launch import launch
 from dpsweep.training.store import TrialStore
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     refuse_beyond_budget(study, release, earlier, planned)
     together = released_together(earlier, planned, release.epsilon, study.privacy.delta)
     tokenizer = _tokenizer(study, paths, release)
-    model, tuning, score = train_release(study, paths, release)
+    gpus = study.release_gpus(release)
+    model, tuning, score = launch(gpus, train_release, study, paths, release)
     alone = None if tuning else model.noise
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,

@@ -135,7 +135,7 @@ def check_files(study: Study, paths: Paths) -> list[Check]:
 
 def check_sources(study: Study, paths: Paths) -> list[Check]:
     """Note if trials were trained by other sources of dpsweep than the present ones."""
-    title, found = "Trials are of the sources of today", other_sources(study, paths)
+    title, found = "All trials were trained by this version", other_sources(study, paths)
     return [Check(title, "note", f"{found}.")] if found else []
 
 

@@ -45,6 +45,10 @@ class MadeFor:
         self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
         """returns the digits for the noise calibrations of a dataset"""
 
+    def __reduce__(self) -> tuple[type["MadeFor"], tuple["Study"]]:
+        """Pickle without what was computed, for the processes that train a cell together."""
+        return MadeFor, (self._study,)
+
     def cell(self, cell: Cell) -> str:
         """Return the digits for the trials of a cell."""
         return self._sweep(self._study.sweep_of(cell))
@@ -97,7 +101,7 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
             "physical_batch": study.physical_batch(problem),
             "engine": study.engine(problem),
             "method": study.methods[parts.method].identity(),
-            "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine"}),
+            "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine", "gpus"}),
             "dataset": _data(study, parts.dataset),
             "backbone": _network(study, backbone),
             "features": features and _plain(features),

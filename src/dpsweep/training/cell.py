@@ -26,6 +26,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum
+from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
@@ -132,7 +133,8 @@ class _Run:
             " DIVERGED" if trial.record["diverged"] else "",
         )
         self.trials[learning_rate, seed] = trial
-        self.progress(self.timing())
+        if processes.rank() == 0:
+            self.progress(self.timing())
         return trial
 
     def timing(self) -> dict[str, Any]:
@@ -140,6 +142,7 @@ class _Run:
         return {
             "trials": len(self.trials),
             "trained": self.trained,
+            "gpus": processes.count(),
             "trial_seconds": round(
                 sum(
                     each.record["wall_seconds"] + each.record["evaluation_seconds"]
@@ -149,6 +152,29 @@ class _Run:
             ),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
+
+
+def train_cell(
+    study: Study,
+    paths: Paths,
+    cell: Cell,
+    started: float | None = None,
+    progress: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> None:
+    """Open a cell and run it.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cell: the cell.
+        started: see `run_cell`.
+        progress: see `run_cell`.
+
+    Raises:
+        CalibrationError, CellError, DatasetError: see `OpenCell.open`.
+        Interrupted: a signal asked to stop (see `interruption`).
+    """
+    run_cell(OpenCell.open(study, paths, cell), paths, study, started, progress)
 
 
 def run_cell(
@@ -183,6 +209,8 @@ def run_cell(
     )
     log.info("%s/%s on %s", cell.problem, cell.name, _place(opened.context.device))
     best = _train(run, training.selection)
+    if processes.rank() > 0:
+        return
     _write_outputs(study, paths, run, best)
     run.seconds["total"] = time.monotonic() - started
     progress(run.timing())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.files import atomic_path
+from dpsweep.training import processes
 from dpsweep.training.optimizer import PrivateOptimizer
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def save_checkpoint(
     optimizer: PrivateOptimizer,
     progress: TrialState,
 ) -> None:
-    """Write the state after a step, atomically.
+    """Write the state after a step, atomically; of several processes, the first one writes it.
 
     Args:
         path: the checkpoint.
@@ -66,6 +67,8 @@ def save_checkpoint(
         optimizer: its state is saved too.
         progress: the rest of the state.
     """
+    if processes.rank() > 0:
+        return
     state = {
         "parameters": {name: parameter.detach() for name, parameter in parameters.items()},
         "optimizer": optimizer.state_dict(),

@@ -18,6 +18,7 @@ from dpsweep.gradients.precision import Precision, autocast_dtype, full_precisio
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
+from dpsweep.training import processes
 from dpsweep.training.device import default_device
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
 from dpsweep.training.randomness import Indices
@@ -164,6 +165,7 @@ class TrialContext:
             physical = PhysicalBatch(size, self.drop_step, rows_per_unit)
             if setting == "auto" and self.device.type != "cpu":
                 physical.fit(partial(self._try, engine))
+                physical.size = processes.smallest(physical.size)
                 log.info("%d examples at once", physical.size)
             self._physical[key] = physical
         return self._physical[key]

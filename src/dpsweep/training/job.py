@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from dpsweep.training import processes
+
 log = logging.getLogger(__name__)
 
 EXIT_AGAIN = 75
@@ -76,9 +78,12 @@ def interruption(*, saved: bool) -> Interrupted | None:
         saved: whether this process has saved any progress. Without progress, another call with the
             same time limit would fail too, so the status is not `EXIT_AGAIN`.
     """
-    if _received is None:
+    urgency = (None, signal.SIGUSR1, signal.SIGTERM)
+    # All processes that train together stop after the same step.
+    received = urgency[processes.largest(urgency.index(_received))]
+    if received is None:
         return None
-    again = saved and _received == signal.SIGUSR1
+    again = saved and received == signal.SIGUSR1
     return Interrupted(EXIT_AGAIN if again else EXIT_TERMINATED)
 
 

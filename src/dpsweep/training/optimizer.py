@@ -295,7 +295,8 @@ class PrivateOptimizer:
                 f"the optimizer's state does not fit on the device ({first_line(error)}); look whether "
                 "other programs use it, and call again: the trial goes on from its checkpoint"
             ) from error
-        self._steps, self._compared = steps, False
+        self._steps = steps
+        self._compared = False
         self._noise.reserve(self._user, move=True)
 
 

@@ -118,7 +118,7 @@ class PrivateTraining:
         self._clipping = clipping
         self._engine, self._autocast = engine, autocast
         self._units, self._rows_per_unit = units, rows_per_unit
-        self._use_secret(processes.from_first(new_secret()))
+        self._use_secret(processes.on_first(new_secret))
         self._optimizer = self._private(optimizer)
         rows = self._sampler.most_rows
         usual = rows * usual_batch(calibration.batch_size, calibration.train_size)

@@ -8,10 +8,10 @@ is sent but sums.
 Without a process group of torch.distributed, all functions here are those of one process.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,10 @@ _groups: tuple[Any, Any] | None = None
 
 class ProcessError(DpsweepError):
     """Processes that cannot go on together: one has failed or ended, or they differ."""
+
+
+class OtherProcessError(ProcessError):
+    """The failure of another process, which knows its cause."""
 
 
 def count() -> int:
@@ -94,14 +98,14 @@ def smallest(value: int) -> int:
     return -largest(-value)
 
 
-def from_first(value: Value) -> Value:
-    """Return the value of the first process."""
+def on_first(compute: Callable[[], Value]) -> Value:
+    """Call a function in the first process only, and return its value in all."""
     if count() == 1:
-        return value
-    values = [value]
+        return compute()
+    values: list[Any] = [compute() if rank() == 0 else None]
     with _connection():
         dist.broadcast_object_list(values, group=_cpu_group())
-    return values[0]
+    return cast("Value", values[0])
 
 
 def require_equal(when: str, values: Mapping[str, Any]) -> None:
@@ -145,12 +149,14 @@ def all_or_none() -> Iterator[None]:
         mine = out_of_memory if is_out_of_memory(error) else failed
         if largest(mine) == mine:
             raise
-        raise ProcessError("another process of this training has failed") from error
+        raise OtherProcessError("another process of this training has failed") from error
     worst = largest(0)
     if worst == out_of_memory:
         raise torch.OutOfMemoryError("out of memory in another process of this training")
     if worst == failed:
-        raise ProcessError("another process of this training has failed; its own error says why")
+        raise OtherProcessError(
+            "another process of this training has failed; its own error says why"
+        )
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
@@ -179,7 +185,7 @@ def _connection() -> Iterator[None]:
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise ProcessError(
+        raise OtherProcessError(
             f"another process of this training has ended ({first_line(error)}); the training can continue "
             "from its last saved state"
         ) from error

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dpsweep.base.files import atomic_path
+from dpsweep.training import processes
 
 log = logging.getLogger(__name__)
 
@@ -122,22 +123,24 @@ class TrialStore:
 
         A damaged file counts as missing; it is renamed to end in ``.damaged``, with a warning.
         """
-        content = self._load(self.path(key))
+        content = processes.on_first(lambda: self._load(self.path(key)))
         return None if content is None else StoredTrial(*content)
 
     def save(self, key: str, trial: StoredTrial) -> None:
         """Store a finished trial and drop its checkpoint."""
-        write_checked(self.path(key), trial.record, trial.steps)
-        self.checkpoint_path(key).unlink(missing_ok=True)
+        if processes.rank() == 0:
+            write_checked(self.path(key), trial.record, trial.steps)
+            self.checkpoint_path(key).unlink(missing_ok=True)
 
     def load_parameters(self, key: str) -> Arrays | None:
         """Return stored parameters, tensors ``epoch<e>/<name>``, or None; damage as in `load`."""
-        content = self._load(self.parameters_path(key))
+        content = processes.on_first(lambda: self._load(self.parameters_path(key)))
         return None if content is None else content[1]
 
     def save_parameters(self, key: str, parameters: Arrays) -> None:
         """Store a trial's trainable parameters, tensors ``epoch<e>/<name>``."""
-        write_checked(self.parameters_path(key), {"trial_key": key}, parameters)
+        if processes.rank() == 0:
+            write_checked(self.parameters_path(key), {"trial_key": key}, parameters)
 
     def drop_parameters(self, key: str) -> None:
         """Delete a trial's parameters and keep its record."""

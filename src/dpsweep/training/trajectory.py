@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext, load_trainable
@@ -85,16 +87,25 @@ def measure_along(
     for row in rows:
         unfinished = folder / f"{row['trial_key']}{settings}"
         files = {epoch: unfinished / f"epoch{epoch}.parquet" for epoch in epochs}
-        lacking = {epoch: file for epoch, file in files.items() if not file.exists()}
+        there = processes.on_first(partial(_existing, files))
+        lacking = {epoch: file for epoch, file in files.items() if epoch not in there}
         if lacking:
             saved = _measure_trial(study, paths, cell, row, lacking, measure, saved)
+        if processes.rank() > 0:
+            continue  # the first process writes
         given = {name: row[name] for name in columns}
         frames += [pd.read_parquet(file).assign(**given) for file in files.values()]
+    if processes.rank() > 0:
+        return
     table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
     write_rows(output, table, metadata)
     shutil.rmtree(folder)
     for row in rows:
         TrialStore(paths.trials).checkpoint_path(row["trial_key"]).unlink(missing_ok=True)
+
+
+def _existing(files: Mapping[int, Path]) -> set[int]:
+    return {epoch for epoch, file in files.items() if file.exists()}
 
 
 def _measure_trial(
@@ -117,8 +128,10 @@ def _measure_trial(
             raise stop
         started = time.monotonic()
         trajectory.go_to(epoch)
-        with atomic_path(file) as partial:
-            measure(trajectory, epoch).to_parquet(partial, index=False)
+        measured = measure(trajectory, epoch)
+        if processes.rank() == 0:
+            with atomic_path(file) as partial:
+                measured.to_parquet(partial, index=False)
         saved = True
         log.info("seed %d, epoch %d (%.1f s)", row["seed"], epoch, time.monotonic() - started)
     return saved

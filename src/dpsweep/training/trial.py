@@ -176,10 +176,11 @@ def _take_steps(
         progress.statistics.append(_pack(statistics))
         progress.step = step
         if step in ends:
-            for name, parameter in parameters.items():
-                # On the CPU, to leave the device's memory to the next steps.
-                kept = parameter.detach().to("cpu", copy=True)
-                progress.epochs[f"epoch{ends[step]}/{name}"] = kept
+            # On the CPU, to leave the device's memory to the next steps.
+            kept = {name: each.detach().to("cpu", copy=True) for name, each in parameters.items()}
+            digest = processes.digest(kept.values())
+            processes.require_equal(f"after epoch {ends[step]}", {"parameters": digest})
+            progress.epochs |= {f"epoch{ends[step]}/{name}": each for name, each in kept.items()}
         now = time.monotonic()
         stop = interruption(saved=checkpoint is not None)
         if (stop or now - saved > checkpoint_seconds) and step < spec.steps:
@@ -325,7 +326,8 @@ def _environment(device: torch.device) -> dict[str, Any]:
     for library in ("torch", "timm", "opacus", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # Opacus is one of several engines
             versions[library] = version(library)
+    several = f" x {processes.count()}" if processes.count() > 1 else ""
     return {
-        "device": f"{device.type}: {name}",
+        "device": f"{device.type}: {name}{several}",
         "versions": {"python": platform.python_version(), "dpsweep": __version__, **versions},
     }

@@ -1,0 +1,132 @@
+"""A cell that several processes train: the results, files, exit statuses and errors of one process."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from dpsweep.privacy.stored import write_calibration
+from tests.training.tiny_study import N, Prepared, calibrate
+
+from dpsweep.cli.options import training
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
+from dpsweep.training import processes
+from dpsweep.training import trial as trial_module
+from dpsweep.training.cell import train_cell
+from dpsweep.training.checkpoint import save_checkpoint
+from dpsweep.training.gradient_norms import measure_gradient_norms
+from dpsweep.training.job import EXIT_AGAIN, Interrupted
+from dpsweep.training.launch import launch
+from dpsweep.training.processes import ProcessError
+
+STEP = 4
+"""The step after which something happens; there are eight."""
+
+
+def cell_of(tiny: Prepared, folder: Path, **settings: Any) -> tuple[Study, Paths]:
+    """Return a study of one cell, with its noise."""
+    folder.mkdir(exist_ok=True)
+    made = tiny.of(settings, {"kind": "film"}, batch_size=[32]).copied(folder)
+    (cell,) = made.study.all_cells()
+    noise = calibrate(8.0, 1e-5, N, 32, made.study.steps("digits", cell.epochs, 32))
+    write_calibration(made.paths.noise(made.study, "digits", 8.0, cell.epochs, 32), noise)
+    return made.study, made.paths
+
+
+def train(study: Study, paths: Paths) -> None:
+    (cell,) = study.all_cells()
+    train_cell(study, paths, cell)
+
+
+def train_and_measure(study: Study, paths: Paths) -> int:
+    """Train the cell and measure its gradient norms; return the number of processes."""
+    train(study, paths)
+    processes.on_first(lambda: None)  # the first one has written the trials
+    (cell,) = study.all_cells()
+    measure_gradient_norms(study, paths, cell.problem, 8.0, cell.epochs, 1.0)
+    return processes.count()
+
+
+def train_until(study: Study, paths: Paths, number: int) -> None:
+    """Train the cell; after some steps, kill the second process or signal the launching one."""
+
+    def save_and_signal(*given: Any) -> None:
+        save_checkpoint(*given)
+        if given[-1].step == STEP and processes.rank() == 1:
+            os.kill(os.getpid() if number == signal.SIGKILL else os.getppid(), number)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trial_module, "save_checkpoint", save_and_signal)
+        train(study, paths)
+
+
+def results(study: Study, paths: Paths) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the trials of the cell, and its steps."""
+    (cell,) = study.all_cells()
+    return tuple(pd.read_parquet(f(study, cell)) for f in (paths.cell_trials, paths.cell_steps))
+
+
+def assert_equal(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Compare trials up to rounding; their keys are equal."""
+    assert list(found["trial_key"]) == list(expected["trial_key"])
+    for name in ("accuracy", "macro_accuracy", "clipped_fraction", "loss", "mean_gradient_norm"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
+
+
+def test_two_processes_train_and_measure_the_cell_of_one(tiny: Prepared, tmp_path: Path) -> None:
+    one, two = cell_of(tiny, tmp_path / "1"), cell_of(tiny, tmp_path / "2", gpus=2)
+    assert launch(1, train_and_measure, *one) == 1
+    with training(2):
+        assert launch(2, train_and_measure, *two) == 2
+    (expected, steps), (found, other_steps) = results(*one), results(*two)
+    assert_equal(found, expected)
+    assert list(other_steps["sampled_examples"]) == list(steps["sampled_examples"])
+    assert found["device"].str.endswith(" x 2").all()
+    (norms, others) = (
+        pd.read_parquet(next(paths.results.glob("gradnorms/*/*.parquet")))
+        for _, paths in (one, two)
+    )
+    assert list(others["label"]) == list(norms["label"])
+    np.testing.assert_allclose(others["norm"], norms["norm"], rtol=1e-3)
+
+
+def test_a_cell_goes_on_with_one_process_after_another_was_killed(
+    tiny: Prepared, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = cell_of(tiny, tmp_path / "1")
+    train(*expected)
+    killed = cell_of(tiny, tmp_path / "2", gpus=2, checkpoint_minutes=1e-9)
+    with (
+        training(2),
+        pytest.raises(ProcessError, match=r"process 1 of 2 was ended by SIGKILL .*run the same"),
+    ):
+        launch(2, train_until, *killed, signal.SIGKILL)
+    assert not left_over()
+    assert not list(killed[1].results.glob("cells/*/*/trials-*"))
+    with caplog.at_level("INFO", "dpsweep"):
+        train(*killed)
+    assert f"continuing from step {STEP}" in caplog.text
+    assert_equal(results(*killed)[0], results(*expected)[0])
+
+
+@pytest.mark.slow
+def test_a_time_limit_saves_the_state_and_ends_all_processes(
+    tiny: Prepared, tmp_path: Path
+) -> None:
+    stopped = cell_of(tiny, tmp_path, gpus=2, checkpoint_minutes=1e-9)
+    with training(2), pytest.raises(Interrupted) as stop:
+        launch(2, train_until, *stopped, signal.SIGUSR1)
+    assert stop.value.code == EXIT_AGAIN
+    assert not left_over()
+    assert len(list(stopped[1].trials.glob("*/*.checkpoint"))) == 1
+
+
+def left_over() -> list[str]:
+    """Return the commands of children of this process that train."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    commands = [Path(f"/proc/{each}/cmdline").read_text() for each in found]
+    return [each for each in commands if "spawn_main" in each]
