@@ -111,7 +111,7 @@ class Site(Chain):
 
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:
         """Return the started trainings: (Slurm job, GPU, cell, time), in order."""
-        pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)$"
+        pattern = rf"^start (\S+) (\S+) (\d+) train .*\b{sweep} (\S+)(?: --planned \S+)?$"
         found = re.findall(pattern, self.journal_text(), re.MULTILINE)
         return [(job, gpu, cell, int(at)) for job, gpu, at, cell in found]
 
