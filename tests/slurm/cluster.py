@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from tests.waiting import PATIENCE
 
 GPUS = 4
@@ -225,6 +226,12 @@ def stop() -> None:
                 ["scancel", "--user", user], check=False, timeout=PATIENCE, capture_output=True
             )
             _until(lambda: not queue(), 60)
+    # A job may outlive its cancellation, as Snakemake does in a handler of signals.
+    for step in map(psutil.Process, _pids("slurmstepd")):
+        with suppress(psutil.NoSuchProcess):
+            for process in (*step.children(recursive=True), step):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
     for daemon in DAEMONS:
         _end(daemon)
     # Without this, `scontrol` of the plugin would wait for the ended controller whenever Snakemake starts.
@@ -339,11 +346,13 @@ def _end(daemon: str) -> None:
             return
 
 
-def _wait_for_node() -> None:
-    def ready() -> bool:
-        return "idle" in _output("sinfo", "--noheader", "--format=%T", check=False)
+def _state() -> str:
+    """Return the state of the node, with a mark if it does not answer, as ``idle*``."""
+    return (_output("sinfo", "--noheader", "--format=%T", check=False).split() or [""])[0]
 
-    if not _until(ready, PATIENCE):
+
+def _wait_for_node() -> None:
+    if not _until(lambda: _state() == "idle", PATIENCE):
         log = (STATE / "slurmctld.log").read_text()[-2000:]
         raise RuntimeError(f"the node did not come up:\n{log}")
 
