@@ -14,7 +14,8 @@ from dpsweep.study.targets import Figure, Target
 _FOLDER = tempfile.TemporaryDirectory(prefix="described-")
 
 
-def _family(name: str) -> type[Target]:
+def by_name(name: str) -> Any:
+    """Return a class of figures or tables by the name of its family."""
     for each in vars(families).values():
         if isinstance(each, type) and getattr(each, "family", None) == name:
             return each
@@ -47,7 +48,7 @@ def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
     lines = ["from dpsweep.figures import families, figure, table", "", 'inf = float("inf")']
     for name, target in targets:
         settings = dict(target)
-        family = _family(settings.pop("family"))
+        family = by_name(settings.pop("family"))
         section, each = settings.pop("section", "Section"), settings.pop("series", ({},))
         kind = "figure" if issubclass(family, Figure) else "table"
         function = re.sub(r"\W", "_", f"{name}")

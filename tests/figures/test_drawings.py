@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from tests.described import by_name
 from tests.synthetic import Outcome, make_study, write_cells
 
-from dpsweep.figures import notebook, style
+from dpsweep.figures import families, style
 from dpsweep.figures.families import NoiseAxes
 from dpsweep.study import Cell, Study
 from dpsweep.study.captions import how_chosen
@@ -69,7 +70,7 @@ def side_by_side(panels: Mapping[str, pd.DataFrame], **options: Any) -> Figure:
         frame.assign(panel=place, title=title)
         for place, (title, frame) in enumerate(panels.items())
     ]
-    return placed(notebook.heatmap(pd.concat(frames), **options))
+    return placed(families.Heatmap.draw(pd.concat(frames), **options))
 
 
 def sides(axes: Axes) -> set[frozenset[tuple[float, float]]]:
@@ -99,7 +100,7 @@ def test_heatmap_axes_texts_and_frames() -> None:
         math.nan
     )
     frame["as_good"] = frame["clipping_bound"].eq(1) & frame["batch_size"].eq(200)
-    axes, bar = placed(notebook.heatmap(frame)).axes
+    axes, bar = placed(families.Heatmap.draw(frame)).axes
     assert labels(axes.get_xticklabels()) == ["0.1", "1", "10", "42"]
     assert labels(axes.get_yticklabels()) == ["Full", "200", "100"]
     assert axes.yaxis_inverted()  # Full is at the top
@@ -133,7 +134,7 @@ def test_values_that_print_alike_have_their_own_columns_and_labels(
     frame["macro_accuracy"] = [0.1, 0.2, 0.3]
     frame["clipping_bound"] = frame[axis] if axis == "clipping_bound" else 1.0
     y = "batch_size" if axis == "clipping_bound" else "clipping_bound"
-    axes = placed(notebook.heatmap(frame, x=axis, y=y)).axes[0]
+    axes = placed(families.Heatmap.draw(frame, x=axis, y=y)).axes[0]
     columns = labels(axes.get_xticklabels())
     assert len(set(columns)) == 3
     assert [text.split("\n")[0] for text in texts(axes) if text[0] == "."] == [
@@ -149,7 +150,7 @@ def test_values_that_print_alike_have_their_own_columns_and_labels(
 
 def test_rows_that_print_alike_are_separate() -> None:
     frame = pd.concat([squares([200], [0.3, 0.1 + 0.2], epsilon=epsilon) for epsilon in (1.0, 8.0)])
-    axes = placed(notebook.heatmap(frame, x="epsilon", y="clipping_bound")).axes[0]
+    axes = placed(families.Heatmap.draw(frame, x="epsilon", y="clipping_bound")).axes[0]
     assert labels(axes.get_yticklabels()) == ["0.30000000000000004", "0.3"]
     assert axes.get_position().width > 0.2
 
@@ -158,17 +159,17 @@ def test_rows_that_print_alike_are_separate() -> None:
 def test_a_legend_names_every_line(alike: tuple[float, float]) -> None:
     points = itertools.product(alike, [0.01, 0.1])
     frame = pd.DataFrame(points, columns=["epsilon", "false_positive_rate"])
-    drawing = notebook.attacker_curves(frame.assign(true_positive_rate=0.5))
+    drawing = families.AttackerCurves.draw(frame.assign(true_positive_rate=0.5))
     assert len({text.get_text() for text in drawing.legends[0].get_texts()}) == 2
     sizes = pd.DataFrame(itertools.product(alike, [2, 4]), columns=["epsilon", "epochs"])
-    drawing = notebook.optimal_batch_size(sizes.assign(mean_batch_size=100.0, train_size=ALL))
+    drawing = families.OptimalBatchSize.draw(sizes.assign(mean_batch_size=100.0, train_size=ALL))
     assert len({text.get_text() for text in drawing.axes[0].get_legend().get_texts()}) == 2
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 def test_accuracies_in_per_cent_are_written_as_such(scale: Literal["shared", "panel"]) -> None:
     frame = squares([200], [0.1, 1.0, 10.0], macro_accuracy=[0.42, 71.26, 100.0])
-    axes, bar = placed(notebook.heatmap(frame, colour_scale=scale)).axes
+    axes, bar = placed(families.Heatmap.draw(frame, colour_scale=scale)).axes
     assert [text for text in texts(axes) if text[0].isdigit()] == ["0.4", "71.3", "100"]
     assert "Macro accuracy (%)" in (bar.get_ylabel(), bar.get_xlabel())
     assert scale == "shared" or labels(bar.get_xticklabels()) == ["0.4", "100"]
@@ -222,7 +223,7 @@ def test_the_last_row_never_has_a_single_panel(panels: int) -> None:
 
 def test_squares_contain_the_chosen_settings_if_b_is_not_an_axis() -> None:
     frame = pd.concat([squares([ALL], [0.1, 1.0], epsilon=epsilon) for epsilon in (1.0, 8.0)])
-    axes = notebook.heatmap(frame, x="epsilon", y="clipping_bound").axes[0]
+    axes = families.Heatmap.draw(frame, x="epsilon", y="clipping_bound").axes[0]
     assert set(texts(axes)) == {".500\nB = Full\nη = 0.01"}
     assert axes.get_xlabel() == "Privacy budget ε"
 
@@ -246,7 +247,7 @@ def test_numbers_lie_within_the_frame_of_the_best_square() -> None:
 
 
 def test_a_crowded_heatmap_has_no_numbers_in_its_squares() -> None:
-    drawing = notebook.heatmap(squares([100, 200], list(range(1, 41)), as_good=True))
+    drawing = families.Heatmap.draw(squares([100, 200], list(range(1, 41)), as_good=True))
     assert set(texts(drawing.axes[0])) == {"framed: 80 of 80", "η = 0.01"}
     assert drawing.get_figwidth() <= style.look().page_width + 1e-9
 
@@ -295,7 +296,7 @@ def curve(difficulties: list[str | None], seeds: int = 1, worst: float = 0.4) ->
 
 
 def test_easy_is_blue_and_hard_is_orange() -> None:
-    axes = notebook.clipping_curve(curve(["hard", "easy"])).axes[0]
+    axes = families.ClippingCurve.draw(curve(["hard", "easy"])).axes[0]
     wanted = [style.look().hard.lower(), style.look().easy.lower()]
     assert list(legend_of(axes).values()) == wanted
     assert [to_hex(line.get_color()) for line in axes.lines] == wanted
@@ -303,7 +304,7 @@ def test_easy_is_blue_and_hard_is_orange() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_legend_lies_between_panel_and_title(count: int) -> None:
-    axes = placed(notebook.clipping_curve(curve([None] * count))).axes[0]
+    axes = placed(families.ClippingCurve.draw(curve([None] * count))).axes[0]
     assert list(legend_of(axes).values()) == style.ordered_colours(count)
     legend = axes.get_legend()
     assert legend is not None
@@ -314,7 +315,7 @@ def test_a_legend_lies_between_panel_and_title(count: int) -> None:
 
 @pytest.mark.parametrize("seeds", [1, 3, 5])
 def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
-    axes = notebook.clipping_curve(curve(["easy"], seeds)).axes[0]
+    axes = families.ClippingCurve.draw(curve(["easy"], seeds)).axes[0]
     bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
     points = [
         len(each.get_offsets())
@@ -330,7 +331,7 @@ def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
 def test_lines_with_different_numbers_of_repeats_all_have_points() -> None:
     """A band of five seeds is wider than one of three, with the same scatter."""
     frame = pd.concat([curve([None], 3), curve([None], 5).assign(label="five")])
-    axes = notebook.clipping_curve(frame).axes[0]
+    axes = families.ClippingCurve.draw(frame).axes[0]
     assert not any(isinstance(each, PolyCollection) for each in axes.collections)
     lines = [{"label": f"{each:g}", "epsilon": each} for each in (1.0, 8.0)]
     grid = {"clipping_bound": [0.1, 1.0]}
@@ -350,7 +351,7 @@ def test_lines_with_different_numbers_of_repeats_all_have_points() -> None:
 def test_a_point_far_below_the_best_is_a_number_at_the_edge(worst: float) -> None:
     frame = curve(["easy"], worst=worst)
     frame[["centre", "minimum", "maximum", "seed_1"]] -= 0.5
-    axes = notebook.clipping_curve(frame, quantity="difference").axes[0]
+    axes = families.ClippingCurve.draw(frame, quantity="difference").axes[0]
     assert texts(axes) == ([] if worst == 0.4 else ["↓ −0.40"])
     assert (axes.get_ylim()[0] > -0.15) == (worst == 0.1) or worst == 0.4
 
@@ -364,7 +365,7 @@ def test_a_note_says_that_vertical_axes_of_panels_differ(quantity: str, count: i
         frame = curve([None]).assign(panel=panel, title=str(panel))
         frame[names] += panel / 4
         frames.append(frame)
-    drawing = notebook.clipping_curve(pd.concat(frames), quantity=quantity)  # type: ignore[arg-type]
+    drawing = families.ClippingCurve.draw(pd.concat(frames), quantity=quantity)  # type: ignore[arg-type]
     limits = {axes.get_ylim() for axes in drawing.axes[:count]}
     said = "The vertical axes of the panels differ." in drawing.get_supxlabel()
     assert said == (len(limits) > 1) == (count == 2 and quantity == "accuracy")
@@ -377,7 +378,7 @@ def test_lines_over_epochs_have_one_legend_and_do_not_hide_each_other() -> None:
         for epsilon, epochs in itertools.product(epsilons, (1, 2))
     ]
     known = {"train_size": ALL, "learning_rate": 0.01, "clipping_bound": 1.0}
-    drawing = placed(notebook.optimal_batch_size(pd.DataFrame(rows).assign(title="t", **known)))
+    drawing = placed(families.OptimalBatchSize.draw(pd.DataFrame(rows).assign(title="t", **known)))
     (legend,) = drawing.legends
     assert labels(legend.get_texts()) == ["ε = 0.25", "ε = 0.5", "ε = 8"]
     for axes in (drawing.axes[0], drawing.axes[-1]):  # the panel, and a strip below
@@ -425,7 +426,7 @@ def of_classes(weights: Mapping[float, list[float]], **columns: Any) -> pd.DataF
 def test_few_classes_have_names_and_many_have_ranks(classes: int) -> None:
     window = 1 if classes == 4 else 5
     frame = of_classes({0.1: [1.0] * classes, 1.0: [1.0] * classes}, running_mean_over=window)
-    drawing = notebook.per_class(frame, rows=["accuracy_difference"])
+    drawing = families.PerClass.draw(frame, rows=["accuracy_difference"])
     axes = drawing.axes[0]
     named = "class 0" in labels(axes.get_xticklabels())
     assert named == (classes == 4)
@@ -439,7 +440,7 @@ def test_similar_retained_weights_are_not_squeezed_together_at_the_top(
     low: float, from_zero: bool
 ) -> None:
     frame = of_classes({1.0: [1.0, 1.0, low, low], 10.0: [1.0] * 4})
-    bottom, top = notebook.per_class(frame, baseline=10.0).axes[0].get_ylim()
+    bottom, top = families.PerClass.draw(frame, baseline=10.0).axes[0].get_ylim()
     assert top > 1
     assert (bottom == 0) == from_zero
     assert from_zero or bottom > 0.9
@@ -451,7 +452,7 @@ def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:
         for panel, size in enumerate((64, 128))
     ]
     panels[1].loc[panels[1]["clipping_bound"] == 0.1, "learning_rate"] = 0.02
-    (legend,) = notebook.per_class(pd.concat(panels)).legends
+    (legend,) = families.PerClass.draw(pd.concat(panels)).legends
     assert labels(legend.get_texts()) == [
         "C = 0.1: B = 64, 128; η = 0.01, 0.02",
         "C = 1 (baseline): B = 64, 128; η = 0.01",
@@ -477,7 +478,7 @@ def test_a_spike_in_one_histogram_does_not_flatten_another() -> None:
         )
         for panel, share in enumerate(shares)
     ]
-    drawing = notebook.gradient_norm_histogram(pd.concat(frames))
+    drawing = families.GradientNormHistogram.draw(pd.concat(frames))
     for axes, share in zip(drawing.axes, shares, strict=True):
         assert share.max() < axes.get_ylim()[1] < 1.5 * share.max()
         assert texts(axes)[-1] == "B = Full, η = 0.01"
@@ -502,7 +503,7 @@ def test_a_range_to_zero_does_not_stretch_the_axis(
         for effect in ("both", "noise alone", "gradients alone")
     ]
     frame = pd.DataFrame(rows).assign(best_bound=2.0, smallest=0.0 if zero else 1.9, largest=3.0)
-    drawing = getattr(notebook, family)(frame.drop_duplicates(keys))
+    drawing = by_name(family).draw(frame.drop_duplicates(keys))
     assert drawing.axes[0].get_ylim()[0] > 0.4
     assert ("The lower edge" in drawing.get_supxlabel().replace("\n", " ")) == zero
 
@@ -524,7 +525,7 @@ def test_titles_of_predictions_state_whether_they_order_settings(
         epsilon=1.0, predicted=2.0, measured=[1.0, 2.0, 4.0, 1.0], settings=4,
         rank_correlation=0.3, rank_correlation_lower=lower, rank_correlation_upper=upper,
     )  # fmt: skip
-    *panels, losses = notebook.predicted_clipping(frame).axes
+    *panels, losses = families.PredictedClipping.draw(frame).axes
     assert [texts(axes)[0] for axes in panels] == [said] * 3
     assert labels(losses.get_yticklabels()) == [rules[place] for place in (1, 3, 0, 2)]
     assert texts(losses)[0] == "1.00 (4 settings)"
@@ -567,7 +568,7 @@ def test_axes_of_noise_have_the_formula_of_their_quantity() -> None:
     frame = pd.DataFrame({"batch_size": [50, 100], "steps": [40, 20], "noise": [2.0, 1.0]})
     known = {"epsilon": 1.0, "epochs": 2, "accuracy_difference": 0.0}
     frames = [frame.assign(axes=place, **known) for place in range(len(axes))]
-    drawing = notebook.noise_curve(pd.concat(frames).assign(clipping_bound=1.0), axes=axes)
+    drawing = families.NoiseCurve.draw(pd.concat(frames).assign(clipping_bound=1.0), axes=axes)
     for panel, (quantity, x) in zip(drawing.axes, shown, strict=False):
         assert panel.get_ylabel() == f"{symbols[quantity]} (log scale)"
         assert panel.get_xlabel() == f"{words[x]} (log scale)"

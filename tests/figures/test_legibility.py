@@ -11,7 +11,7 @@ from tests.figures.legible import illegible
 from tests.synthetic import make_study
 from tests.whole_study import write_results
 
-from dpsweep.figures import attackers, gradient_norm_distribution, style
+from dpsweep.figures import attackers, families, style
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -159,7 +159,7 @@ def test_six_panels_of_violins_fit_in_one_row() -> None:
     ]
     frame = pd.DataFrame(rows, columns=["panel", "title", "epoch", "quantity", "norm", "value"])
     known = {"clipping_bound": 1.0, "batch_size": 64, "learning_rate": 0.01}
-    drawing = gradient_norm_distribution(frame.assign(**known))
+    drawing = families.GradientNormDistribution.draw(frame.assign(**known))
     drawing.draw_without_rendering()
     places = [axes.get_position() for axes in drawing.axes[:6]]
     assert len({round(place.y0, 3) for place in places}) == 1

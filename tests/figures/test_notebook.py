@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from tests.described import by_name
 from tests.figures.test_draw import FAMILIES, STUDY
 
-from dpsweep.figures import families, notebook
+from dpsweep.figures import families
 from dpsweep.study.paths import Paths
 
 NEEDED = {
@@ -53,7 +54,7 @@ def frames(results: Path) -> dict[str, pd.DataFrame]:
 def drawn(family: str, frame: pd.DataFrame) -> Figure:
     axes = [families.NoiseAxes(title="t", quantity="cumulative", x="steps")]
     options: dict[str, Any] = {"axes": axes} if family == "noise_curve" else {}
-    figure: Figure = getattr(notebook, family)(frame, **options)
+    figure: Figure = by_name(family).draw(frame, **options)
     figure.draw_without_rendering()
     return figure
 
@@ -114,4 +115,4 @@ def test_zero_on_a_logarithmic_axis_is_refused(frames: dict[str, pd.DataFrame]) 
 
 def test_a_baseline_that_is_not_a_bound_is_refused(frames: dict[str, pd.DataFrame]) -> None:
     with pytest.raises(ValueError, match=r"baseline: found 3; allowed: 0.1, 1.0, 10.0"):
-        notebook.per_class(frames["per_class"], baseline=3)
+        families.PerClass.draw(frames["per_class"], baseline=3)

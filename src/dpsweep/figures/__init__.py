@@ -1,44 +1,31 @@
-"""Descriptions of figures and tables (`figure`, `table`, `families`), and functions that draw them.
+"""Figures and tables of a study: functions that describe them, their classes, and their drawing.
 
-`draw` writes a figure of a study. Functions such as ``heatmap(frame)`` draw a family from any frame
-(`dpsweep.figures.notebook`). Drawing code is imported on first use, because every job of a study imports
-the descriptions.
+`draw` writes a figure of a study. ``Heatmap.draw(frame)`` and its like draw any frame in a notebook; the
+docstring of a class has the columns. Drawing code is imported on first use, because every job of a study
+imports the descriptions.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.base.lazy import lazy
+from dpsweep.figures import families
 from dpsweep.study.descriptions import figure, table
 
 if TYPE_CHECKING:
-    from dpsweep.figures.drawing import draw
-    from dpsweep.figures.notebook import (
-        attacker_curves,
-        clipping_curve,
-        error_decomposition,
-        gradient_norm_distribution,
-        gradient_norm_histogram,
-        heatmap,
-        method_comparison,
-        noise_curve,
-        norm_trace,
-        optimal_batch_size,
-        optimal_clipping_trace,
-        per_class,
-        predicted_clipping,
-        privacy_effects,
-    )
+    from dpsweep.study import Study
+    from dpsweep.study.paths import Paths
 
-__all__ = [
-    "attacker_curves", "clipping_curve", "draw", "error_decomposition", "figure",
-    "gradient_norm_distribution", "gradient_norm_histogram", "heatmap", "method_comparison", "noise_curve",
-    "norm_trace", "optimal_batch_size", "optimal_clipping_trace", "per_class", "predicted_clipping",
-    "privacy_effects", "table",
-]  # fmt: skip
+__all__ = ["draw", "families", "figure", "table"]
+
+_drawing = lazy("dpsweep.figures.drawing")
+
+
+def draw(study: "Study", paths: "Paths", target: str) -> None:
+    """Write the files of a figure; see `dpsweep.figures.drawing.draw`."""
+    _drawing.draw(study, paths, target)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "drawing" if name == "draw" else "notebook"
-    return getattr(import_module(f"dpsweep.figures.{module}"), name)
+    if name in families.__all__:
+        return getattr(families, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

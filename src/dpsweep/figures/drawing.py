@@ -1,11 +1,14 @@
-"""Drawing of a study's figure to its three files."""
+"""Drawing of a study's figure to its three files, and of any frame in a notebook."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib.figure
 import pandas as pd
 
+from dpsweep.analysis.frames import in_order, plain
 from dpsweep.config.messages import pick
+from dpsweep.config.style import Style
 from dpsweep.figures import style
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -30,6 +33,38 @@ def draw(study: Study, paths: Paths, target: str) -> None:
         style.say_missing(drawing, len(set(missing or ())))
         style.save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
     write_numbers(numbers, paths.figure(target, "csv"))
+
+
+_PANEL: dict[str, Any] = {"panel": 0, "title": "", "clipping": "flat", "full_batch": False}
+
+
+def draw_frame(figure: Figure, frame: pd.DataFrame, look: Style | None) -> matplotlib.figure.Figure:
+    """Draw any frame as a figure; see `Figure.draw`.
+
+    Args:
+        figure: the options of its class.
+        frame: the rows, in any order.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: the frame cannot be drawn.
+    """
+    columns = figure.columns()
+    keys, absent = columns.keys.split(), {**_PANEL, **columns.absent}
+    needed = [*keys, *columns.values.split()]
+    lacking = [column for column in needed if column not in frame]
+    if lacking or frame.empty:
+        found = f"no column {', '.join(lacking)}" if lacking else "no row"
+        raise ValueError(f"the frame has {found}; {figure.family} needs {', '.join(needed)}")
+    full = plain(frame, [*needed, *absent])
+    for column, value in absent.items():
+        if column not in full:
+            full[column] = value(full) if callable(value) else value
+    if keys:
+        within = [each for each in ("panel", "line", "records") if each in full]
+        full = in_order(full, [*within, *keys])
+    with style.style(look):
+        return plot(figure.for_frame(full), full)
 
 
 def plot(figure: Figure, numbers: pd.DataFrame) -> matplotlib.figure.Figure:

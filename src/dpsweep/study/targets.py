@@ -5,7 +5,9 @@ makes from it a figure of the same class whose selections name their cells. Thes
 library, because every job of a study imports them.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
+    from dpsweep.config.style import Style
     from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
@@ -166,6 +169,40 @@ class PrintedTable(Target):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The columns of the frame that a figure is drawn from.
+
+    Attributes:
+        keys: those that distinguish the rows of a line, separated by spaces.
+        values: the other ones that it needs.
+        absent: defaults of the optional ones: values, or functions of the frame.
+    """
+
+    keys: str
+    values: str
+    absent: Mapping[str, Any] = field(default_factory=dict)
+
+
+_CHOSEN = dict.fromkeys(("batch_size", "learning_rate", "clipping_bound"), math.nan)
+
+
+def _same(*columns: str, as_column: str) -> dict[str, Any]:
+    """Return defaults that repeat another column."""
+    return {each: (lambda frame: frame[as_column]) for each in columns}
+
+
+def _lines(value: str) -> dict[str, Any]:
+    """Return defaults of the columns of lines; ``value`` is the column of the points."""
+    return {
+        **_CHOSEN,
+        "label": "all",
+        "line": lambda frame: frame["label"].factorize()[0],
+        **_same("minimum", "maximum", as_column=value),
+        **{"repeats": 1, "difficulty": None, "as_good": False},
+    }
+
+
 class Figure(Target):
     """A figure. A family of your own defines ``compute`` for its numbers and ``plot`` to draw them."""
 
@@ -194,6 +231,48 @@ class Figure(Target):
         drawing: matplotlib.figure.Figure = self._function("plot")(self, numbers)
         return drawing
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs, for `draw`."""
+        return Columns("", "")
+
+    def for_frame(self, frame: "pd.DataFrame") -> Self:
+        """Return the figure with options that fit a frame for `draw`.
+
+        Raises:
+            ValueError: the frame does not fit the figure's own options.
+        """
+        return self
+
+    @classmethod
+    def draw(
+        cls, frame: "pd.DataFrame", *, style: "Style | None" = None, **options: Any
+    ) -> "matplotlib.figure.Figure":
+        """Draw any frame, in a notebook: without columns for panels or lines there is one of them.
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"clipping_bound": [0.1, 1, 10], "centre": [0.6, 0.7, 0.5]})
+        >>> drawing = ClippingCurve.draw(frame)
+        >>> drawing.savefig("curve.pdf")  # doctest: +SKIP
+        >>> drawing.axes[-1].get_xlabel()
+        'Clipping bound C (log scale)'
+
+        Args:
+            frame: the rows, in any order; the docstring of the class has the columns.
+            style: colours and sizes.
+            options: fields of the class, such as ``quantity`` or ``rows``.
+
+        Raises:
+            ValueError: a column is missing or has the wrong type, or a row is missing or repeated.
+            TypeError: the class has no such field.
+        """
+        if unknown := options.keys() - cls.model_fields.keys():
+            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
+        drawing = import_module("dpsweep.figures.drawing")
+        found: matplotlib.figure.Figure = drawing.draw_frame(
+            cls.model_construct(**options), frame, style
+        )
+        return found
+
     def _function(self, does: str) -> Any:
         return getattr(import_module(self.module), f"{does}_{self.family}")
 
@@ -216,6 +295,10 @@ class Heatmap(Figure):
     """Mean macro accuracy over two axes; everything else is tuned.
 
     Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
+
+    A frame for `draw` has columns ``x``, ``y`` and ``macro_accuracy``; optional ``panel`` and ``title`` (of
+    problems side by side), ``full_batch`` (whether the batch is the training set), ``learning_rate``,
+    ``as_good`` (squares with a frame) and, if ``y`` is not the batch size, ``batch_size``.
     """
 
     family = "heatmap"
@@ -242,12 +325,22 @@ class Heatmap(Figure):
         """Return the two axes of the map."""
         return (self.x, self.y)
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        absent = _CHOSEN | {"as_good": False}
+        return Columns(f"{self.x} {self.y}", "macro_accuracy batch_size", absent)
+
 
 class ClippingCurve(Figure):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
     The lines of a panel go from the easy problem to the hard one. Points that are as good as the best
     of their line are ringed (`dpsweep.analysis.scatter`).
+
+    A frame for `draw` has columns ``clipping_bound`` and ``centre`` (the accuracy, or its difference to the
+    best); optional ``panel``, ``title``, ``label`` (of a line), ``minimum``, ``maximum``, ``repeats``,
+    ``seed_1``, ``seed_2``, ... (accuracies of repeats), ``batch_size``, ``learning_rate``, ``as_good``
+    (points with a ring) and ``difficulty`` (easy, medium or hard: the colour).
     """
 
     family = "clipping_curve"
@@ -266,6 +359,10 @@ class ClippingCurve(Figure):
     centre: Literal["mean", "median"] = "mean"
     panels: LinePanels
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        return Columns("clipping_bound", "centre", _lines("centre"))
+
 
 class _GradientNorms(Figure):
     """A figure of per-example gradient norms at the best batch size, with a panel for each problem."""
@@ -282,25 +379,46 @@ class _GradientNorms(Figure):
 
 
 class GradientNormDistribution(_GradientNorms):
-    """Distribution of per-example gradient norms after every epoch, a panel per problem."""
+    """Distribution of per-example gradient norms after every epoch, a panel per problem.
+
+    A frame for `draw` has columns ``epoch``, ``quantity`` (density, quantile or share above C), ``norm``,
+    ``value``, ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+    """
 
     family = "gradient_norm_distribution"
     module = "dpsweep.figures.gradient_norms"
     title = "Gradient norms by epoch"
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        return Columns("epoch quantity norm value", "clipping_bound", _CHOSEN)
+
 
 class GradientNormHistogram(_GradientNorms):
-    """Histogram of per-example gradient norms after the last epoch, a panel per problem."""
+    """Histogram of per-example gradient norms after the last epoch, a panel per problem.
+
+    A frame for `draw` has columns ``lower`` and ``upper`` (edges of bins), ``share``, ``share_above_bound``
+    and ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
+    """
 
     family = "gradient_norm_histogram"
     module = "dpsweep.figures.gradient_norms"
     title = "Gradient norms after training"
+
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        return Columns("lower", "upper share share_above_bound clipping_bound", _CHOSEN)
 
 
 class PerClass(Figure):
     """Per class, ordered from easy to hard: relative retained weight, and accuracy difference.
 
     Each panel names the clipping bounds to draw; they include the baseline.
+
+    A frame for `draw` has columns ``class``, ``class_name``, ``class_rank`` (from easy to hard; NaN without
+    test examples), ``clipping_bound`` and, as ``rows`` need them, ``relative_retained_weight`` and
+    ``accuracy_difference``; optional their running means (``..._smooth``) with ``running_mean_over``
+    (classes), ``panel``, ``title``, ``batch_size``, ``learning_rate``.
     """
 
     family = "per_class"
@@ -351,9 +469,31 @@ class PerClass(Figure):
                 )
         return self
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        names = {"retained_weight": "relative_retained_weight"}
+        shown = [names.get(row, row) for row in self.rows]
+        absent = _CHOSEN | {"running_mean_over": 1, "relative_retained_weight": math.nan}
+        for each in shown:
+            absent |= _same(f"{each}_smooth", as_column=each)
+        return Columns("clipping_bound class", " ".join(["class_name class_rank", *shown]), absent)
+
+    def for_frame(self, frame: "pd.DataFrame") -> Self:
+        """Return the figure if the frame has its baseline."""
+        bounds = sorted({*frame["clipping_bound"]})
+        if self.baseline not in bounds:
+            allowed = ", ".join(map(str, bounds))
+            raise ValueError(f"baseline: found {self.baseline:g}; allowed: {allowed}")
+        return self
+
 
 class MethodComparison(Figure):
-    """Accuracy against epsilon, as a difference to the best line; everything else is tuned."""
+    """Accuracy against epsilon, as a difference to the best line; everything else is tuned.
+
+    A frame for `draw` has columns ``epsilon``, ``label`` (the method) and ``centre`` (the difference);
+    optional ``panel``, ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``batch_size``,
+    ``learning_rate`` and ``clipping_bound``.
+    """
 
     family = "method_comparison"
     module = "dpsweep.figures.accuracy_lines"
@@ -364,6 +504,10 @@ class MethodComparison(Figure):
     drawn = ("epsilon",)
 
     panels: LinePanels
+
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        return Columns("epsilon", "label centre", _lines("centre"))
 
 
 class NoiseAxes(Settings):
@@ -376,7 +520,12 @@ class NoiseAxes(Settings):
 
 
 class NoiseCurve(Figure):
-    """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs)."""
+    """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs).
+
+    A frame for `draw` has columns ``axes`` (a position in the field of this name), ``epsilon``, ``epochs``,
+    ``batch_size``, ``steps``, ``noise`` and ``accuracy_difference``; optional ``full_batch``,
+    ``clipping_bound``, ``learning_rate``.
+    """
 
     family = "noise_curve"
     module = "dpsweep.figures.noise"
@@ -413,11 +562,19 @@ class NoiseCurve(Figure):
             return ""
         return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        values = "steps noise accuracy_difference"
+        return Columns("axes epsilon epochs batch_size", values, _CHOSEN)
+
 
 class AttackerCurves(Figure):
     """The true positive rate of the best membership attack against its false positive rate.
 
     A line per epsilon. It is computed from noise, sampling rate and steps, not from accuracies.
+
+    A frame for `draw` has columns ``epsilon``, ``false_positive_rate`` and ``true_positive_rate``; optional
+    ``records`` (of one person), ``panel``, ``title``.
     """
 
     family = "attacker_curves"
@@ -429,9 +586,22 @@ class AttackerCurves(Figure):
     """numbers of records of one person; a line for each"""
     panels: Panels
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        return Columns("epsilon false_positive_rate", "true_positive_rate", {"records": 1})
+
+    def for_frame(self, frame: "pd.DataFrame") -> Self:
+        """Return the figure with the numbers of records in the frame."""
+        return self.model_copy(update={"records": sorted(map(int, frame["records"].unique()))})
+
 
 class NormTrace(Figure):
-    """Mean per-example gradient norm at every optimizer step, a line per epsilon."""
+    """Mean per-example gradient norm at every optimizer step, a line per epsilon.
+
+    A frame for `draw` has columns ``epsilon``, ``step`` and ``mean_gradient_norm``; optional ``panel``,
+    ``title``, ``mean_gradient_norm_smooth`` with ``running_mean_over`` (steps), ``batch_size``,
+    ``learning_rate``.
+    """
 
     family = "norm_trace"
     module = "dpsweep.figures.gradient_norms"
@@ -442,9 +612,20 @@ class NormTrace(Figure):
 
     panels: Panels
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        smooth = _same("mean_gradient_norm_smooth", as_column="mean_gradient_norm")
+        absent = _CHOSEN | smooth | {"running_mean_over": 1}
+        return Columns("epsilon step", "mean_gradient_norm", absent)
+
 
 class OptimalBatchSize(Figure):
-    """The best batch size against epochs, mean over repeats, a line per epsilon."""
+    """The best batch size against epochs, mean over repeats, a line per epsilon.
+
+    A frame for `draw` has columns ``epsilon``, ``epochs``, ``mean_batch_size`` and ``train_size``; optional
+    ``panel``, ``title``, ``minimum``, ``maximum``, ``repeats``, ``seed_1``, ..., ``learning_rate`` and
+    ``clipping_bound``.
+    """
 
     family = "optimal_batch_size"
     module = "dpsweep.figures.accuracy_lines"
@@ -454,27 +635,57 @@ class OptimalBatchSize(Figure):
 
     panels: Panels
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        ends = dict.fromkeys(("as_good_smallest", "as_good_largest"), math.nan)
+        absent = _lines("mean_batch_size") | ends
+        return Columns("epsilon epochs", "mean_batch_size train_size", absent)
+
 
 class ErrorDecomposition(_Overlaps):
-    """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training."""
+    """MSE(C) of Theorem 4.1 split into bias and noise, at the start and at the end of training.
+
+    A frame for `draw` has columns ``epoch``, ``clipping_bound``, ``bias``, ``noise``, ``error`` and
+    ``best_bound``; optional ``smallest`` and ``largest`` (of draws), ``panel``, ``title``, ``batch_size``,
+    ``learning_rate``.
+    """
 
     family = "error_decomposition"
     module = "dpsweep.figures.clipping_theory"
     title = "Error of a private gradient"
     single = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        absent = _CHOSEN | _same("smallest", "largest", as_column="error")
+        return Columns("epoch clipping_bound", "bias noise error best_bound", absent)
+
 
 class OptimalClippingTrace(_Overlaps):
-    """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon."""
+    """C* of Theorem 4.1 and the median gradient norm after every epoch, a line per epsilon.
+
+    A frame for `draw` has columns ``epsilon``, ``epoch``, ``best_bound`` and ``median_norm``; optional
+    ``smallest`` and ``largest`` (of draws), ``panel``, ``title``.
+    """
 
     family = "optimal_clipping_trace"
     module = "dpsweep.figures.clipping_theory"
     title = "Best clipping bound by the theory"
     single = ("epochs", "batch_size", "clipping_bound")
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        absent = _same("smallest", "largest", as_column="best_bound")
+        return Columns("epsilon epoch", "best_bound median_norm", absent)
+
 
 class PrivacyEffectsFigure(_Overlaps):
-    """Best C over epsilon: by the effect of noise alone, of the gradients alone, and of both."""
+    """Best C over epsilon: by the effect of noise alone, of the gradients alone, and of both.
+
+    A frame for `draw` has columns ``rule`` (C* or scale-free C), ``effect`` (both, noise alone, gradients
+    alone), ``epsilon`` and ``best_bound``; optional ``smallest`` and ``largest`` (of draws), ``panel``,
+    ``title``.
+    """
 
     family = "privacy_effects"
     module = "dpsweep.figures.clipping_theory"
@@ -482,12 +693,21 @@ class PrivacyEffectsFigure(_Overlaps):
     single = ("epochs", "batch_size", "clipping_bound")
     drawn = ("epsilon",)
 
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        absent = _same("smallest", "largest", as_column="best_bound")
+        return Columns("rule effect epsilon", "best_bound", absent)
+
 
 class PredictedClipping(_Overlaps):
     """The best C as predicted by the theory, beside the measured one, over all problems of the panels.
 
     The gradients come from the trial with the C nearest to 1. A panel with a clipping rule without a
     bound, such as AUTO-S, adds that rule to the problems of the other panels.
+
+    A frame for `draw` has columns ``rule``, ``epsilon``, ``predicted``, ``measured``, ``mean_lost`` and
+    ``settings`` (the number in the mean); optional ``mean_lost_upper``, and ``rank_correlation`` with
+    its interval.
     """
 
     family = "predicted_clipping"
@@ -505,6 +725,12 @@ class PredictedClipping(_Overlaps):
             for panel in self.panels
             if named_rule(panel) is None
         ]
+
+    def columns(self) -> Columns:
+        """Return the columns that `plot` needs."""
+        names = ("rank_correlation", "rank_correlation_lower", "rank_correlation_upper")
+        absent = dict.fromkeys((*names, "mean_lost_upper"), math.nan)
+        return Columns("", "rule epsilon predicted measured mean_lost settings", absent)
 
 
 def named_rule(selection: Selection) -> str | None:
