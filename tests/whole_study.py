@@ -18,7 +18,7 @@ from dpsweep.config.selections import Selection
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Figure, NormTrace
+from dpsweep.study.targets import Figure
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps
 
 DIFFICULTY = {"strong": 0.0, "residual": 0.2, "text": 0.3, "weak": 0.5, "scratch": 1.0}
@@ -46,7 +46,7 @@ def write_results(
             paths, name, counts.tolist(), title=dataset.title, test_size=dataset.test_size
         )
     read = selected(study, (each for figure in figures for each in figure.selections()))
-    traces = (figure for figure in figures if isinstance(figure, NormTrace))
+    traces = (figure for figure in figures if figure.reads_steps)
     traced = selected(study, (each for figure in traces for each in figure.selections()))
     write_cells(study, paths, outcome, read - traced)
     write_cells(study, paths, outcome, traced, steps_too=True)

@@ -12,7 +12,6 @@ from tests.synthetic import make_study, write_cells, write_dataset, write_gradie
 
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.figures import draw
-from dpsweep.figures.classes import plot_per_class
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -83,7 +82,7 @@ def test_a_class_without_test_examples_is_named_but_not_drawn(tmp_path: Path) ->
     numbers = drawn(study, paths).set_index(["clipping_bound", "class"])
     assert numbers.loc[1.0]["class_rank"].dropna().to_dict() == {2: 1, 0: 2}, "easy to hard"
     assert np.isnan(numbers.loc[(1.0, 1), "class_rank"])
-    figure = plot_per_class(study.figures["drawn"], pd.read_csv(paths.figure("drawn", "csv")))
+    figure = study.figures["drawn"].plot(pd.read_csv(paths.figure("drawn", "csv")))
     labels = [each.get_text() for each in figure.axes[-1].get_xticklabels()]
     assert labels == ["two", "zero"]
     assert "no test example: one." in figure.get_supxlabel().replace("\n", " ")

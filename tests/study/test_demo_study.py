@@ -4,8 +4,8 @@ import math
 import re
 from pathlib import Path
 
+from dpsweep.figures.families import Heatmap
 from dpsweep.study import Study, load_study
-from dpsweep.study.targets import Heatmap
 from dpsweep.tables.comparison import ComparisonTable
 
 ROOT = Path(__file__).parents[2]

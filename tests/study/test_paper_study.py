@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dpsweep.figures.families import NoiseCurve, PerClass
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import NoiseCurve, PerClass
 from dpsweep.tables.comparison import ComparisonTable
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ of the best bound of the grid minus the accuracy of this value. Correlations and
 problems (`dpsweep.analysis.statistics`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from dpsweep.config.selections import Panel, Selection
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import PredictedClipping, named_rule
+from dpsweep.study.targets import named_rule
 from dpsweep.theory import ClippedSums, direction_optimal_clipping, mse_optimal_clipping
 
 PRIVACY = "not private"
@@ -157,7 +157,7 @@ class _Measured:
 
 
 def predicted_bounds(
-    study: Study, paths: Paths, figure: PredictedClipping, missing: list[Path] | None = None
+    study: Study, paths: Paths, panels: Sequence[Panel], missing: list[Path] | None = None
 ) -> pd.DataFrame:
     """Return one row per (rule, problem, epsilon, batch size); rules are predictions and fixed rules.
 
@@ -166,9 +166,9 @@ def predicted_bounds(
     bound, or NaN if it has none.
 
     Args:
-        study: the study that has the figure.
+        study: the study that has the cells.
         paths: its files.
-        figure: the figure; its panels select the cells.
+        panels: the cells of each problem.
         missing: absent files are added to it and left out. If it is None, they are an error.
 
     Raises:
@@ -176,13 +176,13 @@ def predicted_bounds(
         UnreadableResultsError: a file lacks a column, or no trial is marked best.
     """
     named: dict[str, dict[_Key, pd.DataFrame]] = {}
-    for panel in figure.panels:
+    for panel in panels:
         if (name := named_rule(panel)) is not None:
             found = named.setdefault(RULES[name].title, {})
             found |= _accuracies(study, paths, panel, missing)
     rows: list[dict[str, object]] = []
     measured: list[_Measured] = []
-    for panel in figure.panels:
+    for panel in panels:
         if named_rule(panel) is not None:
             continue
         of_panel = list(_measured(study, paths, panel, named, missing))

@@ -25,7 +25,6 @@ from dpsweep.planning.plan import Plan
 from dpsweep.release.unaccounted import price
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import PerClass
 from dpsweep.study.trials import trials_per_cell
 
 _FEW = 5  # undrawn targets; up to this number the reasons are always listed
@@ -181,9 +180,8 @@ def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
 
     texts = _drawn_texts(study)
     for figure in study.figures.values():
-        if isinstance(figure, PerClass):
-            for panel in figure.panels:
-                texts += classes.get(panel.problem.dataset, [])
+        for dataset in figure.described_datasets(study.swept_datasets):
+            texts += classes.get(dataset, [])
     try:
         require_fonts(texts)
     except UnwritableTextError as error:

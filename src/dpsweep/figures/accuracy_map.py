@@ -1,32 +1,37 @@
 """Heatmaps of accuracy over two axes of the grid, with frames around squares that are as good as the best."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
-import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from pydantic import model_validator
 
-from dpsweep.analysis.frames import load_trials, stack_panels
-from dpsweep.analysis.scatter import as_good_as_best
-from dpsweep.analysis.statistics import first_best
 from dpsweep.config.clipping import RULES
-from dpsweep.figures import style
-from dpsweep.study import Study
-from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Heatmap, Panel
+from dpsweep.config.selections import Panel
+from dpsweep.figures.deferred import (
+    Axes,
+    Figure,
+    LineCollection,
+    MaxNLocator,
+    as_good_as_best,
+    choose,
+    first_best,
+    load_trials,
+    np,
+    npt,
+    pd,
+    sns,
+    stack_panels,
+    style,
+)
+from dpsweep.study import targets
 
-_LABELS = {
-    "batch_size": style.BATCH_SIZE_LABEL,
-    "clipping_bound": style.CLIPPING_LABEL,
-    "epsilon": style.EPSILON_LABEL,
-}
+if TYPE_CHECKING:
+    from dpsweep.study import Study
+    from dpsweep.study.paths import Paths
+
+
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
     "clipping_bound", "learning_rate", "macro_accuracy", "cross_fitted", "minimum", "maximum",
@@ -35,83 +40,117 @@ COLUMNS = [
 
 # Widths are in inches. The narrowest square holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
+
 # Four characters in type of one point, and the frame of the best cell.
 _WIDTH_OF_A_POINT = 2.65 / 72
+
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
+
 # Labels and title of the rows; space between panels.
 _ROW_LABELS, _GAP = 0.7, 0.15
+
 _USUAL_LENGTH = 12
+
 """Characters of a label that every layout has room for."""
 
 
-def compute_heatmap(
-    study: Study, paths: Paths, figure: Heatmap, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per square: axes, tuned settings, mean macro accuracy, whether it is best or as good.
+class Heatmap(targets.Figure):
+    """Mean macro accuracy over two axes; everything else is tuned.
 
-    Args:
-        study: the study that contains the figure.
-        paths: the files of its results.
-        figure: the description of the figure, whose selections name the cells.
-        missing: a list to which absent files are added. If it is None, absent files are an error.
+    Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
 
-    Raises:
-        MissingResultsError: a file is absent, and ``missing`` is None.
-        UnreadableResultsError: a file has the wrong content.
+    A frame for `draw` has columns ``x``, ``y`` and ``macro_accuracy``; optional ``panel`` and ``title`` (of
+    problems side by side), ``full_batch`` (whether the batch is the training set), ``learning_rate``,
+    ``as_good`` (squares with a frame) and, if ``y`` is not the batch size, ``batch_size``.
     """
 
-    def of_panel(panel: Panel) -> pd.DataFrame:
-        trials = load_trials(study, paths, study.cells(panel), missing)
-        cells = choose(trials, by=[figure.y, figure.x])
-        cells = cells.rename(columns={"centre": "macro_accuracy"})
-        return cells.assign(
-            best=first_best(cells["selection_accuracy"]), as_good=as_good_as_best(cells, trials)
+    family = "heatmap"
+    title = "Accuracy map"
+    tunes = True
+    shows_means = True
+    marks = ("framed square", "panel")
+    single = ("epsilon", "epochs")
+
+    x: Literal["clipping_bound", "epsilon"] = "clipping_bound"
+    y: Literal["batch_size", "clipping_bound"] = "batch_size"
+    colour_scale: Literal["shared", "panel"] = "shared"
+    """one colour scale for all panels, or one for each panel (from worst to best)"""
+    panels: targets.Panels
+
+    @model_validator(mode="after")
+    def _two_axes(self) -> Self:
+        if self.x == self.y:
+            raise ValueError(f"x and y are both {self.x}; allowed: two different axes")
+        return self
+
+    def drawn_axes(self) -> tuple[str, ...]:
+        """Return the two axes of the map."""
+        return (self.x, self.y)
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        absent = targets.CHOSEN | {"as_good": False}
+        return targets.Columns(f"{self.x} {self.y}", "macro_accuracy batch_size", absent)
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per square: axes, tuned settings, macro accuracy, whether it is as good as the best."""
+
+        def of_panel(panel: Panel) -> pd.DataFrame:
+            trials = load_trials(study, paths, study.cells(panel), missing)
+            cells = choose(trials, by=[self.y, self.x])
+            cells = cells.rename(columns={"centre": "macro_accuracy"})
+            return cells.assign(
+                best=first_best(cells["selection_accuracy"]), as_good=as_good_as_best(cells, trials)
+            )
+
+        return stack_panels(self.panels, of_panel, COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a heatmap for each problem, with one colour scale for all or one for each.
+
+        Accuracies are in [0, 1], or in per cent if any is above 1.
+        """
+        numbers = numbers.assign(row=_written(numbers, self.y), column=_written(numbers, self.x))
+        panels = [panel for _, panel in numbers.groupby("panel")]
+        columns = [panel["column"].nunique() for panel in panels]
+        labels = _labels(numbers, self.y, "row")
+        percent = bool((numbers["macro_accuracy"] > 1).any())
+        across = _panels_in_a_row(columns)
+        rows = -(-len(panels) // across)
+        # If B is not an axis, it was tuned for every square, and the square names it.
+        lines = 1 if "batch_size" in (self.x, self.y) else 3
+        size = (0.08 + 0.12 * lines) * len(labels)
+        widths = [max(columns[start::across]) for start in range(across)]
+        shared = self.colour_scale == "shared"
+        margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
+        square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
+        width, height = margins + square * sum(widths), size + (0.75 if shared else 1.1)
+        width, height = (
+            max(width, 2.4) + _excess(numbers["row"]),
+            height + _excess(numbers["column"]),
         )
-
-    return stack_panels(figure.panels, of_panel, COLUMNS)
-
-
-def plot_heatmap(figure: Heatmap, numbers: pd.DataFrame) -> Figure:
-    """Draw a heatmap for each problem, with one colour scale for all or one for each.
-
-    Accuracies are in [0, 1], or in per cent if any is above 1.
-    """
-    numbers = numbers.assign(row=_written(numbers, figure.y), column=_written(numbers, figure.x))
-    panels = [panel for _, panel in numbers.groupby("panel")]
-    columns = [panel["column"].nunique() for panel in panels]
-    labels = _labels(numbers, figure.y, "row")
-    percent = bool((numbers["macro_accuracy"] > 1).any())
-    across = _panels_in_a_row(columns)
-    rows = -(-len(panels) // across)
-    # If B is not an axis, it was tuned for every square, and the square names it.
-    lines = 1 if "batch_size" in (figure.x, figure.y) else 3
-    size = (0.08 + 0.12 * lines) * len(labels)
-    widths = [max(columns[start::across]) for start in range(across)]
-    shared = figure.colour_scale == "shared"
-    margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
-    square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
-    width, height = margins + square * sum(widths), size + (0.75 if shared else 1.1)
-    width, height = max(width, 2.4) + _excess(numbers["row"]), height + _excess(numbers["column"])
-    drawing = Figure(figsize=(width, rows * height), layout="constrained")
-    grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
-    for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
-        limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
-        _draw(axes, figure, panel, labels, limits, square, lines > 1, percent)
-        if position % across == 0:
-            axes.set_ylabel(_LABELS[figure.y])
-        else:
-            axes.set_yticks([])
-        if not shared:
-            length = square * widths[position % across]
-            _colour_bar(drawing, [axes], "bottom", length, percent)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    if shared:
-        _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", rows * size, percent)
-    return drawing
+        drawing = Figure(figsize=(width, rows * height), layout="constrained")
+        grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
+        for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+            limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
+            _draw(axes, self, panel, labels, limits, square, lines > 1, percent)
+            if position % across == 0:
+                axes.set_ylabel(style.LABELS[self.y])
+            else:
+                axes.set_yticks([])
+            if not shared:
+                length = square * widths[position % across]
+                _colour_bar(drawing, [axes], "bottom", length, percent)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        if shared:
+            _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", rows * size, percent)
+        return drawing
 
 
-def _excess(labels: "pd.Series[str]") -> float:
+def _excess(labels: pd.Series[str]) -> float:
     """Return inches for labels of many digits, which tell apart values that are nearly equal."""
     length = int(labels.str.replace(r"{\cdot}10^{", "e").str.len().max())
     return 0.07 * max(0, length - _USUAL_LENGTH)
@@ -133,7 +172,7 @@ def _draw(
     figure: Heatmap,
     panel: pd.DataFrame,
     rows: list[str],
-    limits: "pd.Series[float]",
+    limits: pd.Series[float],
     square: float,
     in_square: bool,
     percent: bool,
@@ -159,7 +198,7 @@ def _draw(
     axes.set_facecolor("#EEEEEE")
     axes.tick_params(length=0, pad=2)
     axes.tick_params(axis="y", rotation=0)
-    axes.set(xlabel=_LABELS[figure.x], ylabel="")
+    axes.set(xlabel=style.LABELS[figure.x], ylabel="")
     title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
     style.title(axes, title, *([] if in_square else _subtitle(framed, len(panel))))
     _frame(axes, marks.eq(True).to_numpy())

@@ -1,102 +1,145 @@
 """Trade-off curves of the best attacker on one person, with a line for each epsilon."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
-import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from pydantic import Field, PositiveInt
 
-from dpsweep.analysis.frames import load_trials, stack, stack_panels
 from dpsweep.base.units import count
-from dpsweep.figures import style
+from dpsweep.config.selections import Panel
+from dpsweep.figures.deferred import (
+    Artist,
+    Figure,
+    FuncFormatter,
+    Line2D,
+    load_trials,
+    mechanism_trade_off,
+    np,
+    pd,
+    stack,
+    stack_panels,
+    style,
+)
 from dpsweep.privacy import Sampling
-from dpsweep.privacy.trade_off import mechanism_trade_off
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import AttackerCurves, Panel
+from dpsweep.study import targets
+
+if TYPE_CHECKING:
+    from dpsweep.study import Study
+    from dpsweep.study.paths import Paths
 
 _MECHANISM = ["epsilon", "delta", "epochs", "train_size", "batch_size", "steps", "noise_multiplier"]
+
 COLUMNS = [
     "panel", "title", "dataset", "backbone", "method", *_MECHANISM, "full_batch", "records",
     "false_positive_rate", "true_positive_rate", "advantage",
 ]  # fmt: skip
+
 _LEAST = 1e-4
-_RATES = np.unique(np.append(np.geomspace(_LEAST, 1, 81), [0.05]))
-"""False positive rates of the points of a curve, among them 0.1, 1, 5 and 10 %."""
+
+
 _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
-def compute_attacker_curves(
-    study: Study, paths: Paths, figure: AttackerCurves, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per point; each panel, epsilon and number of records has a curve.
+class AttackerCurves(targets.Figure):
+    """The true positive rate of the best membership attack against its false positive rate.
 
-    Rates are those of `dpsweep.privacy.trade_off` for the noise, sampling rate and steps of the private
-    trials. They do not depend on accuracies.
+    A line per epsilon. It is computed from noise, sampling rate and steps, not from accuracies.
 
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+    A frame for `draw` has columns ``epsilon``, ``false_positive_rate`` and ``true_positive_rate``; optional
+    ``records`` (of one person), ``panel``, ``title``.
     """
 
-    def of_panel(panel: Panel) -> pd.DataFrame:
-        trials = load_trials(study, paths, study.cells(panel), missing)
-        private = trials[trials["epsilon"] < np.inf].drop_duplicates(_MECHANISM)
-        rows = private.sort_values("epsilon").to_dict("records")
-        return stack(
-            [_curve(row, records) for row in rows for records in figure.records], COLUMNS[2:]
-        )
+    family = "attacker_curves"
+    title = "What an attacker can tell"
+    single = ("epochs", "batch_size")
 
-    return stack_panels(figure.panels, of_panel, COLUMNS)
+    records: Annotated[list[PositiveInt], Field(min_length=1)] = [1]
+    """numbers of records of one person; a line for each"""
+    panels: targets.Panels
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        return targets.Columns("epsilon false_positive_rate", "true_positive_rate", {"records": 1})
+
+    def for_frame(self, frame: pd.DataFrame) -> Self:
+        """Return the figure with the numbers of records in the frame."""
+        return self.model_copy(update={"records": sorted(map(int, frame["records"].unique()))})
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per point; each panel, epsilon and number of records has a curve.
+
+        Rates are those of `dpsweep.privacy.trade_off` for the noise, sampling rate and steps of the private
+        trials. They do not depend on accuracies.
+        """
+
+        def of_panel(panel: Panel) -> pd.DataFrame:
+            trials = load_trials(study, paths, study.cells(panel), missing)
+            private = trials[trials["epsilon"] < np.inf].drop_duplicates(_MECHANISM)
+            rows = private.sort_values("epsilon").to_dict("records")
+            return stack(
+                [_curve(row, records) for row in rows for records in self.records], COLUMNS[2:]
+            )
+
+        return stack_panels(self.panels, of_panel, COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a line for every epsilon, and the diagonal of random guesses."""
+        drawing, panels = style.panels(numbers, height=2.6, sharey=True)
+        colours = style.colours_by(numbers["epsilon"])
+        dashes = {
+            records: _DASHES[place % len(_DASHES)] for place, records in enumerate(self.records)
+        }
+        for (axes,), panel in panels:
+            axes.plot([_LEAST, 1], [_LEAST, 1], color=style.GREY, linewidth=0.8)
+            for records, look in dashes.items():
+                for epsilon, line in panel[panel["records"] == records].groupby("epsilon"):
+                    x, y = line["false_positive_rate"], line["true_positive_rate"]
+                    axes.plot(x, y, color=colours[epsilon], linestyle=look, linewidth=1.2)
+            axes.set(xlim=(_LEAST, 1), ylim=(_LEAST, 1.3), title=panel["title"].iloc[0])
+            style.log_axis(axes, "x")
+            style.log_axis(axes, "y")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+        style.label_row(
+            [axes for (axes,), _ in panels],
+            style.log_label("Wrongly taken for present", len(panels)),
+        )
+        drawing.axes[0].set_ylabel(style.log_label("Recognised"))
+        budgets = dict(zip(style.write_values(colours).values(), colours.values(), strict=True))
+        entries = style.legend_lines(budgets)
+        drawing.legend(handles=entries, title="ε", loc="outside upper center", ncols=8)
+        if len(dashes) > 1:
+            lines: list[Artist] = [
+                Line2D(
+                    [],
+                    [],
+                    color="black",
+                    linestyle=look,
+                    linewidth=1,
+                    label=count(records, "record"),
+                )
+                for records, look in dashes.items()
+            ]
+            drawing.axes[0].legend(handles=lines, loc="lower right")
+        return drawing
 
 
 def _curve(trial: dict[Any, Any], records: int) -> pd.DataFrame:
+    rates = np.unique(
+        np.append(np.geomspace(_LEAST, 1, 81), [0.05])
+    )  # among them 0.1, 1, 5 and 10 %
     sampling = Sampling(trial["train_size"], trial["batch_size"], trial["steps"])
     curve = mechanism_trade_off(trial["epsilon"], trial["noise_multiplier"], sampling, records)
     return pd.DataFrame(
         {
             **{name: trial[name] for name in COLUMNS[2:] if name in trial},
             "records": records,
-            "false_positive_rate": _RATES,
-            "true_positive_rate": [curve.true_positive_rate(float(rate)) for rate in _RATES],
+            "false_positive_rate": rates,
+            "true_positive_rate": [curve.true_positive_rate(float(rate)) for rate in rates],
             "advantage": curve.advantage,
         }
     )
-
-
-def plot_attacker_curves(figure: AttackerCurves, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every epsilon, and the diagonal of random guesses."""
-    drawing, panels = style.panels(numbers, height=2.6, sharey=True)
-    colours = style.colours_by(numbers["epsilon"])
-    dashes = {
-        records: _DASHES[place % len(_DASHES)] for place, records in enumerate(figure.records)
-    }
-    for (axes,), panel in panels:
-        axes.plot([_LEAST, 1], [_LEAST, 1], color=style.GREY, linewidth=0.8)
-        for records, look in dashes.items():
-            for epsilon, line in panel[panel["records"] == records].groupby("epsilon"):
-                x, y = line["false_positive_rate"], line["true_positive_rate"]
-                axes.plot(x, y, color=colours[epsilon], linestyle=look, linewidth=1.2)
-        axes.set(xlim=(_LEAST, 1), ylim=(_LEAST, 1.3), title=panel["title"].iloc[0])
-        style.log_axis(axes, "x")
-        style.log_axis(axes, "y")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    style.label_row(
-        [axes for (axes,), _ in panels], style.log_label("Wrongly taken for present", len(panels))
-    )
-    drawing.axes[0].set_ylabel(style.log_label("Recognised"))
-    budgets = dict(zip(style.write_values(colours).values(), colours.values(), strict=True))
-    entries = style.legend_lines(budgets)
-    drawing.legend(handles=entries, title="ε", loc="outside upper center", ncols=8)
-    if len(dashes) > 1:
-        lines: list[Artist] = [
-            Line2D(
-                [], [], color="black", linestyle=look, linewidth=1, label=count(records, "record")
-            )
-            for records, look in dashes.items()
-        ]
-        drawing.axes[0].legend(handles=lines, loc="lower right")
-    return drawing

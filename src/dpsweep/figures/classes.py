@@ -1,35 +1,43 @@
 """Effect of clipping on each class, from the easiest class to the hardest one."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from pydantic import Field
 
-from dpsweep.analysis.frames import (
+from dpsweep.base.files import read_checked_json
+from dpsweep.config.cells import number
+from dpsweep.config.messages import shorten
+from dpsweep.config.selections import Panel, Selection
+from dpsweep.figures.deferred import (
+    Axes,
+    Figure,
+    Line2D,
+    MaxNLocator,
+    UnreadableResultsError,
+    choose,
+    class_order,
     load_gradient_norms,
     load_trials,
-    stack_panels,
-)
-from dpsweep.analysis.statistics import (
-    class_order,
+    np,
+    pd,
     relative_retained_weight,
     retained_weight,
     running_mean,
+    stack_panels,
+    style,
 )
-from dpsweep.base.files import read_checked_json
-from dpsweep.base.parquet import UnreadableResultsError
-from dpsweep.config.messages import shorten
-from dpsweep.figures import style
-from dpsweep.study import Cell, Study
-from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Panel, PerClass
+from dpsweep.study import targets
+from dpsweep.study.targets import MistakeError
+
+if TYPE_CHECKING:
+    from dpsweep.study import Cell, Study
+    from dpsweep.study.bound import Bound, BoundSelection
+    from dpsweep.study.paths import Paths
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -38,14 +46,21 @@ COLUMNS = [
     "relative_retained_weight", "relative_retained_weight_smooth", "running_mean_over",
     "full_batch",
 ]  # fmt: skip
+
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate", "seed",
 ]  # fmt: skip
+
 _NAMED = 10  # with more classes, ticks are ranks instead of names
+
 _LONGEST_NAME = 18
+
 _CROWD = 40  # with more classes, the line is a running mean over about a twentieth of them
+
 _FAR = 4  # with larger relative weights, a linear axis would flatten the baseline
+
 _FROM_ZERO = 0.6  # with smaller relative weights, the vertical axis starts at 0
+
 # By quantity: the column that is drawn, and its label.
 _ROWS = {
     "retained_weight": ("relative_retained_weight", "Relative\nretained weight"),
@@ -53,40 +68,175 @@ _ROWS = {
 }
 
 
-def compute_per_class(
-    study: Study, paths: Paths, figure: PerClass, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
+class PerClass(targets.Figure):
+    """Per class, ordered from easy to hard: relative retained weight, and accuracy difference.
 
-    A class without a test example comes last, without a rank and an accuracy. Numbers are those of the first
-    seed, at the best (B, learning rate) of each C. The retained weight is that of the gradients after the
-    last epoch, at the C of training.
+    Each panel names the clipping bounds to draw; they include the baseline.
 
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+    A frame for `draw` has columns ``class``, ``class_name``, ``class_rank`` (from easy to hard; NaN without
+    test examples), ``clipping_bound`` and, as ``rows`` need them, ``relative_retained_weight`` and
+    ``accuracy_difference``; optional their running means (``..._smooth``) with ``running_mean_over``
+    (classes), ``panel``, ``title``, ``batch_size``, ``learning_rate``.
     """
 
-    def of_panel(panel: Panel) -> pd.DataFrame:
-        both = [panel, figure.at_baseline(panel)]
-        cells = dict.fromkeys(cell for selection in both for cell in study.cells(selection))
-        trials = load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
-        tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
-        if figure.baseline not in tuned.index:
-            return pd.DataFrame()  # partial: nothing to compare with yet
-        of_trials = trials.set_index("trial_key")["per_class_accuracy"]
-        accuracy = {
-            bound: np.asarray(of_trials[key], dtype=np.float64)
-            for bound, key in zip(tuned.index, tuned["trial_key"], strict=True)
-        }
-        weights: dict[float, np.ndarray] = {}
-        if "retained_weight" in figure.rows:
-            norms = load_gradient_norms(study, paths, both, epoch="last", missing=missing)
-            if missing is None:
-                _check_measured(study, paths, list(cells), tuned["trial_key"], norms)
-            weights = _retained_weights(study, figure, panel, norms)
-        rows = tuned.to_dict("records")
-        return pd.concat([_classes(paths, figure, row, accuracy, weights) for row in rows])
+    family = "per_class"
+    title = "Classes: retained weight and accuracy"
+    needs_bounds = True
+    tunes = True
+    single = ("epsilon", "epochs")
+    drawn = ("clipping_bound",)
 
-    return stack_panels(figure.panels, of_panel, COLUMNS)
+    baseline: Annotated[float, Field(gt=0)] = 1.0
+    """the C that the others are compared with; by default that of the word baseline"""
+    rows: Annotated[
+        list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
+    ] = ["retained_weight", "accuracy_difference"]
+    retained_weight_of: Literal["trainable", "classifier"] = "trainable"
+    """the gradient norms behind the retained weight: those of all trainable parameters, which
+    are clipped, or of the classifier alone"""
+    panels: targets.Panels
+
+    def selections(self) -> list[Selection]:
+        """Return every panel, and its cells at the baseline even if the panel does not name them."""
+        return [each for panel in self.panels for each in (panel, self.at_baseline(panel))]
+
+    def at_baseline(self, panel: Selection) -> Selection:
+        """Return the cells of a panel at the baseline C."""
+        return panel.model_copy(update={"clipping_bound": self.baseline})
+
+    def gradient_norms(self) -> list[Selection]:
+        """Return all selections if retained weight is a row."""
+        return self.selections() if "retained_weight" in self.rows else []
+
+    def described_datasets(self, swept: Sequence[str]) -> Sequence[str]:
+        """Return the datasets of the panels, for the names of their classes."""
+        return [each.problem.dataset for each in self.panels]
+
+    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+        """Return the figure with its baseline, the clipping bound that others are compared with."""
+        if "baseline" not in self.model_fields_set:
+            return self.model_copy(update={"baseline": bound.compared_bound(selections)})
+        for each in selections:
+            if not all(map(bound.study.has, self.at_baseline(each.selection).cells())):
+                raise MistakeError(
+                    f"{where}: baseline: found {number(self.baseline)}; allowed: a clipping "
+                    f"bound of {each.problem}"
+                )
+        return self
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        names = {"retained_weight": "relative_retained_weight"}
+        shown = [names.get(row, row) for row in self.rows]
+        absent = targets.CHOSEN | {"running_mean_over": 1, "relative_retained_weight": math.nan}
+        for each in shown:
+            absent |= targets.same(f"{each}_smooth", as_column=each)
+        return targets.Columns(
+            "clipping_bound class", " ".join(["class_name class_rank", *shown]), absent
+        )
+
+    def for_frame(self, frame: pd.DataFrame) -> Self:
+        """Return the figure if the frame has its baseline."""
+        bounds = sorted({*frame["clipping_bound"]})
+        if self.baseline not in bounds:
+            allowed = ", ".join(map(str, bounds))
+            raise ValueError(f"baseline: found {self.baseline:g}; allowed: {allowed}")
+        return self
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
+
+        A class without a test example comes last, without a rank and an accuracy. Numbers are those of the
+        first seed, at the best (B, learning rate) of each C. The retained weight is that of the gradients
+        after the last epoch, at the C of training.
+        """
+
+        def of_panel(panel: Panel) -> pd.DataFrame:
+            both = [panel, self.at_baseline(panel)]
+            cells = dict.fromkeys(cell for selection in both for cell in study.cells(selection))
+            trials = load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
+            tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
+            if self.baseline not in tuned.index:
+                return pd.DataFrame()  # partial: nothing to compare with yet
+            of_trials = trials.set_index("trial_key")["per_class_accuracy"]
+            accuracy = {
+                bound: np.asarray(of_trials[key], dtype=np.float64)
+                for bound, key in zip(tuned.index, tuned["trial_key"], strict=True)
+            }
+            weights: dict[float, np.ndarray] = {}
+            if "retained_weight" in self.rows:
+                norms = load_gradient_norms(study, paths, both, epoch="last", missing=missing)
+                if missing is None:
+                    _check_measured(study, paths, list(cells), tuned["trial_key"], norms)
+                weights = _retained_weights(study, self, panel, norms)
+            rows = tuned.to_dict("records")
+            return pd.concat([_classes(paths, self, row, accuracy, weights) for row in rows])
+
+        return stack_panels(self.panels, of_panel, COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a row for each quantity, a column for each panel, and a line for each C.
+
+        Classes without a test example are not drawn, but named below.
+        """
+        untested = numbers[numbers["class_rank"].isna()]
+        numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
+        colours = style.colours_by(numbers["clipping_bound"])
+        bounds = style.write_values([*colours, self.baseline])
+        named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
+        # Only few classes leave room for markers.
+        markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
+        points = {
+            "style": "clipping_bound",
+            "markers": markers,
+            "dashes": False,
+            "markeredgewidth": 0,
+        }
+        look: dict[str, Any] = points if named else {}
+        names = max(map(len, _short_names(numbers))) if named else 0
+        rows = len(self.rows)
+        height = 1.4 * rows + 0.75 + 0.14 * len(colours) + 0.05 * names
+        drawing, panels = style.panels(numbers, height, rows, sharey="row", sharex="col")
+        for column, panel in panels:
+            for axes, quantity in zip(column, self.rows, strict=True):
+                shown = panel
+                if quantity == "accuracy_difference":
+                    axes.axhline(0, color=colours[self.baseline], linewidth=1.2)
+                    shown = panel[panel["clipping_bound"] != self.baseline]
+                y, by = _ROWS[quantity][0], "clipping_bound"
+                style.draw_smoothed(axes, shown, "class_rank", y, colours, by, 0.3, **look)
+            column[0].set_title(panel["title"].iloc[0])
+            _class_axis(column[-1], panel, named)
+        for axes, quantity in zip(panels[0][0], self.rows, strict=True):
+            label = _ROWS[quantity][1].format(bounds[self.baseline])
+            if quantity == "retained_weight" and self.retained_weight_of == "classifier":
+                label += "\n(classifier)"
+            if quantity == "retained_weight" and _weight_axis(axes, numbers):
+                label = style.log_label(label)
+            axes.set_ylabel(label)
+        handles = [
+            Line2D(
+                [],
+                [],
+                color=colour,
+                marker=markers.get(bound),
+                label=f"C = {bounds[bound]}{_chosen(self, numbers, bound)}",
+            )
+            for bound, colour in colours.items()
+        ]
+        drawing.legend(
+            handles=handles, loc="outside upper center",
+            title="B and η in the panels from left to right" if len(panels) > 1 else None,
+        )  # fmt: skip
+        window = int(numbers["running_mean_over"].max())
+        if window > 1:
+            style.note(drawing, f"Thin: every class. Thick: running mean over {window} classes.")
+        if len(untested):
+            lacking = shorten(dict.fromkeys(_short_names(untested)))
+            style.note(drawing, f"Not drawn, because they have no test example: {lacking}.")
+        return drawing
 
 
 def _classes(
@@ -131,7 +281,7 @@ def _check_measured(
     study: Study,
     paths: Paths,
     cells: Sequence[Cell],
-    chosen: "pd.Series[str]",
+    chosen: pd.Series[str],
     norms: pd.DataFrame,
 ) -> None:
     """Raise an error if gradient norms are not those of the trial that is drawn (``chosen``, by C)."""
@@ -165,64 +315,6 @@ def _class_names(paths: Paths, dataset: str, order: np.ndarray) -> list[str]:
         return [f"class {index}" for index in order]
     names = read_checked_json(metadata)["classes"]
     return [str(names[index]) for index in order]
-
-
-def plot_per_class(figure: PerClass, numbers: pd.DataFrame) -> Figure:
-    """Draw a row for each quantity, a column for each panel, and a line for each C.
-
-    Classes without a test example are not drawn, but named below.
-    """
-    untested = numbers[numbers["class_rank"].isna()]
-    numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
-    colours = style.colours_by(numbers["clipping_bound"])
-    bounds = style.write_values([*colours, figure.baseline])
-    named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
-    # Only few classes leave room for markers.
-    markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}
-    points = {"style": "clipping_bound", "markers": markers, "dashes": False, "markeredgewidth": 0}
-    look: dict[str, Any] = points if named else {}
-    names = max(map(len, _short_names(numbers))) if named else 0
-    rows = len(figure.rows)
-    height = 1.4 * rows + 0.75 + 0.14 * len(colours) + 0.05 * names
-    drawing, panels = style.panels(numbers, height, rows, sharey="row", sharex="col")
-    for column, panel in panels:
-        for axes, quantity in zip(column, figure.rows, strict=True):
-            shown = panel
-            if quantity == "accuracy_difference":
-                axes.axhline(0, color=colours[figure.baseline], linewidth=1.2)
-                shown = panel[panel["clipping_bound"] != figure.baseline]
-            y, by = _ROWS[quantity][0], "clipping_bound"
-            style.draw_smoothed(axes, shown, "class_rank", y, colours, by, 0.3, **look)
-        column[0].set_title(panel["title"].iloc[0])
-        _class_axis(column[-1], panel, named)
-    for axes, quantity in zip(panels[0][0], figure.rows, strict=True):
-        label = _ROWS[quantity][1].format(bounds[figure.baseline])
-        if quantity == "retained_weight" and figure.retained_weight_of == "classifier":
-            label += "\n(classifier)"
-        if quantity == "retained_weight" and _weight_axis(axes, numbers):
-            label = style.log_label(label)
-        axes.set_ylabel(label)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker=markers.get(bound),
-            label=f"C = {bounds[bound]}{_chosen(figure, numbers, bound)}",
-        )
-        for bound, colour in colours.items()
-    ]
-    drawing.legend(
-        handles=handles, loc="outside upper center",
-        title="B and η in the panels from left to right" if len(panels) > 1 else None,
-    )  # fmt: skip
-    window = int(numbers["running_mean_over"].max())
-    if window > 1:
-        style.note(drawing, f"Thin: every class. Thick: running mean over {window} classes.")
-    if len(untested):
-        lacking = shorten(dict.fromkeys(_short_names(untested)))
-        style.note(drawing, f"Not drawn, because they have no test example: {lacking}.")
-    return drawing
 
 
 def _chosen(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:

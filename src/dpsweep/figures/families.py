@@ -1,25 +1,23 @@
-"""Parts of descriptions of figures and tables: the families, and selections of cells."""
+"""The classes of figures and tables, and their parts."""
 
 from dpsweep.config.selections import Line, LinePanel, Panel, Selection
-from dpsweep.study.targets import (
-    AttackerCurves,
-    ClippingCurve,
+from dpsweep.figures.accuracy_lines import ClippingCurve, MethodComparison, OptimalBatchSize
+from dpsweep.figures.accuracy_map import Heatmap
+from dpsweep.figures.attackers import AttackerCurves
+from dpsweep.figures.classes import PerClass
+from dpsweep.figures.clipping_theory import (
     ErrorDecomposition,
-    Figure,
-    GradientNormDistribution,
-    GradientNormHistogram,
-    Heatmap,
-    MethodComparison,
-    NoiseAxes,
-    NoiseCurve,
-    NormTrace,
-    OptimalBatchSize,
     OptimalClippingTrace,
-    PerClass,
     PredictedClipping,
-    PrintedTable,
     PrivacyEffectsFigure,
 )
+from dpsweep.figures.gradient_norms import (
+    GradientNormDistribution,
+    GradientNormHistogram,
+    NormTrace,
+)
+from dpsweep.figures.noise import NoiseAxes, NoiseCurve
+from dpsweep.study.targets import Figure, PrintedTable
 from dpsweep.tables.comparison import ComparedCells, ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid
 from dpsweep.tables.optimizers import OptimizerTable

@@ -1,78 +1,140 @@
 """Three families of figures of per-example gradient norms: distribution by epoch, histogram, mean by step."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from dpsweep.analysis.frames import (
+from dpsweep.config.selections import Panel, Selection
+from dpsweep.figures.deferred import (
+    Axes,
+    Figure,
+    MaxNLocator,
+    choose,
     load_gradient_norms,
     load_steps,
     load_trials,
+    log_density,
+    np,
+    pd,
+    running_mean,
+    sns,
     stack,
     stack_panels,
+    style,
 )
-from dpsweep.analysis.statistics import log_density, running_mean
-from dpsweep.figures import style
-from dpsweep.study import Study
-from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import GradientNormDistribution, GradientNormHistogram, NormTrace, Panel
+from dpsweep.study import targets
+
+if TYPE_CHECKING:
+    from dpsweep.study import Study
+    from dpsweep.study.paths import Paths
 
 _CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
+
 DISTRIBUTION_COLUMNS = [
     "panel", "title", *_CELL, "epoch", "quantity", "norm", "value", "full_batch",
 ]  # fmt: skip
+
 HISTOGRAM_COLUMNS = [
     "panel", "title", *_CELL, "lower", "upper", "share", "share_above_bound", "full_batch",
 ]  # fmt: skip
+
 TRACE_COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "clipping_bound",
     "learning_rate", "seed", "step", "mean_gradient_norm", "mean_gradient_norm_smooth",
     "running_mean_over", "full_batch",
 ]  # fmt: skip
+
 _DECADES = (-16, 10)  # range of the density's grid; well learnt examples have tiny gradients
+
 _STEP = 0.02  # step of the density's grid, in decades of the norm
+
 _BIN = 0.05  # width of a bin of the histogram, in decades of the norm
+
 _VIOLINS_IN_A_ROW = 50
+
 _QUANTILES = (0.25, 0.5, 0.75)
+
 _MANY_STEPS = 100  # with more steps, the line is a running mean over about 2 % of them
 
 
-# -- the distribution after every epoch ----------------------------------------------------
+class _GradientNorms(targets.Figure):
+    """A figure of per-example gradient norms at the best batch size, with a panel for each problem."""
+
+    needs_bounds = True
+    tunes = True
+    single = ("epsilon", "epochs", "clipping_bound")
+
+    panels: targets.Panels
+
+    def gradient_norms(self) -> list[Selection]:
+        """Return the selections of all panels."""
+        return list(self.panels)
 
 
-def compute_gradient_norm_distribution(
-    study: Study,
-    paths: Paths,
-    figure: GradientNormDistribution,
-    missing: list[Path] | None = None,
-) -> pd.DataFrame:
-    """Return the distribution of every panel and epoch, in one long frame.
+class GradientNormDistribution(_GradientNorms):
+    """Distribution of per-example gradient norms after every epoch, a panel per problem.
 
-    In rows with ``quantity`` = density, ``value`` is the density of log10(norm) at ``norm``. In rows with
-    quantile, a share ``value`` of the examples has norms below ``norm``. In rows with share above C,
-    ``value`` is that share. Zero and infinite norms have no finite logarithm, and count in the share and the
-    quantiles only. A NaN counts nowhere.
-
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+    A frame for `draw` has columns ``epoch``, ``quantity`` (density, quantile or share above C), ``norm``,
+    ``value``, ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
     """
 
-    def of_panel(panel: Panel) -> pd.DataFrame:
-        norms = load_gradient_norms(study, paths, [panel], missing=missing)
-        if norms.empty:
-            return norms
-        every = [
-            _distribution(group).assign(epoch=epoch) for epoch, group in norms.groupby("epoch")
-        ]
-        return pd.concat(every).assign(**_of_the_cell(study, panel, norms))
+    family = "gradient_norm_distribution"
+    title = "Gradient norms by epoch"
 
-    return stack_panels(figure.panels, of_panel, DISTRIBUTION_COLUMNS)
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        return targets.Columns("epoch quantity norm value", "clipping_bound", targets.CHOSEN)
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return the distribution of every panel and epoch, in one long frame.
+
+        In rows with ``quantity`` = density, ``value`` is the density of log10(norm) at ``norm``. In rows with
+        quantile, a share ``value`` of the examples has norms below ``norm``. In rows with share above C,
+        ``value`` is that share. Zero and infinite norms have no finite logarithm, and count in the share and
+        the quantiles only. A NaN counts nowhere.
+        """
+
+        def of_panel(panel: Panel) -> pd.DataFrame:
+            norms = load_gradient_norms(study, paths, [panel], missing=missing)
+            if norms.empty:
+                return norms
+            every = [
+                _distribution(group).assign(epoch=epoch) for epoch, group in norms.groupby("epoch")
+            ]
+            return pd.concat(every).assign(**_of_the_cell(study, panel, norms))
+
+        return stack_panels(self.panels, of_panel, DISTRIBUTION_COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a violin for every epoch with quartiles and median, and C as a line."""
+        panels = [panel for _, panel in numbers.groupby("panel")]
+        violins = sum(panel["epoch"].nunique() for panel in panels)
+        rows = -(-violins // _VIOLINS_IN_A_ROW)
+        columns = -(-len(panels) // rows)
+        drawing = style.panels_figure(columns, height=2.1 * rows + 0.3)
+        grid = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+            last = index % columns == columns - 1 or index == len(panels) - 1
+            _draw_violins(axes, panel, name_bound=last)
+            chosen = style.write_chosen(panel.iloc[0]).split(", ")
+            small = chosen if columns > 3 else [", ".join(chosen)]
+            style.title(axes, panel["title"].iloc[0], *small)
+            if index + columns >= len(panels):
+                axes.set_xlabel("Epoch")
+                axes.tick_params(labelbottom=True)
+            if index % columns == 0:
+                axes.set_ylabel(style.log_label("Per-example gradient norm", panels=3))
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        style.note(
+            drawing,
+            "Every violin is as wide as the others: it shows the shape of a distribution. Bar: quartiles; "
+            "point: median.",
+        )
+        return drawing
 
 
 def _of_the_cell(study: Study, panel: Panel, norms: pd.DataFrame) -> dict[str, Any]:
@@ -107,35 +169,6 @@ def _support(density: np.ndarray) -> slice:
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 
-def plot_gradient_norm_distribution(_: GradientNormDistribution, numbers: pd.DataFrame) -> Figure:
-    """Draw a violin for every epoch with quartiles and median, and C as a line."""
-    panels = [panel for _, panel in numbers.groupby("panel")]
-    violins = sum(panel["epoch"].nunique() for panel in panels)
-    rows = -(-violins // _VIOLINS_IN_A_ROW)
-    columns = -(-len(panels) // rows)
-    drawing = style.panels_figure(columns, height=2.1 * rows + 0.3)
-    grid = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for index, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
-        last = index % columns == columns - 1 or index == len(panels) - 1
-        _draw_violins(axes, panel, name_bound=last)
-        chosen = style.write_chosen(panel.iloc[0]).split(", ")
-        small = chosen if columns > 3 else [", ".join(chosen)]
-        style.title(axes, panel["title"].iloc[0], *small)
-        if index + columns >= len(panels):
-            axes.set_xlabel("Epoch")
-            axes.tick_params(labelbottom=True)
-        if index % columns == 0:
-            axes.set_ylabel(style.log_label("Per-example gradient norm", panels=3))
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    style.note(
-        drawing,
-        "Every violin is as wide as the others: it shows the shape of a distribution. Bar: quartiles; "
-        "point: median.",
-    )
-    return drawing
-
-
 def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
     for epoch, here in numbers.groupby("epoch"):
         density = here[here["quantity"] == "density"]
@@ -168,46 +201,91 @@ def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
     axes.grid(axis="x", visible=False)
 
 
-# -- the histogram after the last epoch ----------------------------------------------------
+class GradientNormHistogram(_GradientNorms):
+    """Histogram of per-example gradient norms after the last epoch, a panel per problem.
 
-
-def compute_gradient_norm_histogram(
-    study: Study, paths: Paths, figure: GradientNormHistogram, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per bin: the share of all examples whose norm is in [lower, upper).
-
-    All panels have the same bins, of equal width in the logarithm. Zero and non-finite norms are not in a
-    bin, but count among all examples.
-
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+    A frame for `draw` has columns ``lower`` and ``upper`` (edges of bins), ``share``, ``share_above_bound``
+    and ``clipping_bound``; optional ``panel``, ``title``, ``batch_size``, ``learning_rate``.
     """
-    norms_of = [
-        load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
-        for panel in figure.panels
-    ]
-    logs = [_logarithms(norms) for norms in norms_of]
-    known = np.concatenate(logs) if any(map(len, logs)) else np.zeros(1)
-    first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
-    # Edges are whole multiples of the width, so that they do not depend on the data's extremes.
-    edges = np.round(np.arange(first, last + 2) * _BIN, 10)
-    frames = []
-    for index, (panel, norms, values) in enumerate(zip(figure.panels, norms_of, logs, strict=True)):
-        if norms.empty:
-            continue
-        bins = {
-            "lower": 10 ** edges[:-1],
-            "upper": 10 ** edges[1:],
-            "share": np.histogram(values, edges)[0] / len(norms),
-        }
-        frames.append(
-            pd.DataFrame(bins).assign(
-                panel=index,
-                title=panel.title,
-                share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
-                **_of_the_cell(study, panel, norms),
-            )
+
+    family = "gradient_norm_histogram"
+    title = "Gradient norms after training"
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        return targets.Columns(
+            "lower", "upper share share_above_bound clipping_bound", targets.CHOSEN
         )
-    return stack(frames, HISTOGRAM_COLUMNS)
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per bin: the share of all examples whose norm is in [lower, upper).
+
+        All panels have the same bins, of equal width in the logarithm. Zero and non-finite norms are not in a
+        bin, but count among all examples.
+        """
+        norms_of = [
+            load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
+            for panel in self.panels
+        ]
+        logs = [_logarithms(norms) for norms in norms_of]
+        known = np.concatenate(logs) if any(map(len, logs)) else np.zeros(1)
+        first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
+        # Edges are whole multiples of the width, so that they do not depend on the data's extremes.
+        edges = np.round(np.arange(first, last + 2) * _BIN, 10)
+        frames = []
+        for index, (panel, norms, values) in enumerate(
+            zip(self.panels, norms_of, logs, strict=True)
+        ):
+            if norms.empty:
+                continue
+            bins = {
+                "lower": 10 ** edges[:-1],
+                "upper": 10 ** edges[1:],
+                "share": np.histogram(values, edges)[0] / len(norms),
+            }
+            frames.append(
+                pd.DataFrame(bins).assign(
+                    panel=index,
+                    title=panel.title,
+                    share_above_bound=float((norms["norm"] > norms["clipping_bound"]).mean()),
+                    **_of_the_cell(study, panel, norms),
+                )
+            )
+        return stack(frames, HISTOGRAM_COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a panel for each problem with a shared horizontal axis, and C as a line.
+
+        Each panel has its own vertical axis: a spike in one would flatten the others.
+        """
+        drawing, panels = style.panels(numbers, height=2.1, sharex=True)
+        for (axes,), panel in panels:
+            # On a logarithmic axis, seaborn expects the logarithms of the bins' edges.
+            axes.set_xscale("log")
+            edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
+            middles = np.sqrt(panel["lower"] * panel["upper"])
+            sns.histplot(
+                x=middles, weights=panel["share"], bins=list(edges), element="step", linewidth=0,
+                color=style.look().easy, alpha=0.6, ax=axes,
+            )  # fmt: skip
+            style.log_axis(axes, "x")
+            axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
+            bound = panel["clipping_bound"].iloc[0]
+            above = style.write_percentage(panel["share_above_bound"].iloc[0])
+            axes.axvline(bound, color=style.look().hard, linestyle="--", linewidth=1)
+            axes.text(
+                0.03, 0.97, f"C = {style.write_value(bound)}\n{above} above",
+                transform=axes.transAxes, va="top", size=style.look().points(7), color=style.look().hard,
+            )  # fmt: skip
+            axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
+            axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+            style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
+        drawing.axes[0].set_ylabel("Share of examples")
+        if len(panels) > 1:
+            style.note(drawing, style.DIFFERENT_AXES)
+        return drawing
 
 
 def _logarithms(norms: pd.DataFrame) -> np.ndarray:
@@ -216,92 +294,74 @@ def _logarithms(norms: pd.DataFrame) -> np.ndarray:
     return logs
 
 
-def plot_gradient_norm_histogram(_: GradientNormHistogram, numbers: pd.DataFrame) -> Figure:
-    """Draw a panel for each problem with a shared horizontal axis, and C as a line.
+class NormTrace(targets.Figure):
+    """Mean per-example gradient norm at every optimizer step, a line per epsilon.
 
-    Each panel has its own vertical axis: a spike in one would flatten the others.
-    """
-    drawing, panels = style.panels(numbers, height=2.1, sharex=True)
-    for (axes,), panel in panels:
-        # On a logarithmic axis, seaborn expects the logarithms of the bins' edges.
-        axes.set_xscale("log")
-        edges = np.log10([*panel["lower"], panel["upper"].iloc[-1]])
-        middles = np.sqrt(panel["lower"] * panel["upper"])
-        sns.histplot(
-            x=middles, weights=panel["share"], bins=list(edges), element="step", linewidth=0,
-            color=style.look().easy, alpha=0.6, ax=axes,
-        )  # fmt: skip
-        style.log_axis(axes, "x")
-        axes.set_ylim(0, 1.35 * panel["share"].max())  # room for the text above the bars
-        bound = panel["clipping_bound"].iloc[0]
-        above = style.write_percentage(panel["share_above_bound"].iloc[0])
-        axes.axvline(bound, color=style.look().hard, linestyle="--", linewidth=1)
-        axes.text(
-            0.03, 0.97, f"C = {style.write_value(bound)}\n{above} above",
-            transform=axes.transAxes, va="top", size=style.look().points(7), color=style.look().hard,
-        )  # fmt: skip
-        axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
-    drawing.axes[0].set_ylabel("Share of examples")
-    if len(panels) > 1:
-        style.note(drawing, style.DIFFERENT_AXES)
-    return drawing
-
-
-# -- the mean at every step ----------------------------------------------------------------
-
-
-def compute_norm_trace(
-    study: Study, paths: Paths, figure: NormTrace, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per step of every (panel, epsilon), of the first seed of the best cell.
-
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+    A frame for `draw` has columns ``epsilon``, ``step`` and ``mean_gradient_norm``; optional ``panel``,
+    ``title``, ``mean_gradient_norm_smooth`` with ``running_mean_over`` (steps), ``batch_size``,
+    ``learning_rate``.
     """
 
-    def of_panel(panel: Panel) -> pd.DataFrame:
-        cells = {cell.name: cell for cell in study.cells(panel)}
-        chosen = choose(load_trials(study, paths, cells.values(), missing), by=["epsilon"])
-        traces = []
-        for row in chosen.to_dict("records"):
-            steps = load_steps(study, paths, [cells[row["cell"]]], missing)
-            trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
-            norms = trace["mean_gradient_norm"].to_numpy(dtype=float)
-            window = 1 if norms.size <= _MANY_STEPS else 2 * (norms.size // 100) + 1
-            traces.append(
-                trace[["step", "mean_gradient_norm"]].assign(
-                    mean_gradient_norm_smooth=running_mean(norms, window),
-                    running_mean_over=window,
-                    full_batch=row["full_batch"],
-                    **{name: row[name] for name in [*_CELL, "seed"]},
+    family = "norm_trace"
+    title = "Mean gradient norm by step"
+    tunes = True
+    reads_steps = True
+    single = ("epochs",)
+
+    panels: targets.Panels
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        smooth = targets.same("mean_gradient_norm_smooth", as_column="mean_gradient_norm")
+        absent = targets.CHOSEN | smooth | {"running_mean_over": 1}
+        return targets.Columns("epsilon step", "mean_gradient_norm", absent)
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per step of every (panel, epsilon), of the first seed of the best cell."""
+
+        def of_panel(panel: Panel) -> pd.DataFrame:
+            cells = {cell.name: cell for cell in study.cells(panel)}
+            chosen = choose(load_trials(study, paths, cells.values(), missing), by=["epsilon"])
+            traces = []
+            for row in chosen.to_dict("records"):
+                steps = load_steps(study, paths, [cells[row["cell"]]], missing)
+                trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
+                norms = trace["mean_gradient_norm"].to_numpy(dtype=float)
+                window = 1 if norms.size <= _MANY_STEPS else 2 * (norms.size // 100) + 1
+                traces.append(
+                    trace[["step", "mean_gradient_norm"]].assign(
+                        mean_gradient_norm_smooth=running_mean(norms, window),
+                        running_mean_over=window,
+                        full_batch=row["full_batch"],
+                        **{name: row[name] for name in [*_CELL, "seed"]},
+                    )
                 )
-            )
-        return stack(traces, TRACE_COLUMNS[2:])
+            return stack(traces, TRACE_COLUMNS[2:])
 
-    return stack_panels(figure.panels, of_panel, TRACE_COLUMNS)
+        return stack_panels(self.panels, of_panel, TRACE_COLUMNS)
 
-
-def plot_norm_trace(_: NormTrace, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
-    colours = style.colours_by(numbers["epsilon"])
-    budgets = style.write_epsilons(colours)
-    columns = 2 if numbers["panel"].nunique() == 1 else 1
-    height = 2.1 + 0.14 * -(-len(colours) // columns)
-    drawing, panels = style.panels(numbers, height, wide=True, sharey=True)
-    for (axes,), panel in panels:
-        style.draw_smoothed(axes, panel, "step", "mean_gradient_norm", colours, "epsilon", 0.25)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.set(xlabel="Optimizer step")
-        entries = {
-            f"{budgets[line['epsilon']]} ({style.write_chosen(line)})".removesuffix(" ()"): colours[
-                line["epsilon"]
-            ]
-            for _, line in panel.drop_duplicates("epsilon").iterrows()
-        }
-        style.legend_above(axes, panel["title"].iloc[0], style.legend_lines(entries), columns)
-    drawing.axes[0].set_ylabel("Mean gradient norm")
-    window = int(numbers["running_mean_over"].max())
-    if window > 1:
-        style.note(drawing, f"Thin: every step. Thick: running mean over up to {window} steps.")
-    return drawing
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
+        colours = style.colours_by(numbers["epsilon"])
+        budgets = style.write_epsilons(colours)
+        columns = 2 if numbers["panel"].nunique() == 1 else 1
+        height = 2.1 + 0.14 * -(-len(colours) // columns)
+        drawing, panels = style.panels(numbers, height, wide=True, sharey=True)
+        for (axes,), panel in panels:
+            style.draw_smoothed(axes, panel, "step", "mean_gradient_norm", colours, "epsilon", 0.25)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.set(xlabel="Optimizer step")
+            entries = {
+                f"{budgets[line['epsilon']]} ({style.write_chosen(line)})".removesuffix(
+                    " ()"
+                ): colours[line["epsilon"]]
+                for _, line in panel.drop_duplicates("epsilon").iterrows()
+            }
+            style.legend_above(axes, panel["title"].iloc[0], style.legend_lines(entries), columns)
+        drawing.axes[0].set_ylabel("Mean gradient norm")
+        window = int(numbers["running_mean_over"].max())
+        if window > 1:
+            style.note(drawing, f"Thin: every step. Thick: running mean over up to {window} steps.")
+        return drawing

@@ -1,112 +1,183 @@
 """Figures of DP noise against batch size or number of steps, coloured by the loss of accuracy."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from pydantic import Field, PositiveInt
 
-from dpsweep.analysis.frames import load_trials, stack
-from dpsweep.figures import style
+from dpsweep.config.selections import Selection, Settings
+from dpsweep.figures.deferred import (
+    Axes,
+    Figure,
+    Line2D,
+    Normalize,
+    ScalarMappable,
+    choose,
+    load_trials,
+    pd,
+    sns,
+    stack,
+    style,
+)
 from dpsweep.privacy.record import noise
-from dpsweep.study import Study
-from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
-from dpsweep.study.targets import NoiseAxes, NoiseCurve
+from dpsweep.study import targets
+
+if TYPE_CHECKING:
+    from dpsweep.study import Study
+    from dpsweep.study.bound import Bound, BoundSelection
+    from dpsweep.study.paths import Paths
 
 COLUMNS = [
     "axes", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "steps",
     "noise_multiplier", "quantity", "noise", "clipping_bound", "learning_rate", "macro_accuracy",
     "cross_fitted", "accuracy_difference", "repeats", "diverged",
 ]  # fmt: skip
+
 _LABELS = {
     "effective": "σ / B",
     "cumulative": r"$\sigma\sqrt{T}$",
     "cumulative_effective": r"$\sigma\sqrt{T}\;/\;B$",
 }
-_X_LABELS = {"batch_size": style.BATCH_SIZE_LABEL, "steps": "Steps T"}
+
+
 # All worse points have the same colour, so that the colours resolve small differences to the best.
 _DARKEST = -0.1
 
 
-def compute_noise_curve(
-    study: Study, paths: Paths, figure: NoiseCurve, missing: list[Path] | None = None
-) -> pd.DataFrame:
-    """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
+class NoiseAxes(Settings):
+    """One axes of a noise figure."""
 
-    C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
+    title: str
+    quantity: Literal["effective", "cumulative", "cumulative_effective"]
+    """sigma/B, sigma*sqrt(T), sigma*sqrt(T)/B"""
+    x: Literal["batch_size", "steps"]
 
-    For arguments see `dpsweep.figures.accuracy_map.compute_heatmap`.
+
+class NoiseCurve(targets.Figure):
+    """Noise against B or T, coloured by accuracy minus the best at that (epsilon, epochs).
+
+    A frame for `draw` has columns ``axes`` (a position in the field of this name), ``epsilon``, ``epochs``,
+    ``batch_size``, ``steps``, ``noise`` and ``accuracy_difference``; optional ``full_batch``,
+    ``clipping_bound``, ``learning_rate``.
     """
-    trials = load_trials(study, paths, study.cells(figure.cells), missing)
-    points = choose(trials, by=["epsilon", "epochs", "batch_size"])
-    points = points.rename(columns={"centre": "macro_accuracy"})
-    best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")
-    points["accuracy_difference"] = points["macro_accuracy"] - best
-    runs = points[["noise_multiplier", "steps", "batch_size"]].to_numpy()
-    frames = []
-    for index, axes in enumerate(figure.axes):
-        values = [noise(axes.quantity, sigma, int(steps), int(size)) for sigma, steps, size in runs]
-        frames.append(
-            points.assign(axes=index, title=axes.title, quantity=axes.quantity, noise=values)
-        )
-    return stack(frames, COLUMNS)
 
+    family = "noise_curve"
+    title = "Noise and accuracy"
+    part = "cells"
+    tunes = True
+    shows_means = True
+    tuning_note = "The figure names the range of what was chosen, the CSV has it for every point."
+    drawn = ("batch_size",)
 
-def plot_noise_curve(figure: NoiseCurve, numbers: pd.DataFrame) -> Figure:
-    """Draw a line for each (epsilon, epochs), all in one axes if there is one number of epochs.
+    cells: Selection = Selection()
+    axes: Annotated[list[NoiseAxes], Field(min_length=1)]
+    minimum_steps: dict[str, PositiveInt] = {}
+    """the fewest steps that suffice according to a paper, by problem
+    (<dataset>_<backbone>_<method>): a vertical line if x is steps and that problem is drawn"""
 
-    Otherwise each epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon, so several
-    of both would overlap in one axes.
-    """
-    lowest = numbers["accuracy_difference"].min()
-    norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
-    one = numbers["epochs"].nunique() <= 1
-    key, rows = ("epsilon" if one else "epochs"), len(figure.axes)
-    if one:
-        budgets = [("", numbers)]
-        drawing = style.panels_figure(rows, height=2.7)
-        grid = drawing.subplots(1, rows, squeeze=False).T
-    else:
-        budgets = [
-            (text, numbers[numbers["epsilon"] == each])
-            for each, text in style.write_epsilons(sorted(numbers["epsilon"].unique())).items()
-        ]
-        drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
-        grid = drawing.subplots(rows, len(budgets), squeeze=False, sharex="row", sharey="row")
-        for axes, (epsilon, _) in zip(grid[0], budgets, strict=True):
-            axes.set_title(epsilon)
-    for place, (settings, row) in enumerate(zip(figure.axes, grid, strict=True)):
-        for axes, (_, here) in zip(row, budgets, strict=True):
-            labels = 6 if one else max(2, 12 // len(budgets))
-            _draw(axes, figure, settings, here[here["axes"] == place], norm, key, labels)
-        style.label_row(row, style.log_label(_X_LABELS[settings.x]))
-        label = style.log_label(_LABELS[settings.quantity])
-        row[0].set_ylabel(label if one else f"{settings.title}\n{label}")
+    @property
+    def marked_steps(self) -> int | None:
+        """The steps at the vertical line; the number of a paper holds for its own problem only."""
+        if all(axes.x != "steps" for axes in self.axes):
+            return None
+        return self.minimum_steps.get(self.cells.problem.name)
+
+    def panel_titles(self) -> list[str]:
+        """Return the titles of its axes."""
+        return [axes.title for axes in self.axes]
+
+    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+        """Return the figure with its cells."""
+        return self.model_copy(update={"cells": selections[0].selection})
+
+    def caption_end(self) -> str:
+        """Return the explanation of the vertical line, if there is one."""
+        steps = self.marked_steps
+        if steps is None:
+            return ""
+        return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
+
+    def columns(self) -> targets.Columns:
+        """Return the columns that `plot` needs."""
+        values = "steps noise accuracy_difference"
+        return targets.Columns("axes epsilon epochs batch_size", values, targets.CHOSEN)
+
+    def compute(
+        self, study: Study, paths: Paths, missing: list[Path] | None = None
+    ) -> pd.DataFrame:
+        """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
+
+        C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
+        """
+        trials = load_trials(study, paths, study.cells(self.cells), missing)
+        points = choose(trials, by=["epsilon", "epochs", "batch_size"])
+        points = points.rename(columns={"centre": "macro_accuracy"})
+        best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")
+        points["accuracy_difference"] = points["macro_accuracy"] - best
+        runs = points[["noise_multiplier", "steps", "batch_size"]].to_numpy()
+        frames = []
+        for index, axes in enumerate(self.axes):
+            values = [
+                noise(axes.quantity, sigma, int(steps), int(size)) for sigma, steps, size in runs
+            ]
+            frames.append(
+                points.assign(axes=index, title=axes.title, quantity=axes.quantity, noise=values)
+            )
+        return stack(frames, COLUMNS)
+
+    def plot(self, numbers: pd.DataFrame) -> Figure:
+        """Draw a line for each (epsilon, epochs), all in one axes if there is one number of epochs.
+
+        Otherwise each epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon, so
+        several of both would overlap in one axes.
+        """
+        lowest = numbers["accuracy_difference"].min()
+        norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
+        one = numbers["epochs"].nunique() <= 1
+        key, rows = ("epsilon" if one else "epochs"), len(self.axes)
         if one:
-            row[0].set_title(settings.title)
-    bar = drawing.colorbar(
-        ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
-        extend="min" if lowest < _DARKEST else "neither",
-        # Many columns need the width.
-        location="right" if one else "bottom", aspect=30 if one else 60,
-    )  # fmt: skip
-    bar.set_label("Accuracy − best of the line")
-    bar.ax.grid(False)
-    drawing.legend(
-        handles=_legend(figure, numbers, key), title="ε" if one else "Epochs",
-        loc="outside upper center", ncols=8,
-    )  # fmt: skip
-    bounds = _range("C", style.write_values(numbers["clipping_bound"]))
-    rates = _range("η", style.write_values(numbers["learning_rate"], style.write_rate))
-    if chosen := ", ".join(filter(None, [bounds, rates])):
-        style.note(drawing, f"Settings of the points: {chosen}.")
-    return drawing
+            budgets = [("", numbers)]
+            drawing = style.panels_figure(rows, height=2.7)
+            grid = drawing.subplots(1, rows, squeeze=False).T
+        else:
+            budgets = [
+                (text, numbers[numbers["epsilon"] == each])
+                for each, text in style.write_epsilons(sorted(numbers["epsilon"].unique())).items()
+            ]
+            drawing = style.panels_figure(2, height=1.8 * rows + 1.0)
+            grid = drawing.subplots(rows, len(budgets), squeeze=False, sharex="row", sharey="row")
+            for axes, (epsilon, _) in zip(grid[0], budgets, strict=True):
+                axes.set_title(epsilon)
+        for place, (settings, row) in enumerate(zip(self.axes, grid, strict=True)):
+            for axes, (_, here) in zip(row, budgets, strict=True):
+                labels = 6 if one else max(2, 12 // len(budgets))
+                _draw(axes, self, settings, here[here["axes"] == place], norm, key, labels)
+            x_label = style.BATCH_SIZE_LABEL if settings.x == "batch_size" else "Steps T"
+            style.label_row(row, style.log_label(x_label))
+            label = style.log_label(_LABELS[settings.quantity])
+            row[0].set_ylabel(label if one else f"{settings.title}\n{label}")
+            if one:
+                row[0].set_title(settings.title)
+        bar = drawing.colorbar(
+            ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
+            extend="min" if lowest < _DARKEST else "neither",
+            # Many columns need the width.
+            location="right" if one else "bottom", aspect=30 if one else 60,
+        )  # fmt: skip
+        bar.set_label("Accuracy − best of the line")
+        bar.ax.grid(False)
+        drawing.legend(
+            handles=_legend(self, numbers, key), title="ε" if one else "Epochs",
+            loc="outside upper center", ncols=8,
+        )  # fmt: skip
+        bounds = _range("C", style.write_values(numbers["clipping_bound"]))
+        rates = _range("η", style.write_values(numbers["learning_rate"], style.write_rate))
+        if chosen := ", ".join(filter(None, [bounds, rates])):
+            style.note(drawing, f"Settings of the points: {chosen}.")
+        return drawing
 
 
 def _range(symbol: str, written: Mapping[float, str]) -> str:

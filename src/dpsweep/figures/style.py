@@ -382,6 +382,11 @@ def legend_lines(labels: dict[str, str], **look: Any) -> list[Line2D]:
 BATCH_SIZE_LABEL = "Batch size B"
 CLIPPING_LABEL = "Clipping bound C"
 EPSILON_LABEL = "Privacy budget ε"
+LABELS = {
+    "batch_size": BATCH_SIZE_LABEL,
+    "clipping_bound": CLIPPING_LABEL,
+    "epsilon": EPSILON_LABEL,
+}
 DIFFERENT_AXES = "The vertical axes of the panels differ."
 
 

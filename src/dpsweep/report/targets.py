@@ -16,7 +16,7 @@ from dpsweep.report.embed import Download, Picture, download_content, picture
 from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Figure, LinePanel, NoiseCurve, Target
+from dpsweep.study.targets import Figure, LinePanel, Target
 from dpsweep.tables.text import TextTable
 from dpsweep.tables.write import read, read_numbers
 
@@ -251,12 +251,14 @@ def _title(study: Study, target: Target) -> str:
 
 def _alternative(figure: Figure) -> str:
     # Family, panels and lines, which a caption does not describe.
-    panels = figure.axes if isinstance(figure, NoiseCurve) else figure.parts()
-    titles = "; ".join(panel.title for panel in panels)
+    titles = figure.panel_titles()
     family = figure.family.replace("_", " ").capitalize()
-    text = f"{family}, {count(len(panels), 'panel')}: {titles}."
+    text = f"{family}, {count(len(titles), 'panel')}: {'; '.join(titles)}."
     labels = dict.fromkeys(
-        line.label for panel in panels if isinstance(panel, LinePanel) for line in panel.lines
+        line.label
+        for panel in figure.parts()
+        if isinstance(panel, LinePanel)
+        for line in panel.lines
     )
     return f"{text} Lines: {'; '.join(labels)}." if labels else text
 
