@@ -95,7 +95,7 @@ class Heatmap(targets.Figure):
     def compute(
         self, study: Study, paths: Paths, missing: list[Path] | None = None
     ) -> pd.DataFrame:
-        """Return one row per square: axes, tuned settings, macro accuracy, whether it is as good as the best."""
+        """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:
             trials = load_trials(study, paths, study.cells(panel), missing)

@@ -493,7 +493,8 @@ class PredictedClipping(_Overlaps):
         style.note(
             drawing,
             "On the line, the predicted C is the measured one; above it, it is too small. All axes of the "
-            f"upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. {overlaps.NOTE}",
+            "upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "
+            f"{overlaps.NOTE}",
         )
         return drawing
 
