@@ -144,7 +144,16 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         ("x = 1\neval('1 +')\n", "mine.py, line 2: not valid Python: invalid syntax (<string>)"),
         (OWN, "mine.py, line 6: mine: Own: found no title, no compute, no plot; allowed: "),
         (
-            OWN.replace('family = "own"', 'family = title = module = "own"; single = ("epoch",)'),
+            OWN.replace("families.Figure", "families.PrintedTable")
+            .replace("import figure", "import table")
+            .replace("@figure", "@table"),
+            "mine.py, line 6: mine: Own: found no title, no frames, no layout; allowed: ",
+        ),
+        (
+            OWN.replace(
+                'family = "own"',
+                'family = title = "own"; single = ("epoch",); compute = plot = lambda self: None',
+            ),
             "mine.py, line 6: mine: Own: single: found ('epoch',); allowed: a tuple of epochs, ",
         ),
     ],

@@ -201,9 +201,8 @@ def _mistakes(found: Target) -> Iterator[str]:
         name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
     ]
     kind = Figure if isinstance(found, Figure) else PrintedTable
-    if not getattr(found, "module", ""):
-        methods = ("compute", "plot") if kind is Figure else ("frames", "layout")
-        lacking += [name for name in methods if getattr(family, name) is getattr(kind, name)]
+    methods = ("compute", "plot") if kind is Figure else ("frames", "layout")
+    lacking += [name for name in methods if getattr(family, name) is getattr(kind, name)]
     if lacking:
         yield f"found no {', no '.join(lacking)}; allowed: a family that has them"
     for key in ("single", "drawn"):
