@@ -27,7 +27,6 @@ from dpsweep.figures.deferred import (
     mean_squared_error,
     mse_optimal_clipping,
     np,
-    overlaps,
     pd,
     predictions,
     sns,
@@ -83,7 +82,7 @@ def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
         "learning_rate": overlap.learning_rate,
         "trained_with_bound": overlap.cell.clipping_bound,
         "noise_multiplier": overlap.noise_multiplier,
-        "privacy": overlaps.PRIVACY,
+        "privacy": predictions.PRIVACY,
     }
 
 
@@ -179,7 +178,7 @@ class ErrorDecomposition(_Overlaps):
         )
         style.note(
             drawing,
-            f"1 is the error of adding nothing. A vertical line: C* of that epoch. {overlaps.NOTE}",
+            f"1 is the error of adding nothing. A vertical line: C* of that epoch. {predictions.NOTE}",
         )
         return drawing
 
@@ -266,7 +265,7 @@ class OptimalClippingTrace(_Overlaps):
         )
         style.note(
             drawing,
-            f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{overlaps.NOTE}",
+            f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
 
@@ -390,7 +389,7 @@ class PrivacyEffectsFigure(_Overlaps):
             drawing,
             "Where the line of the noise follows that of both, less ε moves the best C through its noise; "
             "where the line of the gradients does, through what training leaves behind. Bars: from the "
-            f"lowest to the highest draw. {lines.EDGE if below else ''}{overlaps.NOTE}",
+            f"lowest to the highest draw. {lines.EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
 
@@ -494,7 +493,7 @@ class PredictedClipping(_Overlaps):
             drawing,
             "On the line, the predicted C is the measured one; above it, it is too small. All axes of the "
             "upper row are logarithmic. Intervals: 95 %, over problems with all their ε and B. "
-            f"{overlaps.NOTE}",
+            f"{predictions.NOTE}",
         )
         return drawing
 

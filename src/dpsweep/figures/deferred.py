@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    from dpsweep.analysis import overlaps, predictions
+    from dpsweep.analysis import predictions
     from dpsweep.analysis.frames import (
         load_gradient_norms,
         load_steps,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         stack,
         stack_panels,
     )
-    from dpsweep.analysis.overlaps import Overlap, load_overlaps
+    from dpsweep.analysis.predictions import Overlap, load_overlaps
     from dpsweep.analysis.scatter import as_good_as_best
     from dpsweep.analysis.statistics import (
         class_order,
@@ -61,7 +61,7 @@ else:
         "dpsweep.analysis.frames": (
             "load_gradient_norms load_steps load_trials seed_columns stack stack_panels"
         ),
-        "dpsweep.analysis.overlaps": "Overlap load_overlaps",
+        "dpsweep.analysis.predictions": "Overlap load_overlaps",
         "dpsweep.analysis.scatter": "as_good_as_best",
         "dpsweep.analysis.statistics": (
             "class_order first_best log_density relative_retained_weight retained_weight "
@@ -79,7 +79,6 @@ else:
     npt = lazy("numpy.typing")
     pd = lazy("pandas")
     sns = lazy("seaborn")
-    overlaps = lazy("dpsweep.analysis.overlaps")
     predictions = lazy("dpsweep.analysis.predictions")
     lines = lazy("dpsweep.figures.lines")
     style = lazy("dpsweep.figures.style")
@@ -92,7 +91,7 @@ __all__ = [
     "MaxNLocator", "Normalize", "Overlap", "PrivacyEffects", "ScalarMappable", "UnreadableResultsError",
     "as_good_as_best", "choose", "class_order", "direction_optimal_clipping", "first_best", "lines",
     "load_gradient_norms", "load_overlaps", "load_steps", "load_trials", "log_density",
-    "mean_squared_error", "mechanism_trade_off", "mse_optimal_clipping", "np", "npt", "overlaps", "pd",
+    "mean_squared_error", "mechanism_trade_off", "mse_optimal_clipping", "np", "npt", "pd",
     "predictions", "relative_retained_weight", "retained_weight", "running_mean", "seed_columns", "sns",
     "stack", "stack_panels", "style",
 ]  # fmt: skip
