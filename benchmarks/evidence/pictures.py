@@ -1,4 +1,4 @@
-"""Make the picture of the README from the results of the demo.
+"""Make the picture of docs/first-steps.md from the results of the demo.
 
     python -m benchmarks.evidence.pictures                        # from results/demo
     python -m benchmarks.evidence.pictures --results FOLDER       # from those in another folder
@@ -23,7 +23,7 @@ from dpsweep.study.captions import said_of_marks
 from dpsweep.study.paths import Paths
 from dpsweep.tables.write import read_numbers
 
-DOCUMENT = REPOSITORY / "README.md"
+DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"
 FIGURE, RULES = "fig1_accuracy_heatmaps", "tab1_tuning_implications"
 PICTURE = REPOSITORY / "docs" / "images" / f"{FIGURE}.png"
@@ -63,7 +63,7 @@ def filled(document: str) -> str:
         f"{said_of_rules(read_numbers(VERDICTS))} Other processors round differently: your accuracies and "
         "framed squares may differ.*"
     )
-    image = f"![A{SHOWN} (demo study)]({PICTURE.relative_to(REPOSITORY)})"
+    image = f"![A{SHOWN} (demo study)]({PICTURE.relative_to(DOCUMENT.parent)})"
     lines = "\n".join([START, image, "", textwrap.fill(words, width=125), END])
     between = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", re.DOTALL)
     return between.sub(lambda _: lines, document)

@@ -179,18 +179,21 @@ class Film:
         return [row for row in rows if row["values"] == values]
 
 
-def film_claim(numbers: Row) -> str:
-    """Return the sentence of the README about the costs of C below and above the norms."""
+def film_claims(numbers: Row) -> list[str]:
+    """Return the findings of the README: one sentence each about C, B and AUTO-S."""
     film = Film(numbers)
     below, above = film.by_bound[:, : film.below], film.by_bound[:, -1]
     small = listed(f"{bound:g}" for bound in film.bounds[: film.below])
-    so_far = "" if film.trained == film.cells else f" ({film.trained} of {film.cells} cells so far)"
-    return (
-        f"With FiLM and the network in the loop{so_far}, gradient norms start at {film.low:.0f} to "
-        f"{film.high:.0f}. C = {small} lie {below.mean():.1f} points below the best C in the mean of "
-        f"{len(below)} settings, and {below.max():.1f} at most; C = {film.bounds[-1]:g}, above the norms, "
-        f"lies {above.min():.1f} to {above.max():.1f} points below it."
-    )
+    changes = [100 * row["difference"] for row in numbers["automatic"]]
+    low, high = (minus(f"{end(changes):+.1f}") for end in (min, max))
+    return [
+        f"**Keep C below the gradient norms**: C = {small} lose {below.mean():.1f} points in the mean of "
+        f"{len(below)} settings, and C = {film.bounds[-1]:g}, above the norms, loses {above.min():.1f} to "
+        f"{above.max():.1f}.",
+        f"**Tune B and the learning rate**: a wrong B alone loses up to {film.by_size.max():.1f} points.",
+        f"**AUTO-S needs no C**: it changes {low} to {high} points against a tuned C in {len(changes)} "
+        "settings.",
+    ]
 
 
 def film_advice(numbers: Row) -> list[str]:
