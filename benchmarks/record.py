@@ -119,7 +119,7 @@ def _trial_keys(study: Study, cell: Cell) -> Iterator[str]:
     noise = Calibration(cell.epsilon, study.privacy.delta, *astuple(sampling), *made_up)
 
     def prepared(**metadata: Any) -> Any:
-        return SimpleNamespace(metadata=SimpleNamespace(**metadata))
+        return SimpleNamespace(metadata=SimpleNamespace(**metadata), train_units=None)
 
     data = prepared(checksum=f"data of {problem.dataset}", classes=["a", "b"])
     backbone = prepared(checksum=f"weights of {problem.backbone}")

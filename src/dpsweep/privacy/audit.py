@@ -118,7 +118,11 @@ def curve_p_value(curve: Rate, canaries: int, guesses: int, correct: int) -> flo
     >>> f"{curve_p_value(curve, canaries=1000, guesses=100, correct=99):.3f}"
     '0.029'
 
-    For arguments see `refuted`.
+    Args:
+        curve: see `refuted`.
+        canaries: m, how many were guessed about.
+        guesses: the number of guesses that were made.
+        correct: how many of them were right.
     """
     low, high = 0.0, 1.0
     while high - low > 1e-6 * high and high > 1e-12:

@@ -101,7 +101,14 @@ def calibrate(
 def calibrate_sampling(
     epsilon: float, delta: float, sampling: Sampling, *, check_with_opacus: bool = False
 ) -> Calibration:
-    """Return the noise of `calibrate` for training with a sampling; see there."""
+    """Return the noise of `calibrate` for training with a sampling; see there.
+
+    Args:
+        epsilon: the target; infinity for training without privacy.
+        delta: the target.
+        sampling: N, B and T.
+        check_with_opacus: whether to compute epsilon with the accountant of Opacus too.
+    """
     epsilon, delta = _check_target(epsilon, delta)
     if delta * sampling.units >= 1 and not math.isinf(epsilon):
         warnings.warn(
