@@ -200,11 +200,16 @@ def _definition(module: ast.Module, qualified: str) -> Any:
     """
     node: ast.AST = module
     for name in qualified.split("."):
-        found = [each for each in _scope(node) if name in _names(each)]
+        found = [each for each in _scope(node) if name in _names(each) and not _is_overload(each)]
         if len(found) != 1:
             raise PlaceNotFoundError(f"{qualified} is defined {len(found)} times, not once")
         node = found[0]
     return node
+
+
+def _is_overload(node: ast.AST) -> bool:
+    """Return whether a definition only describes a signature to type checkers."""
+    return any(ast.unparse(each) == "overload" for each in getattr(node, "decorator_list", ()))
 
 
 def _scope(node: ast.AST) -> Iterator[ast.AST]:

@@ -84,6 +84,6 @@ def test_calibrations_of_a_study_are_read_or_made(
     stored = replace(made, opacus_note="not asked for here")
     write_calibration(file, stored)
     assert study_calibrations(study, paths) == [stored]
-    write_calibration(file, replace(made, noise_multiplier=made.noise_multiplier / 2))
+    write_calibration(file, replace(made, steps=made.steps + 1))
     with pytest.raises(CalibrationError, match=re.escape(str(file))):
         study_calibrations(study, paths)

@@ -55,7 +55,6 @@ def test_recommend_finds_the_only_study(folder: Path, monkeypatch: pytest.Monkey
         ("status", "results/pets: no such folder"),
         ("status", "begin with: "),
         ("check dmo", "did you mean demo?"),
-        ("run pets.yaml --profile slrum", "did you mean slurm?"),
         ("--version", f"dpsweep {__version__}\n"),
     ],
 )

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from dpsweep.privacy.stored import write_calibration
 from tests.training.tiny_study import N, Prepared, calibrate
 
 from dpsweep.cli.options import training
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes

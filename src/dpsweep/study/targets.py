@@ -248,6 +248,7 @@ class Figure(Target):
         """Draw any frame, in a notebook: without columns for panels or lines there is one of them.
 
         >>> import pandas as pd
+        >>> from dpsweep.figures import ClippingCurve
         >>> frame = pd.DataFrame({"clipping_bound": [0.1, 1, 10], "centre": [0.6, 0.7, 0.5]})
         >>> drawing = ClippingCurve.draw(frame)
         >>> drawing.savefig("curve.pdf")  # doctest: +SKIP
