@@ -67,6 +67,26 @@ def test_the_schema_refuses_mistakes(edits: Edits) -> None:
     assert mistakes(edited(edits)) != []
 
 
+def keys_of(value: Any) -> set[str]:
+    """Return the keys of all mappings in a value."""
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
+
+
+def test_keys_in_the_answers_of_the_faq_exist() -> None:
+    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    written = [yaml.safe_load(each) for each in re.findall(r"`([a-z_]+: [^`]+)`", page)]
+    allowed = keys_of(study_schema())
+    assert len(written) > 8
+    assert keys_of(written) <= allowed
+    for key, value in ((key, value) for each in written for key, value in each.items()):
+        if isinstance(value, dict) and key in study_schema()["properties"]:
+            assert not [
+                line for line in mistakes(described(edited({key: value}))) if "Additional" in line
+            ]
+
+
 # -- the page of figures ----------------------------------------------------------------------
 
 
