@@ -342,9 +342,11 @@ def test_no_log_line_on_a_gpu_reveals_the_number_of_trials(
     found, sizes = [], set()
     physical_batch = TrialContext.physical_batch
 
-    def watched(context: TrialContext, setting: Any, engine: Any, batch_size: int) -> Any:
+    def watched(
+        context: TrialContext, setting: Any, engine: Any, batch_size: int, *rows: int
+    ) -> Any:
         sizes.add(batch_size)
-        return physical_batch(context, setting, engine, batch_size)
+        return physical_batch(context, setting, engine, batch_size, *rows)
 
     monkeypatch.setattr(TrialContext, "physical_batch", watched)
     # This seed draws both batch sizes in the first three settings.

@@ -12,7 +12,9 @@ from torch import multiprocessing
 
 def run_in_group(count: int, folder: Path, function: Callable[..., Any], *given: Any) -> list[Any]:
     """Run a function in ``count`` new processes that form a group; return what each returns or raises."""
-    multiprocessing.spawn(_member, (count, folder, function, given), nprocs=count)
+    # Forked, so that they need no imports, and have a bug that is planted in this process.
+    given_to_all = (count, folder, function, given)
+    multiprocessing.start_processes(_member, given_to_all, nprocs=count, start_method="fork")
     written = [(folder / f"{rank}.pkl").read_bytes() for rank in range(count)]
     return [pickle.loads(each) for each in written]  # noqa: S301 (written above)
 
