@@ -133,6 +133,8 @@ def test_the_gpu_hours_of_a_trial_on_several_gpus(study: Study, paths: Paths) ->
     )
     assert alone.longest / 4 < together.longest < alone.longest
     assert together.seconds == pytest.approx(4 * together.longest)
+    norms = Plan(several, paths, ["norms"]).estimates()["gradient norms (1)"]
+    assert norms.seconds == pytest.approx(4 * norms.longest)
     # What was measured on several GPUs is time of each of them.
     finish_cell(several, paths, cells[0], seconds=100.0, gpus=4)
     assert Status(several, paths).of(cells[:1]).spent == 400.0

@@ -282,7 +282,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_same_call_continues(disturbed: Site) ->
     stored = disturbed.stored_trials()
     assert {key: stored[key] for key in trials} == trials
     new = disturbed.journal_text().removeprefix(begun)
-    started = re.findall(r"^start .* train .* (\S+)$", new, re.MULTILINE)
+    started = re.findall(r"^start .* train .* (\S+) --planned \S+$", new, re.MULTILINE)
     assert Counter(started).keys() == {BAD}
     assert "Nothing to be done" in disturbed.run("--", *TARGETS)
 
