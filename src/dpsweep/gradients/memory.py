@@ -1,6 +1,7 @@
-"""Recognition of out-of-memory errors."""
+"""The memory of devices: errors when it has run out, and copies to it."""
 
 import torch
+from torch import Tensor
 
 _OUT_OF_MEMORY = (
     "out of memory",  # the driver, and torch's own error inside that of a compiler
@@ -20,6 +21,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(each in str(error) for each in _OUT_OF_MEMORY)
     )
+
+
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the CPU to a device; the CPU does not wait, because the memory is pinned."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def first_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.gradients.batches import BatchError
+from dpsweep.gradients.memory import copied
 
 
 class Units:
@@ -47,7 +48,7 @@ class Units:
         self.count = len(sizes)
         self.largest = int(sizes.max(initial=1))
         places = np.repeat(np.arange(self.count), sizes)
-        self.of_row = _copied(places, mask.device)
+        self.of_row = copied(torch.from_numpy(places), mask.device)
         counts = torch.zeros(self.count, dtype=torch.float64, device=mask.device)
         counts.index_add_(0, self.of_row, mask.double())
         self.counted = counts > 0
@@ -55,7 +56,7 @@ class Units:
         self.weights = mask / self._counts[self.of_row]
         self._equal = bool((sizes == self.largest).all())
         slots = places * self.largest + np.arange(len(mask)) - self.starts[:-1][places]
-        self._slots = _copied(slots, mask.device)
+        self._slots = copied(torch.from_numpy(slots), mask.device)
 
     def mean(self, rows: Tensor) -> Tensor:
         """Return the mean over the rows that count of each unit, shape (U, ...).
@@ -110,12 +111,6 @@ def unit_starts(ids: Any, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
             "after another, as dpsweep.microbatches puts them"
         )
     return np.append(first, rows).astype(np.int64)
-
-
-def _copied(numbers: np.ndarray[Any, Any], device: torch.device) -> Tensor:
-    """Copy numbers to the device; the CPU waits for copies from memory that is not pinned."""
-    found = torch.from_numpy(numbers)
-    return found if device.type == "cpu" else found.pin_memory().to(device, non_blocking=True)
 
 
 def units_of(ids: Any, mask: Tensor) -> Units | None:

@@ -14,6 +14,7 @@ from dpsweep.config import Method
 from dpsweep.config.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
+from dpsweep.gradients.memory import copied
 from dpsweep.gradients.precision import Precision, autocast_dtype, full_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
@@ -129,10 +130,8 @@ class TrialContext:
         return batch, examples.labels[chosen]
 
     def on_device(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor from the CPU to the device; pinned memory avoids waiting."""
-        if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        """Copy a tensor from the CPU to the device, without waiting."""
+        return copied(tensor, self.device)
 
     def physical_batch(
         self,
