@@ -181,14 +181,16 @@ class PrivateOptimizer:
         parameters = self.engine.parameters
         reference = next(iter(parameters.values()))
         sizes = [each.numel() for each in parameters.values()]
-        # With room for the statistics, because processes exchange one tensor faster than two.
+        # With room for the statistics and the number of units, because processes exchange one tensor
+        # faster than two.
+        more = len(StepStatistics._fields) + 1
         buffer = torch.zeros(
-            sum(sizes) + len(StepStatistics._fields),
+            sum(sizes) + more,
             # In float32, the error of a long sum would exceed the contribution of one example.
             dtype=torch.float64,
             device=reference.device,
         )
-        *flat, room = torch.split(buffer, [*sizes, len(StepStatistics._fields)])
+        *flat, room = torch.split(buffer, [*sizes, more])
         pieces = [
             piece.view(each.shape) for piece, each in zip(flat, parameters.values(), strict=True)
         ]
@@ -210,14 +212,15 @@ class PrivateOptimizer:
                 )
                 del part  # frees memory for the next one, or for the noise
         if processes.count() > 1:
-            if processes.largest(len(seen)):  # in any of them
-                units_seen = processes.joined(torch.tensor(sorted(seen), dtype=torch.int64))
-                if len(set(units_seen.tolist())) < len(units_seen):
-                    raise ValueError(_SPLIT.format(unit=int(units_seen.mode().values)))
-            torch.stack([each.double() for each in statistics], out=room)
+            units_here = count.new_tensor(len(seen))
+            torch.stack([each.double() for each in (*statistics, units_here)], out=room)
             processes.add_up(buffer)
+            if room[-1] > 0:
+                everywhere = processes.joined(torch.tensor(sorted(seen), dtype=torch.int64))
+                if len(set(everywhere.tolist())) < len(everywhere):
+                    raise ValueError(_SPLIT.format(unit=int(everywhere.mode().values)))
             statistics = StepStatistics(
-                *(all_.to(each.dtype) for all_, each in zip(room, statistics, strict=True))
+                *(all_.to(each.dtype) for all_, each in zip(room[:-1], statistics, strict=True))
             )
         return buffer[: sum(sizes)], statistics
 
