@@ -1,7 +1,6 @@
 """Architectures as a study and published ``config.json`` files describe them."""
 
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,15 @@ def described_architecture(backbone: Backbone) -> Architecture:
         HubError: see `named_architecture`.
         BackboneError: likewise.
     """
-    if isinstance(backbone.weights, HubWeights) and backbone.library == "transformers":
-        with suppress(UnreachableHubError):
-            return named_architecture(backbone)
-        return Architecture(
+    try:
+        architecture = named_architecture(backbone)
+    except UnreachableHubError:
+        if backbone.library != "transformers":
+            raise
+        # The library's defaults, until the hub's config.json is read.
+        architecture = Architecture(
             library=backbone.library, name=backbone.architecture, arguments=dict(backbone.arguments)
         )
-    architecture = named_architecture(backbone)
     if isinstance(backbone.reads_with, TrainedTokenizer):
         return architecture.with_defaults(vocab_size=backbone.reads_with.vocab_size)
     return architecture

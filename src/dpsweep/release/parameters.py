@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
 from dpsweep.base.limited import TimeLimitError, limited
-from dpsweep.config import Features, LoRA, Method
+from dpsweep.config import LoRA, Method
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
@@ -67,14 +67,9 @@ def stated(model: nn.Module, head: nn.Linear | None = None) -> dict[str, Any]:
     }
 
 
-def stated_tap(model: nn.Module, features: Features) -> Tap:
-    """Return where a released head reads its features, with the module's name in the release.
-
-    Raises:
-        BackboneError: the network has no such place.
-    """
-    tap = tap_of(model, features)
-    return Tap(outer_name(tap.module), tap.side)
+def stated_tap(tap: Tap) -> dict[str, str]:
+    """Return the fields of a certificate's `ReleasedFeatures` that say where they are read."""
+    return {"module": outer_name(tap.module), "side": tap.side}
 
 
 _COMPILER = "torch._dynamo"
@@ -135,7 +130,7 @@ def outline(
         trained, frozen = split_state(model)
         found = stated(model, head)
         if features and head:
-            found["features"], trained = stated_tap(model, features)._asdict(), head.state_dict()
+            found["features"], trained = stated_tap(tap_of(model, features)), head.state_dict()
         return {"stated": found, "trained": _layout(trained), "frozen": _layout(frozen)}
 
     try:

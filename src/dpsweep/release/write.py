@@ -305,7 +305,7 @@ def read_features(study: Study, paths: Paths, release: Release) -> ReleasedFeatu
     return ReleasedFeatures.model_validate(
         {
             **features.model_dump(),
-            **stated_tap(read.network, features)._asdict(),
+            **stated_tap(read.tap),
             "reduction": read.reduction,
             "prefix_tokens": read.prefix_tokens if read.reduction == "mean_of_tokens" else 0,
             "width": width,
