@@ -1,9 +1,13 @@
 """Every file is either a valid study, or refused with one error."""
 
 import json
+import signal
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.described import described
@@ -105,6 +109,29 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     (file,) = tmp_path.glob("dpsweep-error-*.txt")
     assert second.endswith(f"Please report it with this file: {file}")
     assert "Traceback" in file.read_text()
+
+
+def test_ctrl_c_while_a_library_writes_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unfinished(BytesIO):
+        def write(self, data: Any) -> int:
+            if self.tell():
+                raise KeyboardInterrupt
+            return super().write(data)
+
+    def interrupted(path: Path) -> None:
+        torch.save({"weight": torch.zeros(3)}, Unfinished())
+
+    with pytest.raises(RuntimeError):  # torch's own error takes the place of the interrupt
+        interrupted(tmp_path)
+    monkeypatch.setattr("dpsweep.cli.options.load_study", interrupted)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
+    with pytest.raises(SystemExit) as end:
+        command_line.main()
+    assert end.value.code == 128 + signal.SIGINT
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

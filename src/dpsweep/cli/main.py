@@ -6,6 +6,7 @@ status 1. For any other error, the message names a file with the traceback.
 
 import logging
 import shlex
+import signal
 import sys
 import tempfile
 import traceback
@@ -60,16 +61,24 @@ def main(call: "Callable[..., None]" = app) -> None:
     start_log(logging.INFO)
     try:
         call(prog_name="dpsweep")
-    except DpsweepError as error:
-        message = f"error: {error}"
-        if error.remake:
-            command = make_command(OPENED.get(), error.remake)
-            message += f"\nTo make it again:\n  {command}"
-        sys.exit(message)
-    except OSError as error:
-        sys.exit(f"error: {error}")
     except Exception as error:
-        sys.exit(_unexpected(error))
+        sys.exit(_end(error))
+
+
+def _end(error: Exception) -> str | int:
+    """Return the message that an error ends with, or the exit status of Ctrl-C."""
+    # Libraries that close a half-written file (torch.save) raise an error of their own after Ctrl-C.
+    before = error.__context__
+    while before is not None:
+        if isinstance(before, KeyboardInterrupt):
+            return 128 + signal.SIGINT
+        before = before.__context__
+    if isinstance(error, DpsweepError):
+        if not error.remake:
+            return f"error: {error}"
+        command = make_command(OPENED.get(), error.remake)
+        return f"error: {error}\nTo make it again:\n  {command}"
+    return f"error: {error}" if isinstance(error, OSError) else _unexpected(error)
 
 
 def _unexpected(error: Exception) -> str:
