@@ -105,6 +105,19 @@ def compare(
 
 
 @app.command()
+def keys(
+    section: Annotated[
+        str,
+        typer.Argument(help="a section, such as release, or a key, such as gpus; by default all"),
+    ] = "",
+) -> None:
+    """Print the keys of a study: type, default, an example, and what they mean."""
+    from dpsweep.study.keys import as_lines, study_keys
+
+    typer.echo("\n".join(as_lines(study_keys(section))))
+
+
+@app.command()
 def check(
     study_name: StudyName = None,
     study_file: FoundStudy = None,

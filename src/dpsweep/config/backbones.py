@@ -26,6 +26,7 @@ _DESCRIBED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 class _OnHub(Section):
     kind: Literal["hub"]
     id: HubId
+    """owner/name on the Hugging Face hub"""
     revision: Commit | None = None
     """a commit"""
 
@@ -33,6 +34,7 @@ class _OnHub(Section):
 class _InFile(Section):
     kind: Literal["file"]
     path: LocalPath
+    """of the file"""
 
     def local_files(self) -> dict[str, str]:
         """Return the file."""
@@ -56,12 +58,19 @@ class Pretraining(Section):
 
     kind: Literal["pretrain"]
     dataset: Name
+    """a public dataset of the study"""
     epochs: PositiveInt
+    """passes over it"""
     batch_size: PositiveInt = 128
+    """examples in a step"""
     learning_rate: PositiveFloat = 1e-3
+    """the highest; it rises at first, then falls to 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    """of AdamW"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of its training set"""
     seed: int = 0
+    """of initial parameters and order"""
 
 
 class PublishedWeights(Section):
@@ -101,6 +110,7 @@ class TrainedTokenizer(Section):
 
     kind: Literal["train"]
     dataset: Name
+    """a public dataset of the study"""
     vocab_size: Annotated[int, Field(ge=200)]
     """pieces, at most"""
 
@@ -154,13 +164,19 @@ class Backbone(Section):
     """A network body; the classification head is added for each dataset."""
 
     title: Title
+    """in figures and tables"""
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
     """the library that builds the architecture"""
     architecture: Annotated[str, AfterValidator(_usable_architecture)]
+    """its name in the library"""
     arguments: dict[ArgumentName, bool | int | float | str] = {}
+    """of the architecture's constructor"""
     weights: Weights
+    """where the pretrained parameters come from"""
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    """subtracted from pixels in [0, 1], for each channel"""
     std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    """divides pixels after that, for each channel"""
     tokenizer: Tokenizer | None = None
     """library transformers only; by default the tokenizer of the weights' repository on the hub"""
 

@@ -86,11 +86,13 @@ class DigitsSource(SourceSection):
     ] = list(range(10))
     """the digits that are classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """stratified share that becomes the test set"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     imbalance: Annotated[float, Field(ge=1)] = 1.0
     """ratio of training examples of the first class to those of the last; sizes between fall geometrically"""
     seed: int = 0
+    """of the split"""
 
 
 class GlyphsSource(SourceSection):
@@ -99,9 +101,13 @@ class GlyphsSource(SourceSection):
     grey: ClassVar[bool] = True
     kind: Literal["glyphs"]
     characters: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    """one class each"""
     train_per_class: PositiveInt = 300
+    """training images of a class"""
     test_per_class: PositiveInt = 30
+    """test images of a class"""
     seed: int = 0
+    """of the transformations"""
 
 
 class IdxSource(SourceSection):
@@ -110,9 +116,11 @@ class IdxSource(SourceSection):
     grey: ClassVar[bool] = True
     kind: Literal["idx"]
     path: LocalPath
+    """of the folder"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     seed: int = 0
+    """of the shares"""
 
     def local_folders(self) -> dict[str, str]:
         """Return the folder of the files."""
@@ -125,6 +133,7 @@ class HubSource(SourceSection):
     holds: ClassVar[tuple[KindName, ...]] = ("image", "text")
     kind: Literal["hub"]
     id: HubId
+    """owner/name on the Hugging Face hub"""
     revision: Commit | None = None
     """a commit"""
     path: LocalPath | None = None
@@ -132,9 +141,13 @@ class HubSource(SourceSection):
     configuration: str | None = None
     """for a repository with several configurations"""
     train_splits: Annotated[list[str], Field(min_length=1)] = ["train"]
+    """are merged"""
     test_split: str = "test"
+    """never trained on"""
     input_column: str = "image"
+    """column of images or texts"""
     label_column: str = "label"
+    """column of labels"""
     # Excluded by default: studies without it keep their prepared data.
     merge_classes: Annotated[
         dict[str, Annotated[list[str], Field(min_length=1)]] | None,
@@ -146,6 +159,7 @@ class HubSource(SourceSection):
     test_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the test set"""
     seed: int = 0
+    """of the shares"""
 
     @model_validator(mode="after")
     def _splits_and_columns_are_disjoint(self) -> Self:
@@ -163,15 +177,18 @@ class FolderSource(SourceSection):
 
     kind: Literal["folder"]
     path: LocalPath
+    """of the folder"""
     train_folders: Annotated[list[FolderName], Field(min_length=1)] = ["train"]
     """are merged; [.] is the folder itself"""
     test_folder: FolderName = "test"
+    """never trained on"""
     test_from_train: Annotated[float | None, Field(gt=0, lt=1)] = None
     """share of the training images that becomes the test set if there is no test folder; each image is
     drawn independently"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training images"""
     seed: int = 0
+    """of the split and the shares"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:
@@ -193,13 +210,16 @@ class TrainAndTest(SourceSection):
     """Local files for training and testing, or one file that is split into both."""
 
     train: LocalPath
+    """a file"""
     test: LocalPath | None = None
+    """a file of the same form"""
     # Excluded by default: studies without these keep their prepared data.
     test_from_train: Annotated[
         float | None, Field(gt=0, lt=1, exclude_if=lambda share: share is None)
     ] = None
     """share of the rows of the single file that becomes the test set; equal rows stay together"""
     seed: Annotated[int, Field(exclude_if=lambda seed: seed == 0)] = 0
+    """of the split"""
 
     @model_validator(mode="after")
     def _one_test_set(self) -> Self:
@@ -223,7 +243,9 @@ class FilesSource(TrainAndTest):
     holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["files"]
     input_column: str = "text"
+    """column of texts"""
     label_column: str = "label"
+    """column of labels"""
 
     @model_validator(mode="after")
     def _columns_are_disjoint(self) -> Self:
@@ -239,6 +261,7 @@ class ArraysSource(TrainAndTest):
     train_labels: LocalPath | None = None
     """a separate file of labels, which .npy needs"""
     test_labels: LocalPath | None = None
+    """likewise, for testing"""
     input_column: str | None = None
     """the array, tensor or column of embeddings; by default one with a usual name (embeddings, x), or the
     only one"""
@@ -272,8 +295,11 @@ class DocstringsSource(SourceSection):
     modules: Annotated[list[ModuleName], Field(min_length=2)]
     """packages or modules, with all their submodules"""
     train_per_class: PositiveInt
+    """training texts of a class"""
     test_per_class: PositiveInt
+    """test texts of a class"""
     seed: int = 0
+    """of the choice"""
 
 
 Origins = list[list[str]]
@@ -340,17 +366,23 @@ class Dataset(Section):
     """A labelled dataset, and the sizes that it must have once it is prepared."""
 
     title: Title
+    """in figures and tables"""
     source: Source
+    """where the examples come from"""
     kind: Annotated[KindName, Field(default_factory=_kind_of)]
     """by default the kind that the source contains; image for sources that can contain several kinds"""
     classes: Annotated[int, Field(ge=2)]
+    """number of classes"""
     train_size: PositiveInt
     """N, after merging and subsetting"""
     test_size: PositiveInt
+    """examples of the test set"""
     description: str = ""
+    """a sentence for the table of datasets"""
     image_size: PositiveInt | None = None
     """height and width, pixels"""
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
+    """how images are resized"""
     crop: Annotated[float | None, Field(gt=0, le=1)] = None
     """by default images are resized to a square; a crop resizes the shorter side to image_size /
     crop and keeps the middle (hub and folder only)"""

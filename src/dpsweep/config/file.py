@@ -33,28 +33,41 @@ class StudyFile(Section):
     model_config = ConfigDict(serialize_by_alias=True)
 
     title: Title
+    """of the report"""
     results: Annotated[str, Field(min_length=1), AfterValidator(usable_folder)] = "results"
     """folder of all outputs"""
     privacy: Privacy = Privacy()
+    """the guarantee of every trial"""
     training: Training = Training()
+    """how trials are trained and selected"""
     theory: Theory = Theory()
+    """batches of the theory's figures"""
     datasets: dict[Name, Dataset]
+    """by name"""
     backbones: dict[Name, Backbone]
+    """by name"""
     methods: dict[Name, Method]
+    """by name"""
     optimizers: dict[Name, Optimizer] = {}
     """adam, adamw, sgd and adam-bc have their defaults unless defined here"""
     sweeps: Annotated[dict[Name, Sweep], Field(min_length=1), AfterValidator(one_optimizer_each)]
+    """by name; a grid each"""
     roles: Roles = Roles()
+    """what the paper's figures draw"""
     described_in: Annotated[str | list[str], Field(alias="figures")] = []
     """Python files that describe figures and tables beside the paper's (relative paths start at the
     study's file); none, alone or before such files, leaves out the paper's"""
     style: Style = Style()
+    """colours and sizes of figures"""
     references: list[PaperNumber] | str = []
     """numbers of a paper for comparison tables, or a CSV file with a column for each of their keys
     (a relative path starts at the study's file)"""
     audit: Audit | None = None
+    """measures ε from below"""
     release: Release | None = None
+    """trains a model that may be published"""
     budget: Annotated[Budget | None, Field(exclude_if=lambda value: value is None)] = None
+    """limits all releases on the same data"""
 
     @property
     def figure_files(self) -> list[str]:

@@ -30,6 +30,7 @@ class Film(MethodSection):
     """Scale and bias of every normalisation layer, and the head (Perez et al. 2018)."""
 
     title: Title = "FiLM"
+    """in figures and tables"""
     kind: Literal["film"]
 
 
@@ -37,6 +38,7 @@ class HeadOnly(MethodSection):
     """The classification head alone, on cached features if the backbone has the section `features`."""
 
     title: Title = "Head"
+    """in figures and tables"""
     kind: Literal["head"]
 
 
@@ -44,6 +46,7 @@ class AllParameters(MethodSection):
     """Every parameter of the pretrained network."""
 
     title: Title = "All parameters"
+    """in figures and tables"""
     kind: Literal["all"]
 
 
@@ -51,6 +54,7 @@ class Scratch(MethodSection):
     """Every parameter, from a random initialisation (the backbone's weights must be random)."""
 
     title: Title = "From scratch"
+    """in figures and tables"""
     kind: Literal["scratch"]
 
 
@@ -58,8 +62,10 @@ class LoRA(MethodSection):
     """Low-rank adapters through peft (alpha = rank, no dropout), and the head."""
 
     title: Title = "LoRA"
+    """in figures and tables"""
     kind: Literal["lora"]
     rank: Annotated[PositiveInt, Field(le=LARGEST_RANK)]
+    """of each adapter"""
     target_modules: Annotated[list[str], Field(min_length=1)]
     """names of linear layers, as in peft"""
 

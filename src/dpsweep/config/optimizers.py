@@ -32,6 +32,7 @@ class ExponentialAverage(Section):
 
     kind: Literal["ema"]
     decay: Decay
+    """weight of a step's parameters over those of the next step"""
 
     @property
     def called(self) -> str:
@@ -191,6 +192,7 @@ class SGD(OptimizerSection):
 
     kind: Literal["sgd"]
     momentum: Share = 0.0
+    """share of the last step that each step repeats"""
     nesterov: bool = False
     """look ahead along the momentum (Nesterov 1983)"""
 

@@ -27,7 +27,9 @@ class Budget(Section):
     """The joint (epsilon, delta) that all releases on the same data may spend; others are refused."""
 
     epsilon: PositiveFloat
+    """the joint ε of all releases on the data"""
     delta: Annotated[float, Field(gt=0, lt=1)]
+    """the joint δ of all releases on the data"""
 
 
 class Audit(Section):
@@ -38,12 +40,15 @@ class Audit(Section):
     epsilon: Grid
     """claimed privacy budgets; each is audited at each batch size"""
     epochs: PositiveInt
+    """E; T = round(E N / B) steps"""
     batch_size: Annotated[
         list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]
     """expected batch sizes; full is the training set with its canaries"""
     clipping_bound: PositiveFloat | PrivateRule
+    """C, or automatic (AUTO-S)"""
     learning_rate: LearningRate
+    """of every audited training"""
     randomness: Literal["public", "secret"] = "public"
     """of sampling, noise and canaries: public is derived from the setting, as in sweeps; secret is
     drawn from the system and never stored, as in a release"""
@@ -74,11 +79,15 @@ class Release(Section):
     epsilon: PositiveFloat
     """of the released model, tuning included"""
     epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
+    """values of E; one if fixed"""
     batch_size: Annotated[
         list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
     ]
+    """expected batch sizes; one if fixed; full is the whole training set"""
     clipping_bound: Grid | PrivateRule
+    """values of C, one if fixed; or automatic (AUTO-S)"""
     learning_rate: LearningRates
+    """one if fixed"""
     mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS, allow_inf_nan=False)] = 3.0
     """expected number of trials; private"""
     shape: Annotated[float, Field(gt=-1, allow_inf_nan=False)] = 1.0

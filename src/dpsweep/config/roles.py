@@ -63,8 +63,11 @@ class Roles(Section):
     """
 
     datasets: DatasetRoles = DatasetRoles()
+    """datasets of figures and tables, by role"""
     backbones: BackboneRoles = BackboneRoles()
+    """backbones, by role"""
     methods: MethodRoles = MethodRoles()
+    """methods, by role"""
     neighbours: dict[
         Name,
         Annotated[

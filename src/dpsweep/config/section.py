@@ -159,8 +159,11 @@ class Geometric(Section):
     """
 
     first: PositiveFloat
+    """the smallest value"""
     last: PositiveFloat
+    """the largest value"""
     count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
+    """how many values, both ends included"""
     also: Annotated[list[PositiveFloat], Field(exclude_if=lambda values: not values)] = []
     """further values, with which a grid grows and keeps its trials"""
 

@@ -74,20 +74,27 @@ class Sweep(Section):
     """A grid of cells on one (dataset, backbone, method, optimizer), or on several optimizers."""
 
     dataset: Name
+    """a name of datasets"""
     backbone: Name
+    """a name of backbones"""
     method: Name
+    """a name of methods"""
     optimizer: Name | Optimizers = "adam"
     """a name, or a list of names; or a mapping from each to its own learning rates"""
     epsilon: Axis[Epsilon]
+    """values of ε; .inf trains without privacy"""
     epochs: Axis[PositiveInt]
+    """values of E; T = round(E N / B) steps"""
     batch_size: Annotated[
         list[PositiveInt | Full],
         Field(min_length=1, max_length=LONGEST_AXIS),
         AfterValidator(batch_sizes_ascend),
     ]
+    """expected batch sizes B, ascending; full is the whole training set"""
     clipping_bound: Grid | RuleName
     """a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"""
     learning_rate: LearningRates | Geometric
+    """a list, or a geometric grid"""
     seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS)]
     """number of seeds: 1, 2, ..."""
     physical_batch: PositiveInt | Literal["auto"] | None = None

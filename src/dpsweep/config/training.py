@@ -11,6 +11,7 @@ class Privacy(Section):
     """The guarantee that every private trial of the study is calibrated to."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """of the guarantee; below 1/N"""
     step_rounding: Literal["round", "ceil"] = "round"
     """how E epochs become optimizer steps: round is max(1, round(E*N/B)); ceil is E*ceil(N/B),
     which can be many more passes over the data than E"""
