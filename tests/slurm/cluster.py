@@ -302,10 +302,10 @@ def lose_node() -> None:
     node("DOWN")
     if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
-    time.sleep(10)  # until slurmd has noticed too
+    _end("slurmd")
+    _run("slurmd")  # a new one knows nothing of the jobs
     node("RESUME")
-    _until(lambda: _output("sinfo", "--noheader", "--format=%T").split()[0] == "idle", PATIENCE)
-    time.sleep(5)
+    _wait_for_node()
     partition("gpu", "UP")
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,14 @@ def test_a_run_survives_a_restart_of_the_controller(
     local = Chain(tmp_path_factory.mktemp("local"), few_cells())
     local.run("results/data/digits/metadata.json", "results/backbones/vit/metadata.json")
     site = with_account(Site(tmp_path / "clone", few_cells(), local.results))
-    run = site.start("--", f"results/problems/{SHORT}.parquet")
+    run = site.start("--verbose", "--", f"results/problems/{SHORT}.parquet")
     try:
         _, cell = wait_for(lambda: [s[1:3] for s in site.starts(SHORT)], "first cell", run)[0]
         pid = wait_for(lambda: training_pid(cell), "training", run)
         os.kill(pid, signal.SIGSTOP)
         cluster.stop_controller()
-        time.sleep(20)  # several status checks of the plugin
+        unanswered = "could not check status"
+        wait_for(lambda: site.snakemake_log().count(unanswered) > 2, "three status checks", run)
         cluster.start_controller()
         number = next(job for job, _, name, _ in site.starts(SHORT) if name == cell)
         subprocess.run(["scancel", number], check=True)

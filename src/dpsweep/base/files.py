@@ -75,27 +75,14 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
-def require_file(path: Path) -> None:
-    """Refuse pipes and devices, because reading one may block for ever.
-
-    Missing and unreadable files and folders pass: opening them raises the right error.
-
-    Raises:
-        OSError: the path is a pipe or a device.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "found a pipe or a device; allowed: a file", str(path))
-
-
 def require_content(path: Path) -> None:
-    """Refuse pipes, devices and pointers of git-lfs or git-annex (see `found_pointer`).
+    """Refuse pointers of git-lfs or git-annex (see `found_pointer`).
 
-    Missing files pass, as in `require_file`.
+    Missing files pass: opening them raises the right error.
 
     Raises:
-        OSError: the path is a pointer, a pipe or a device.
+        OSError: the path is a pointer.
     """
-    require_file(path)
     if path.is_file() and (found := found_pointer(path)):
         raise OSError(errno.ENODATA, found, str(path))
 

@@ -26,7 +26,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dpsweep.base.files import (
     DamagedFileError,
     checked,
-    require_file,
     sync_folder,
     with_fingerprint,
 )
@@ -70,7 +69,6 @@ class Ledger:
         self._lines: list[LedgerEntry] = []
         self._head = ""
         try:
-            require_file(file)
             written = file.read_bytes() if file.exists() else b""
         except OSError as error:
             raise ReleaseError(f"{file}: cannot be read: {error.strerror}") from None
@@ -239,7 +237,6 @@ def locked(path: Path, waiting: str) -> TextIO:
         OSError: the path cannot be written, or is not a file.
     """
     while True:
-        require_file(path)
         lock = path.open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
