@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,20 +60,27 @@ app.add_typer(stages.app)
 def main(call: "Callable[..., None]" = app) -> None:
     """Run the command line."""
     start_log(logging.INFO)
+    interrupts = list[int]()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    # A shell's background job ignores Ctrl-C, and so does this process.
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         call(prog_name="dpsweep")
     except Exception as error:
-        sys.exit(_end(error))
+        # Torch swallows Ctrl-C while it imports numpy, as transformers does; a later import then fails.
+        sys.exit(128 + signal.SIGINT if interrupts else _message(error))
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
 
 
-def _end(error: Exception) -> str | int:
-    """Return the message that an error ends with, or the exit status of Ctrl-C."""
-    # Libraries that close a half-written file (torch.save) raise an error of their own after Ctrl-C.
-    before = error.__context__
-    while before is not None:
-        if isinstance(before, KeyboardInterrupt):
-            return 128 + signal.SIGINT
-        before = before.__context__
+def _message(error: Exception) -> str:
     if isinstance(error, DpsweepError):
         if not error.remake:
             return f"error: {error}"
