@@ -15,7 +15,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film published status test test-for test-slow test-lowest test-slurm real-data planted-bugs nightly findings-check bench gpu-inputs gpu check docs format lock clean
+.PHONY: help setup demo findings film published status test test-for test-slow test-lowest test-slurm real-data planted-bugs nightly findings-check peers bench gpu-inputs gpu check docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,10 @@ planted-bugs: setup ## plant one bug after another and check that the fast tests
 
 findings-check: ## run the scripts of findings/ with the packages that they pin (a network, a quarter of an hour)
 	for script in findings/*.sh; do echo "$$script" && bash "$$script" || exit 1; done
+
+peers: setup ## measure other libraries beside dpsweep and write the tables of docs/peers.md (20 minutes)
+	$(BIN)/python -m benchmarks.peers.layers
+	$(BIN)/python -m benchmarks.tables
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)
 	$(BIN)/python -m benchmarks.speed.step_cost

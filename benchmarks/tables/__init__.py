@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import REPOSITORY, RESULTS
-from benchmarks.tables import choices, costs, findings, intervals, privacy, reliability
+from benchmarks.tables import choices, costs, findings, intervals, peers, privacy, reliability
 from benchmarks.tables.markdown import filled, start
 from benchmarks.tables.theory import theory_effects, theory_rules
 from dpsweep.base.files import read_json, write_text
@@ -35,6 +35,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "planted bugs": ("planted_bugs", reliability.planted_bugs),
     "kills": ("kills", reliability.kills),
     "histories": ("histories", reliability.histories),
+    "peers, layers": ("peers/layers", peers.layers),
 }
 """The result file and the renderer of each table."""
 GPU = {

@@ -1,0 +1,57 @@
+"""The programs that measure other libraries find what is wrong, and nothing else."""
+
+from functools import partial
+
+import pytest
+import torch
+from benchmarks.peers import layers
+from benchmarks.tables import peers
+from torch import Tensor
+
+
+def test_the_reference_is_the_gradient_of_a_linear_layer() -> None:
+    """The loss of the tanh of the layer's outputs has a closed form: (p - y) H (1 - tanh²) xᵀ."""
+    model, inputs, labels = layers.make("linear without bias")
+    model, inputs = model.double(), inputs.double()
+    with torch.no_grad():
+        hidden = model.layer(inputs).tanh()  # type: ignore[operator]
+        errors = model.head(hidden).softmax(1)  # type: ignore[operator]
+        errors[torch.arange(len(labels)), labels] -= 1
+        deltas = errors @ model.head.weight * (1 - hidden.square())  # type: ignore[operator]
+        wanted = torch.einsum("bo,bi->boi", deltas, inputs).flatten(1)
+    torch.testing.assert_close(layers.reference("linear without bias"), wanted)
+
+
+@pytest.mark.parametrize("name", ["embedding bag, mean", "a layer used twice", "DoRA"])
+def test_dpsweep_is_right(name: str) -> None:
+    found = layers.compare(name, "dpsweep")
+    assert peers._is_right(found), found
+
+
+def test_wrong_sums_and_contributions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(name: str, rows: Tensor, bound: float) -> layers.Measured:
+        gradients = layers.reference(name)[rows]
+        return gradients.norm(dim=1), (
+            gradients * (2 * bound / gradients.norm(dim=1))[:, None]
+        ).sum(0)
+
+    monkeypatch.setitem(layers.LIBRARIES, "too long", too_long)
+    found = layers.compare("GroupNorm", "too long")
+    assert found["norms"] < 1e-12
+    assert found["sum"] > 0.5
+    assert found["contribution"] == pytest.approx(2)
+
+
+def test_a_refusal_keeps_its_sentence() -> None:
+    found = layers.compare("a layer used twice", "Opacus, ghost")
+    assert "tying is not supported" in found["refused"]
+
+
+def test_cells_tell_right_from_wrong() -> None:
+    cell = partial(peers._cell, sentences=[])
+    assert cell({"norms": 1e-6, "sum": 3e-6, "contribution": 1.0}) == "3e-6"
+    for key in ("norms", "sum"):
+        wrong = {"norms": 1e-6, "sum": 3e-6, "contribution": 1.0} | {key: 0.2}
+        assert "20%" in cell(wrong)
+    assert "1.4 C" in cell({"norms": 1e-6, "sum": 3e-6, "contribution": 1.4})
+    assert cell({"refused": "no"}) == "refused (1)"
