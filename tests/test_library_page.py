@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 import pytest
+import torch
 
 import dpsweep
 from dpsweep.study.paths import Paths
@@ -70,6 +71,34 @@ def test_the_package_is_a_program_that_checks_its_environment() -> None:
     done = called(call, environment={**os.environ, "LC_ALL": "none_such"}, status=1)
     assert done.stdout == ""
     assert "LC_ALL" in done.stderr and "not installed here" in done.stderr
+
+
+# Before the block of train.py. No noise and full batches, because each training draws another secret.
+BEFORE_THE_GROUP = """
+import os, torch, dpsweep
+torch.manual_seed(1)
+inputs, labels = torch.randn(60, 4), torch.arange(60) % 3
+noise = dpsweep.calibrate(epsilon=float("inf"), delta=1e-5, train_size=60, batch_size=60, steps=8)
+clipping = dpsweep.FlatClipping(1.0)
+make_model = lambda: torch.nn.Linear(4, 3)
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_trains_the_model_of_one_process(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```py\n(.*?)```", PAGE, flags=re.DOTALL)
+    program = tmp_path / "train.py"
+    program.write_text(BEFORE_THE_GROUP + block)
+    models = []
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        local = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        called([*command, f"--nproc-per-node={count}", program], folder, local)
+        models.append(torch.load(folder / "model.pt"))
+    for name, value in models[0].items():
+        torch.testing.assert_close(models[1][name], value, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

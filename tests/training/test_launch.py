@@ -2,13 +2,16 @@
 
 import os
 import signal
+import threading
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.training.tiny_study import N, Prepared, calibrate
+from tests.waiting import running, wait_for
 
 from dpsweep.cli.options import training
 from dpsweep.privacy.record import write_calibration
@@ -21,6 +24,7 @@ from dpsweep.training.checkpoint import save_checkpoint
 from dpsweep.training.gradient_norms import measure_gradient_norms
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.launch import launch
+from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.processes import ProcessError
 
 STEP = 4
@@ -62,6 +66,28 @@ def train_until(study: Study, paths: Paths, number: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trial_module, "save_checkpoint", save_and_signal)
         train(study, paths)
+
+
+def train_apart(study: Study, paths: Paths) -> None:
+    """Train the cell; in the second process, one parameter is another one after some steps."""
+    take = PrivateOptimizer.step
+
+    def step(optimizer: PrivateOptimizer, batches: Any) -> StepStatistics:
+        statistics = take(optimizer, batches)
+        if optimizer.steps == STEP and processes.rank() == 1:
+            parameter = list(optimizer.engine.parameters.values())[-1].detach()
+            parameter.view(-1)[-1] += 1e-6
+        return statistics
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PrivateOptimizer, "step", step)
+        train(study, paths)
+
+
+def wait_for_ever(folder: Path) -> NoReturn:
+    (folder / f"{os.getpid()}.started").touch()
+    while True:
+        threading.Event().wait()
 
 
 def results(study: Study, paths: Paths) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -111,6 +137,28 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
         train(*killed)
     assert f"continuing from step {STEP}" in caplog.text
     assert_equal(results(*killed)[0], results(*expected)[0])
+
+
+def test_no_process_outlives_a_killed_launching_process(tmp_path: Path) -> None:
+    launching = get_context("fork").Process(target=launch, args=(2, wait_for_ever, tmp_path))
+    launching.start()
+    started = wait_for(
+        lambda: len(found := list(tmp_path.glob("*.started"))) == 2 and found, "start"
+    )
+    launching.kill()
+    launching.join()
+    wait_for(lambda: not any(running(int(each.stem)) for each in started), "end of the processes")
+
+
+def test_processes_that_come_apart_stop_after_the_epoch(tiny: Prepared, tmp_path: Path) -> None:
+    apart = cell_of(tiny, tmp_path, gpus=2)
+    expected = (
+        "after epoch 1, processes 0 and 1 of 2 have different parameters, so they do not train"
+    )
+    with training(2), pytest.raises(ProcessError, match=expected):
+        launch(2, train_apart, *apart)
+    assert not left_over()
+    assert not list(apart[1].results.glob("cells/*/*/trials-*"))
 
 
 @pytest.mark.slow
