@@ -252,6 +252,34 @@ def positions() -> nn.Module:
     return Layer(function, token=random(*one), register=random(*one), **places)
 
 
+def table_of_positions() -> nn.Module:
+    """Return a layer that adds rows of tables, whose numbers it makes itself or keeps (GPT)."""
+
+    def function(self: Any, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)
+        x = x + self.positions(places) + self.kinds(torch.zeros(x.shape[1], dtype=torch.long))
+        x = x * self.positions(places.to(torch.int32)).unsqueeze(0)
+        return (x + self.kinds(self.kept[: x.shape[1]])).tanh()
+
+    return Layer(
+        function,
+        positions=nn.Embedding(FEW_TOKENS + 2, WIDTH),
+        kinds=nn.Embedding(2, WIDTH),
+        kept=torch.tensor([0, 1] * FEW_TOKENS),
+    )
+
+
+def places_of_words() -> nn.Module:
+    """Return a layer whose indices look like positions, but have been written by the examples."""
+
+    def function(self: Any, x: Tensor) -> Tensor:
+        places = torch.zeros(len(x), dtype=torch.long)
+        places += (x[:, 0, 0] > 0).long()
+        return (x + self.table(places)[:, None]).tanh()
+
+    return Layer(function, table=nn.Embedding(2, WIDTH))
+
+
 def windows() -> nn.Module:
     """Return attention in two windows, with a table of relative positions and a concatenated bias."""
 
@@ -348,6 +376,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     ),
     "RMSNorm": (partial(nn.RMSNorm, WIDTH), "expanded", "bookkeeping"),
     "positions": (positions, "bookkeeping", ""),
+    "table of positions": (table_of_positions, "bookkeeping", ""),
+    "places of words": (places_of_words, "loop", ""),
     "windows": (windows, "bookkeeping", ""),
     "network of constants": (networked, "bookkeeping", ""),
     "rows of tokens": (partial(Flattened, WIDTH, WIDTH), "expanded", "bookkeeping"),

@@ -28,7 +28,7 @@ from dpsweep.gradients.per_example import (
     scaled,
     slices,
 )
-from dpsweep.gradients.recording import RecordedUses
+from dpsweep.gradients.recording import Constants, RecordedUses
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
@@ -330,7 +330,8 @@ class BookkeepingEngine(StatelessEngine):
                 name: TrackedParameter.of(name, each, uses)
                 for name, each in self.parameters.items()
             }
-            losses = self._losses(tracked, inputs, labels)
+            with Constants(uses):
+                losses = self._losses(tracked, inputs, labels)
             rows, gradients = uses.gradients(losses.sum())
         gradients += self._grouped(rows)
         self._check_used(gradients)

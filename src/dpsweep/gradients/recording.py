@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dpsweep.gradients.convolutions import Convolutions
@@ -38,6 +39,9 @@ _RESHAPES = (Tensor.reshape, Tensor.reshape_as, Tensor.view, Tensor.view_as, tor
 # Functions with a rule, although all their arguments may be parameters and constants.
 _NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 
+# Functions whose arguments are numbers.
+_MAKING = frozenset((torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros))
+
 RECORDED: dict[Any, Rule] = {}
 """Rules that only `RecordedUses` can compute; they take precedence over `RULES`."""
 
@@ -62,6 +66,8 @@ class RecordedUses(Uses):
         """
         super().__init__(examples, layers)
         self._constants = constants
+        # By id; the tensors are kept, so that no other one gets the same id.
+        self._made: dict[int, Tensor] = {}
         # Where a gradient is read, and the function that receives it.
         self._taps: list[tuple[Tensor | GradientEdge, Callable[[Tensor], None]]] = []
         self._copies: dict[str, Tensor] = {}
@@ -70,6 +76,10 @@ class RecordedUses(Uses):
         self._standardized: dict[str, Standardization] = {}
         self._rows: dict[str, Tensor] = {}
         self._factored: list[PerExampleGradients] = []
+
+    def add_constant(self, tensor: Tensor) -> None:
+        """Take a tensor as the same for all examples, as long as nothing is written into it."""
+        self._made[id(tensor)] = tensor
 
     def gradients(self, loss: Tensor) -> tuple[dict[str, Tensor], list[PerExampleGradients]]:
         """Run the backward pass from the summed losses; return gradients as rows, and as factors."""
@@ -86,7 +96,7 @@ class RecordedUses(Uses):
     ) -> Any:
         """See ``Uses``; a function of parameters and constants returns a derived parameter."""
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        alone = all(self._same_for_all(each) for each in tensors)
+        alone = all(self.same_for_all(each) for each in tensors)
         if alone and function not in _NOT_DERIVED:
             return self.derive(function, args, kwargs)
         return super().compute(function, args, kwargs)
@@ -214,10 +224,33 @@ class RecordedUses(Uses):
             self._standardized[name] = origin
         return TrackedParameter.of(name, value, self)
 
-    def _same_for_all(self, tensor: Tensor) -> bool:
+    def same_for_all(self, tensor: Tensor) -> bool:
         """Return whether a tensor is independent of the examples."""
         if trains(tensor):
             return True
-        return id(tensor) in self._constants or (
-            tensor._base is not None and id(tensor._base) in self._constants
-        )
+        same = {id(tensor), id(tensor._base)}
+        made = same & self._made.keys() and tensor._version == 0
+        return bool(made or same & self._constants)
+
+
+class Constants(TorchFunctionMode):
+    """A mode that knows what a forward pass makes without a tensor, as ``torch.arange(length)``."""
+
+    def __init__(self, uses: RecordedUses):
+        """Tell the uses of this forward pass."""
+        super().__init__()
+        self._uses = uses
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Compute a function of torch."""
+        found = func(*args, **(kwargs or {}))
+        moved = func is Tensor.to and self._uses.same_for_all(args[0])
+        if (moved or func in _MAKING) and not trains(found):
+            self._uses.add_constant(found)
+        return found

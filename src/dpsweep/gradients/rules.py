@@ -333,10 +333,15 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples."""
+    """Compute ``F.embedding``; indices of shape (1, tokens) are the same for all examples.
+
+    So are positions that the network makes itself, ``torch.arange(tokens)``.
+    """
     assert trains(weight)  # noqa: S101 (no other argument can be a parameter)
     if uses.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
         raise uses.refusal("is used by embedding() with special options", weight)
+    if input.dim() == 1 and uses.same_for_all(input):
+        return uses.derive(F.embedding, (input, weight, padding_idx), {})
     if input.dim() < 2 or input.shape[0] not in (1, uses.examples):
         raise uses.refusal(f"is looked up with indices of shape {tuple(input.shape)}", weight)
     indices = input.expand(uses.examples, *input.shape[1:])
