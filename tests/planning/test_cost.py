@@ -67,6 +67,20 @@ def test_cost_follows_the_work(paper: Study) -> None:
     assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25
 
 
+def test_work_counts_the_rows_of_units_and_the_views_of_images(tmp_path: Path) -> None:
+    def operations(edits: str) -> float:
+        file = tmp_path / "study.yaml"
+        file.write_text(f"extends: {ROOT}/config.yaml\n{edits}figures: none\n")
+        cost = ProblemCost(load_study(file), "sun397_vit-tiny_film", replace(GPU, step_seconds=0.0))
+        two, one = (cost.cell(epochs, trials=1).seconds for epochs in (2, 1))
+        return two - one
+
+    rows = operations("")
+    views = "methods: {film: {augmentations: {count: 4, flip: true}}}\n"
+    assert operations(views) == pytest.approx(4 * rows)
+    assert operations(views.replace("4", "1")) == pytest.approx(rows)
+
+
 def test_trainable_parameters_are_those_of_the_models(paper: Study) -> None:
     def trained(problem: str) -> float:
         return ProblemCost(paper, problem).trained_parameters

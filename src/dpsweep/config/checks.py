@@ -158,17 +158,39 @@ def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
             yield from _public_mistakes(study, where, sweep)
         if backbone is not None and method is not None:
             yield from _method_mistakes(where, sweep, backbone, method)
+        if method is not None and method.augmentations and sweep.dataset in study.datasets:
+            yield from _augmentation_mistakes(study, f"{where}.method", sweep)
         opacus = method is not None and study.engine(sweep.problem.name) == "opacus"
         if opacus and study.gpus(sweep.problem.name) > 1:
             yield (
                 f"{where}: found engine opacus with {study.gpus(sweep.problem.name)} gpus, which it does "
                 "not divide a batch among; allowed: another engine, or gpus: 1"
             )
+        units = sweep.dataset in study.datasets and study.datasets[sweep.dataset].has_units
+        if opacus and (units or (method and method.augmentations)):
+            yield (
+                f"{where}: found engine opacus with {'units of several rows' if units else 'augmentations'}, "
+                "whose gradients it does not average; allowed: another engine"
+            )
         if opacus and study.training.precision == "bfloat16":
             yield (
                 f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
                 "engine, or precision auto or float32"
             )
+
+
+def _augmentation_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+    dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
+    if dataset.kind != "image" or study.trains_on_vectors(sweep.problem.name):
+        yield (
+            f"{where}: found {sweep.method} with augmentations, and trials that read no images; allowed: "
+            "augmentations of a method that runs a network on images"
+        )
+    elif method.augmentations and method.augmentations.crop >= min(dataset.input_shape[:2]):
+        yield (
+            f"{where}: found {sweep.method} with augmentations.crop {method.augmentations.crop}, and images "
+            f"of {dataset.input_shape[0]} x {dataset.input_shape[1]} pixels; allowed: fewer pixels"
+        )
 
 
 def _batch_mistakes(

@@ -1,12 +1,32 @@
 """The section `methods`: which parameters are trained."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from dpsweep.config.section import Engine, Section, Title
+from dpsweep.config.section import LONGEST_AXIS, Engine, Section, Title
 
 LARGEST_RANK = 4096  # the number of inputs of the widest layers
+
+
+class Augmentations(Section):
+    """Random views of each training image, whose gradients are averaged before clipping (De et al. 2022)."""
+
+    count: Annotated[PositiveInt, Field(le=LONGEST_AXIS)]
+    """how many views of an image a step reads"""
+    crop: NonNegativeInt = 0
+    """each view is shifted by up to so many pixels of the prepared image in both directions"""
+    flip: bool = False
+    """whether a view is mirrored, left to right, with probability 1/2"""
+
+    @model_validator(mode="after")
+    def _views_differ(self) -> Self:
+        if not (self.crop or self.flip):
+            raise ValueError(
+                "crop: found 0 with flip: false, so that all views are equal; allowed: a larger crop, or "
+                "flip: true"
+            )
+        return self
 
 
 class MethodSection(Section):
@@ -20,6 +40,10 @@ class MethodSection(Section):
     ] = []
     """parameters or whole modules that the method would train, but that stay fixed; * stands for any part
     of a name (network.*.pooler)"""
+    augmentations: Annotated[
+        Augmentations | None, Field(exclude_if=lambda section: section is None)
+    ] = None
+    """of the training images, for a method that runs the network"""
 
     def identity(self) -> dict[str, Any]:
         """Return the part of stored trials' keys that determines which parameters train."""

@@ -332,8 +332,8 @@ class ProblemCost:
         gpus = gpus or self.gpus("train")
         study, dataset, network = self._study, self._dataset, self._network
         rounding = study.privacy.step_rounding
-        steps = optimizer_steps(dataset.train_size, min(self._batch_sizes), epochs, rounding)
-        training = epochs * dataset.train_size * self._passes * network.operations / self._rate
+        steps = optimizer_steps(dataset.protected, min(self._batch_sizes), epochs, rounding)
+        training = epochs * self._rows * self._passes * network.operations / self._rate
         testing = dataset.test_size * network.operations / self._rate
         trials = trials or max(trials_per_cell(study, sweep) for sweep in self._sweeps)
         setting = study.physical_batch(self._problem)
@@ -366,7 +366,7 @@ class ProblemCost:
                 return self._device.start_seconds + work / self._rate
             case "gradient_norms":
                 # A backward pass after every epoch.
-                passes = epochs * self._dataset.train_size * self._passes
+                passes = epochs * self._rows * self._passes
                 work = passes * self._network.operations
             case "theory":
                 work = self._theory_operations(epochs)
@@ -391,13 +391,13 @@ class ProblemCost:
             case "features":
                 return self.features_bytes
             case "gradient_norms":
-                return 12.2 * epochs * dataset.train_size
+                return 12.2 * epochs * dataset.protected
             case "theory":
                 size = min(study.batch_size(cell), study.theory.largest_batch)
                 return 45.0 * (epochs + 1) * study.theory.draws * self._theory_seeds * size
         trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
         rounding = study.privacy.step_rounding
-        steps = optimizer_steps(dataset.train_size, study.batch_size(cell), epochs, rounding)
+        steps = optimizer_steps(dataset.protected, study.batch_size(cell), epochs, rounding)
         store = trials * (1_700 + 20 * classes + 32 * steps)
         tables = 23_000 + trials * 8 * classes + 5_000 + 17 * trials * steps
         logs_and_records = 10_000
@@ -429,6 +429,13 @@ class ProblemCost:
                 layers = network.parameters / (12 * network.width**2)
                 return head + 3 * rank * network.width * len(modules) * layers
         return head + network.parameters
+
+    @property
+    def _rows(self) -> float:
+        """The number of rows that an epoch reads: each view of each row that a unit may have in a step."""
+        dataset, views = self._dataset, self._method.augmentations
+        most = dataset.protected * dataset.rows_per_unit if dataset.has_units else math.inf
+        return min(dataset.train_size, most) * (views.count if views else 1)
 
     @property
     def _passes(self) -> float:
@@ -463,14 +470,15 @@ class ProblemCost:
 
     def _theory_operations(self, epochs: int) -> float:
         """Count the operations on gradients at the start and after every epoch, for the largest B."""
-        theory, size = self._study.theory, self._dataset.train_size
+        theory, size = self._study.theory, self._dataset.protected
         batch = min(theory.largest_batch, max(self._batch_sizes), size)
         draws = 1 if batch == size else theory.draws
         # Gradients are computed in full, and twice if they do not fit in memory: forward and backward passes
         # with all parameters.
         gradient = 2 * 4.0 * self._network.operations
         sums = 2 * _SUMMED_AT_ONCE + _OPERATIONS_PER_BYTE * _SUMMED_BYTES
-        return (epochs + 1) * draws * batch * (gradient + sums * self.trained_parameters)
+        rows = self._rows / size  # of a unit
+        return (epochs + 1) * draws * batch * (rows * gradient + sums * self.trained_parameters)
 
 
 def input_bytes(dataset: Dataset) -> float:

@@ -20,6 +20,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.training import processes
+from dpsweep.training.augmentations import viewed
 from dpsweep.training.device import default_device
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
 from dpsweep.training.randomness import Indices
@@ -113,19 +114,29 @@ class TrialContext:
         free, _ = torch.cuda.mem_get_info(self.device)
         return tensor.to(self.device) if inputs.nbytes < free / 2 else tensor
 
+    @property
+    def views_of_row(self) -> int:
+        """How many rows a step reads of each example."""
+        return self.method.augmentations.count if self.method.augmentations else 1
+
     @full_precision()
-    def batch(self, examples: Examples, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, examples: Examples, indices: Tensor, views: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return a batch: inputs as the model reads them, and labels, both on the device.
 
         Args:
             examples: to choose from.
             indices: of the chosen examples, on the CPU, int64.
+            views: one of each, as `Views.draw` returns them; None: as the data is stored.
         """
         chosen = self.on_device(indices)
         if examples.inputs.device.type == self.device.type:
             inputs = examples.inputs.index_select(0, examples.rows[chosen])
         else:
             inputs = self.on_device(examples.inputs.index_select(0, examples.rows[indices]))
+        if views is not None:
+            inputs = viewed(inputs, self.on_device(views))
         batch: Tensor = self.preprocess(inputs)
         return batch, examples.labels[chosen]
 
@@ -159,7 +170,7 @@ class TrialContext:
                 size = ON_THE_CPU if setting == "auto" else setting
             else:
                 usual = usual_batch(batch_size, self.train.protected) * rows_per_unit
-                usual = min(usual, len(self.train.labels))
+                usual = min(usual, len(self.train.labels) * self.views_of_row)
                 size = usual if setting == "auto" else min(setting, usual)
             physical = PhysicalBatch(size, self.drop_step, rows_per_unit)
             if setting == "auto" and self.device.type != "cpu":
@@ -173,7 +184,7 @@ class TrialContext:
         """Compute gradients of the first examples while the memory of a step is allocated; drop all."""
         trainable = sum(each.numel() for each in engine.parameters.values())
         held = torch.empty(_STEP_BYTES * trainable, dtype=torch.uint8, device=self.device)
-        inputs, labels = self.batch(self.train, torch.arange(size))
+        inputs, labels = self.batch(self.train, torch.arange(size) % len(self.train.labels))
         mask = torch.ones_like(labels, dtype=torch.bool)
         engine.clipped_sum(inputs, labels, mask, NoClipping())
         self.drop_step()

@@ -28,7 +28,7 @@ from dpsweep.training.physical import (
     ON_THE_CPU,
     MicroBatches,
     PhysicalBatch,
-    part_size,
+    parts_of_units,
     usual_batch,
 )
 from dpsweep.training.randomness import (
@@ -37,7 +37,6 @@ from dpsweep.training.randomness import (
     Indices,
     PoissonSampler,
     new_secret,
-    whole_units,
 )
 
 
@@ -231,9 +230,9 @@ class PrivateTraining:
             part = inputs, labels, torch.ones_like(labels, dtype=torch.bool)
             return part if units is None else (*part, units[rows])
 
-        size = max(part_size(len(batch.rows), size), self._sampler.most_rows)
         ids = batch.rows if units is None else units[batch.rows]
-        return MicroBatches([batch.rows[some] for some in whole_units(ids, size)], load)
+        parts = parts_of_units(ids, size, self._sampler.most_rows)
+        return MicroBatches([batch.rows[some] for some in parts], load)
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,18 +27,18 @@ from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.training import processes
 from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
+from dpsweep.training.augmentations import Views
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import Examples, TrialContext, load_trainable
 from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
-from dpsweep.training.physical import MicroBatches, padded_size, part_size
+from dpsweep.training.physical import MicroBatches, padded_size, parts_of_units
 from dpsweep.training.randomness import (
     GaussianNoise,
     Indices,
     Mask,
     PoissonSampler,
     microbatches,
-    whole_units,
 )
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
@@ -87,7 +87,9 @@ def train_trial(
         units=context.train.units,
         rows_per_unit=spec.rows_per_unit or 1,
     )
-    progress = _take_steps(spec, context, optimizer, sampler, checkpoint, checkpoint_seconds)
+    section = context.method.augmentations
+    views = Views(section, spec.key, "views", secret=secret) if section else None
+    progress = _take_steps(spec, context, optimizer, sampler, views, checkpoint, checkpoint_seconds)
     steps = _unpack(progress.statistics)
     evaluation_started = time.monotonic()
     measured = last = evaluate(model, context, context.test)
@@ -143,13 +145,15 @@ def _take_steps(
     context: TrialContext,
     optimizer: PrivateOptimizer,
     sampler: PoissonSampler,
+    views: Views | None,
     checkpoint: Path | None,
     checkpoint_seconds: float,
 ) -> TrialState:
     """Take all steps that a checkpoint does not cover; save the state from time to time."""
     parameters = dict(optimizer.engine.parameters)
+    rows_per_unit = sampler.most_rows * context.views_of_row
     physical = context.physical_batch(
-        spec.physical_batch, optimizer.engine, spec.batch_size, sampler.most_rows
+        spec.physical_batch, optimizer.engine, spec.batch_size, rows_per_unit
     )
     found = checkpoint and load_checkpoint(checkpoint, parameters, optimizer)
     progress = found or TrialState(0, 0.0, [], {}, physical.size)
@@ -161,16 +165,15 @@ def _take_steps(
     physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
 
-    def take(indices: np.ndarray[Any, Any], physical_batch: int) -> StepStatistics:
-        units = None if sampler.units is None else sampler.units[indices]
-        return optimizer.step(_microbatches(indices, spec, context, physical_batch, units))
+    def take(sampled: _Sampled, size: int) -> StepStatistics:
+        return optimizer.step(_microbatches(sampled, spec, context, size, rows_per_unit))
 
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
         set_learning_rate(
             optimizer.optimizer, spec.learning_rate * section.factor(step, spec.steps)
         )
-        statistics = physical.fit(partial(take, sampler.batch(step)))
+        statistics = physical.fit(partial(take, _sample(sampler, views, step)))
         average.update(step, parameters)
         progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
@@ -197,47 +200,63 @@ def _take_steps(
     return progress
 
 
+class _Sampled(NamedTuple):
+    """The rows of a step."""
+
+    rows: Indices
+    """of the training set; those of a unit stand together"""
+    units: Indices | None
+    """the unit of each row; None: each row is a unit"""
+    views: Tensor | None
+    """of each row, see `Views`; None: as it is stored"""
+
+
+def _sample(sampler: PoissonSampler, views: Views | None, step: int) -> _Sampled:
+    """Return the rows of a step (from 1)."""
+    rows = sampler.batch(step)
+    units = None if sampler.units is None else sampler.units[rows]
+    if views is None:
+        return _Sampled(rows, units, None)
+    repeated = np.repeat(rows, views.count)
+    of_unit = repeated if units is None else np.repeat(units, views.count)
+    return _Sampled(repeated, of_unit, views.draw(step, len(rows)))
+
+
 def _microbatches(
-    indices: Indices,
+    sampled: _Sampled,
     spec: TrialSpec,
     context: TrialContext,
     physical_batch: int,
-    units: Indices | None,
+    rows_per_unit: int,
 ) -> Sequence[MicroBatch]:
     """Return the micro-batches of a sampled batch, which are loaded without waiting for the device.
 
     Args:
-        indices: of the sampled rows.
+        sampled: its rows.
         spec: of the trial.
         context: of the trial.
         physical_batch: the most rows of a micro-batch.
-        units: the unit of each sampled row; None: each row is a unit.
+        rows_per_unit: the most rows of a unit.
     """
-    if units is not None:
+    rows, units, views = sampled
+    if units is None and spec.compile and context.device.type != "cpu":
+        # Code that is compiled for a GPU takes one number of rows.
+        def load_padded(part: tuple[Indices, Mask]) -> MicroBatch:
+            padded, mask = part
+            inputs, labels = context.batch(context.train, torch.from_numpy(padded))
+            return inputs, labels, context.on_device(torch.from_numpy(mask))
 
-        def load_units(some: slice) -> MicroBatch:
-            inputs, labels = context.batch(context.train, torch.from_numpy(indices[some]))
-            return inputs, labels, torch.ones_like(labels, dtype=torch.bool), units[some]
+        size = padded_size(physical_batch, spec.batch_size, spec.train_size)
+        return MicroBatches(list(microbatches(rows, size)), load_padded)
 
-        size = max(part_size(len(indices), physical_batch), spec.rows_per_unit or 1)
-        return MicroBatches(list(whole_units(units, size)), load_units)
-    if context.device.type == "cpu" or not spec.compile:
-        # Uncompiled code, and code compiled for a CPU, takes any number of rows.
-        def load(rows: Tensor) -> MicroBatch:
-            inputs, labels = context.batch(context.train, rows)
-            return inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+    def load(some: slice) -> MicroBatch:
+        seen = None if views is None else views[some]
+        inputs, labels = context.batch(context.train, torch.from_numpy(rows[some]), seen)
+        part = inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+        return part if units is None else (*part, units[some])
 
-        size = part_size(len(indices), physical_batch)
-        parts = torch.split(torch.from_numpy(indices), size)
-        return MicroBatches([each for each in parts if len(each)], load)
-
-    def load_padded(part: tuple[Indices, Mask]) -> MicroBatch:
-        padded, mask = part
-        inputs, labels = context.batch(context.train, torch.from_numpy(padded))
-        return inputs, labels, context.on_device(torch.from_numpy(mask))
-
-    size = padded_size(physical_batch, spec.batch_size, spec.train_size)
-    return MicroBatches(list(microbatches(indices, size)), load_padded)
+    ids = rows if units is None else units
+    return MicroBatches(parts_of_units(ids, physical_batch, rows_per_unit), load)
 
 
 # -- evaluation ----------------------------------------------------------------------------

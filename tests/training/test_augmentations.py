@@ -1,0 +1,116 @@
+"""Augmentations: views of an image, which count as one unit of privacy."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
+from torch import Tensor
+from torch.nn import functional
+from torchvision.transforms.v2 import functional as torchvision
+
+from dpsweep.config.clipping import FlatClipping
+from dpsweep.config.methods import Augmentations
+from dpsweep.models.build import trainable_parameters
+from dpsweep.training.augmentations import Views, viewed
+from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.trial import train_trial
+
+THREE = {"count": 3, "crop": 2, "flip": True}
+FILM = {"kind": "film", "augmentations": THREE}
+
+
+def views(**settings: Any) -> Views:
+    return Views(Augmentations(**(THREE | settings)), "test", "views")
+
+
+def test_views_are_padded_crops_of_torchvision() -> None:
+    choices = list(itertools.product((-2, -1, 0, 1, 2), (-2, -1, 0, 1, 2), (0, 1)))
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(choices), 6, 5, 3)
+    images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    found = viewed(images, torch.tensor(choices))
+    for image, view, (down, right, mirrored) in zip(images, found, choices, strict=True):
+        padded = torchvision.pad(image.permute(2, 0, 1), [2] * 4, padding_mode="reflect")
+        wanted = torchvision.crop(padded, 2 + down, 2 + right, 6, 5)
+        if mirrored:
+            wanted = torchvision.horizontal_flip(wanted)
+        assert torch.equal(view, wanted.permute(1, 2, 0))
+
+
+def test_views_have_every_shift_equally_often_and_depend_on_the_step_alone() -> None:
+    drawn = views().draw(step=5, rows=10_000)
+    assert drawn.shape == (30_000, 3)
+    assert torch.equal(drawn, views().draw(step=5, rows=10_000))
+    assert not torch.equal(drawn, views().draw(step=6, rows=10_000))
+    for place, values in enumerate((5, 5, 2)):
+        shares = drawn[:, place].unique(return_counts=True)[1] / len(drawn)
+        assert shares.tolist() == pytest.approx([1 / values] * values, abs=0.02)
+    assert set(views(flip=False).draw(0, 1000)[:, 2].tolist()) == {0}
+    assert not views(crop=0).draw(0, 1000)[:, :2].any()
+    # A view of an image is as good as independent of its next one.
+    both = drawn.double().view(-1, 3, 3)
+    assert abs(torch.corrcoef(torch.stack([both[:, 0, 0], both[:, 1, 0]]))[0, 1]) < 0.05
+
+
+def test_a_step_clips_the_mean_gradient_of_the_views_of_an_image(tiny: Prepared) -> None:
+    made = tiny.of({}, FILM, epsilon=[float("inf")])
+    bound, rate = 0.5, 0.1
+    spec = replace(
+        made.spec(1), optimizer="sgd", learning_rate=rate, clipping=FlatClipping(bound),
+        noise_multiplier=0.0, physical_batch=7,
+    )  # fmt: skip
+    context = made.context()
+    trial, epochs = train_trial(spec, context, None, 1e9)
+    n = spec.train_size
+    assert trial.steps["sampled_examples"].tolist() == [n]
+    model = context.model(spec.seed)
+    parameters = trainable_parameters(model)
+    drawn = Views(Augmentations(**THREE), spec.key, "views").draw(1, n)
+    total = [torch.zeros_like(each, dtype=torch.float64) for each in parameters.values()]
+    for image in range(n):
+        mine = drawn[3 * image : 3 * image + 3]
+        inputs, labels = context.batch(context.train, torch.tensor([image] * 3), mine)
+        loss = functional.cross_entropy(model(inputs), labels)
+        gradient = [each.double() for each in torch.autograd.grad(loss, list(parameters.values()))]
+        norm = torch.cat([each.flatten() for each in gradient]).norm()
+        for sum_, each in zip(total, gradient, strict=True):
+            sum_.add_(each * min(1 / bound, 1 / norm))
+    for (name, before), sum_ in zip(parameters.items(), total, strict=True):
+        wanted = before.detach() - rate * (sum_ / n).float()
+        torch.testing.assert_close(torch.from_numpy(epochs[f"epoch1/{name}"]), wanted)
+
+
+def test_only_training_images_are_augmented(
+    tiny: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = tiny.of({}, FILM).context()
+    read, batch = dict[str, set[bool]](), TrialContext.batch
+
+    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
+        name = "train" if examples is context.train else "test"
+        read.setdefault(name, set()).add(views is not None)
+        return batch(self, examples, rows, views)
+
+    monkeypatch.setattr(TrialContext, "batch", noted)
+    end(tiny.of({}, FILM).spec(1), context)
+    assert read == {"train": {True}, "test": {False}}
+
+
+def test_a_stopped_trial_goes_on_with_the_same_views(tiny: Prepared, tmp_path: Path) -> None:
+    made = tiny.of({}, FILM, batch_size=[32])
+    spec = made.spec(6)
+    expected = end(spec, made.context())
+    checkpoint = tmp_path / "checkpoint"
+    with stopped_after(3):
+        end(spec, made.context(), checkpoint)
+    assert_equal(end(spec, made.context(), checkpoint), expected)
+    others = tiny.of({}, FILM | {"augmentations": THREE | {"count": 4}}, batch_size=[32])
+    assert others.spec(6).key != spec.key
+    assert "augmentations" not in tiny.spec(6).method
+    found = end(others.spec(6), others.context())
+    assert not np.array_equal(found["mean_gradient_norm"], expected["mean_gradient_norm"])
