@@ -1,6 +1,7 @@
 """`dpsweep new` writes a study of a dataset; `check` accepts it and `plan` estimates its cost."""
 
 import csv
+import re
 import shutil
 from collections.abc import Sequence
 from functools import cache
@@ -18,12 +19,16 @@ from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.config.roles import Roles
+from dpsweep.data.prepare import load, prepare
 from dpsweep.models.identity import Identity
+from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.sampling import Sampling
 from dpsweep.recommend.new import FoundDataset, draft_study
 from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
 from dpsweep.recommend.rule import recommend
+from dpsweep.release.verify import verify
+from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
@@ -364,3 +369,170 @@ def test_a_base_study_without_roles_is_refused() -> None:
     found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], [1, 1])
     with pytest.raises(DpsweepError, match="nothing is bound to main method and weak backbone"):
         draft_study(FILE, base, bare, found)
+
+
+# -- units -----------------------------------------------------------------------------------
+
+
+def unit_arguments(kind: str, rows: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """Write a dataset of two classes with a unit for each row; return the options that name it."""
+    units, labels = [unit for unit, _ in rows], [label for _, label in rows]
+    names = np.array(["ham", "spam"])[labels].tolist()
+    match kind:
+        case "images":
+            for place, (unit, name) in enumerate(zip(units, names, strict=True)):
+                Path("pets", name).mkdir(parents=True, exist_ok=True)
+                PillowImage.new("RGB", (4, 4)).save(Path("pets", name, f"{unit}_{place}.png"))
+            return ("--images", "pets", "--unit", r"(\w+)_")
+        case "folder":
+            for place, (unit, name) in enumerate(zip(units, names, strict=True)):
+                Path("pets", name, unit).mkdir(parents=True, exist_ok=True)
+                PillowImage.new("RGB", (4, 4)).save(Path("pets", name, unit, f"{place}.png"))
+            return ("--images", "pets", "--unit", "folder")
+        case "texts" | "parquet":
+            table = [
+                (f"text {place}", *each)
+                for place, each in enumerate(zip(names, units, strict=True))
+            ]
+            make_table("all.csv", table, ("text", "label", "who"))
+            if kind == "parquet":
+                Dataset.from_csv("all.csv", cache_dir="cache").to_parquet("all.parquet")
+            return ("--texts", "all.csv" if kind == "texts" else "all.parquet", "--unit", "who")
+        case "embeddings":
+            inputs = np.random.default_rng(0).normal(size=(len(rows), 12)).astype(np.float32)
+            np.savez("all.npz", x=inputs, y=names, who=units)
+            return ("--embeddings", "all.npz", "--label-column", "y", "--unit", "who")
+    raise ValueError(kind)
+
+
+@pytest.mark.parametrize("kind", ["images", "folder", "texts", "parquet", "embeddings"])
+def test_new_reads_units_and_splits_by_them(kind: str) -> None:
+    """40 units with 1, 2 or 6 rows; three quarters are of the first class."""
+    rows = [
+        (f"p{unit}", int(unit % 4 == 0)) for unit in range(40) for _ in range((1, 2, 6)[unit % 3])
+    ]
+    options = unit_arguments(kind, rows)
+    done = CliRunner().invoke(app, ["new", str(FILE), *options])
+    assert done.exit_code == 0, done.exception
+    # A fifth of the 30 units of one class and of the 10 of the other.
+    assert (
+        f"training + test units ({options[-1]}): 32 + 8; rows in a unit: smallest 1, median 2, largest 6"
+        in (done.output)
+    )
+    pets = load_study(FILE).datasets["pets"]
+    assert (pets.unit, pets.train_units, pets.train_size + pets.test_size) == (
+        *(options[-1], 32),
+        len(rows),
+    )
+    data = load(pets)
+    assert data.train.units is not None and data.test.units is not None
+    both = [set(split.units) for split in (data.train, data.test)]
+    assert not both[0] & both[1] and both[0] | both[1] == {unit for unit, _ in rows}
+    label_of = dict(rows)
+    tested = [unit for unit in both[1] if label_of[unit] == data.classes.index("spam")]
+    assert len(tested) == 2
+    for split in (data.train, data.test):
+        assert [label_of[unit] for unit in split.units] == split.labels.tolist()  # type: ignore[union-attr]
+
+
+def test_units_of_the_hub() -> None:
+    features = Features(
+        {"text": Value("string"), "label": Value("int64"), "author": Value("string")}
+    )
+
+    def rows(first: int) -> dict[str, list[object]]:
+        return {
+            "text": [f"text {first + i}" for i in range(20)],
+            "label": [0, 1] * 10,
+            "author": [f"a{(first + i) // 4}" for i in range(20)],
+        }
+
+    publish("someone/mails", features, {"train": rows(0), "validation": rows(20), "test": rows(40)})
+    pets = new("--hub", "someone/mails", "--unit", "author").datasets["pets"]
+    assert (pets.unit, pets.train_units, pets.train_size) == ("author", 10, 40)
+    data = load(pets)
+    assert data.train.units is not None and data.test.units is not None
+    assert data.train.units.tolist() == [f"a{i // 4}" for i in range(40)]
+    assert data.test.units.tolist() == [f"a{i // 4}" for i in range(40, 60)]
+    with pytest.raises(DpsweepError, match="no column 'writer'; allowed: text, label, author"):
+        new("--hub", "someone/mails", "--unit", "writer")
+    publish("someone/twice", features, {"train": rows(0), "test": rows(18)})
+    FILE.unlink()
+    with pytest.raises(
+        DpsweepError, match="unit: found 1 unit in the training and in the test set, a4"
+    ):
+        new("--hub", "someone/twice", "--unit", "author")
+
+
+def test_noise_delta_and_batch_sizes_of_new_count_units() -> None:
+    """1,000 rows of 50 units: with delta = 1e-5 both are fine, so the base study has a larger one."""
+    options = unit_arguments("embeddings", [(f"p{i // 20}", i // 20 % 2) for i in range(1000)])
+    Path("base.yaml").write_text("extends: config.yaml\nprivacy: {delta: 0.005}\n")
+    for unit, n in (("who", 40), ("row", 800)):
+        study = new(*options[:-1], unit, "--extends", "base.yaml")
+        (sweep,) = study.sweeps.values()
+        assert study.train_size("pets") == pytest.approx(n, rel=0.1)
+        assert 0.1 / n < study.privacy.delta < 1 / study.train_size("pets")
+        assert all(
+            size == "full" or int(size) <= study.train_size("pets") for size in sweep.batch_size
+        )
+        FILE.unlink()
+
+
+def test_names_of_several_rows_are_named_without_a_guess() -> None:
+    unit_arguments("images", [(f"patient{i // 4:02}", i // 4 % 2) for i in range(80)])
+    done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])
+    assert (
+        "note: names look like several rows of one thing, such as ham/patient00_0.png and"
+        in done.output
+    )
+    assert "unit" not in FILE.read_text()
+    for unit in ("row", r"(\w+)_"):
+        FILE.unlink()
+        done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets", "--unit", unit])
+        assert "look like" not in done.output and done.exit_code == 0
+    assert load_study(FILE).datasets["pets"].unit == r"(\w+)_"
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"),
+    [
+        ("patient", "found patient with 0 groups; allowed: a regular expression with one group"),
+        ("(a)(b)", "found (a)(b) with 2 groups; allowed: a regular expression with one group"),
+        ("(p", "found (p, which is no regular expression"),
+        (r"(\d+)x", "found no unit in its name; allowed: names in which unit: (\\d+)x finds one"),
+        ("folder", "no such folder"),
+    ],
+)
+def test_patterns_that_name_no_unit_are_refused(unit: str, message: str) -> None:
+    unit_arguments("images", [(f"p{i // 4}", i // 4 % 2) for i in range(40)])
+    with pytest.raises(DpsweepError, match=re.escape(message)):
+        new("--images", "pets", "--unit", unit)
+    assert not FILE.exists()
+
+
+def test_coins_of_patients_are_released_within_chance() -> None:
+    """Labels are thrown for each patient, so nothing can be learnt; by row, twins would be recognised."""
+    random = np.random.default_rng(0)
+    patients = np.repeat(np.arange(60), 10)
+    inputs = 4 * random.normal(size=(60, 16))[patients] + 0.1 * random.normal(size=(600, 16))
+    labels = (np.arange(60) % 2)[random.permutation(60)][patients]
+    found = {}
+    for unit in ("row", "patient"):
+        np.savez(f"{unit}.npz", x=inputs.astype(np.float32), y=labels, patient=patients)
+        file = Path(f"studies/{unit}.yaml")
+        options = ("--embeddings", f"{unit}.npz", "--label-column", "y", "--unit", unit)
+        done = CliRunner().invoke(app, ["new", str(file), *options, "--private", "--epsilon", "8"])
+        assert done.exit_code == 0, done.exception
+        study = load_study(file)
+        assert study.release is not None
+        paths = Paths(Path(study.results))
+        prepare(unit, study.datasets[unit], paths.dataset(unit))
+        prepare_backbone("embedding", study.backbones["embedding"], paths)
+        write_release(study, paths, study.release)
+        found[unit] = verify(paths.release)
+    assert found["row"].test_accuracy > 0.75
+    # Four standard deviations of a fair coin for each of the 12 patients.
+    assert abs(found["patient"].test_accuracy - 0.5) < 4 * 0.5 / 12**0.5
+    assert found["patient"].test_set.size == 120
+    assert (found["patient"].split.unit, found["patient"].noise.train_size) == ("patient", 48)

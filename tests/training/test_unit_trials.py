@@ -14,6 +14,7 @@ from tests.training.tiny_study import SPEC
 from dpsweep.base.files import fingerprint
 from dpsweep.config.datasets import Dataset
 from dpsweep.config.shares import held_out_rows
+from dpsweep.data.examples import cut_test_set
 from dpsweep.data.prepare import load, prepare
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.models.prepare import prepare as prepare_backbone
@@ -203,6 +204,23 @@ def test_a_table_is_split_by_unit(tmp_path: Path) -> None:
     assert not train & test and len(train | test) == 20 and len(test) > 2
     texts = list(data.train.inputs)
     assert [f"w{int(text.split()[1]) // 5}" for text in texts] == data.train.units.tolist()
+
+
+def test_units_are_cut_by_the_class_of_most_of_their_rows() -> None:
+    """24, 12 and 4 units of three classes, each with a row of the next class: a quarter of each class."""
+    classes = [0] * 24 + [1] * 12 + [2] * 4
+    names = [f"u{unit}" for unit in range(40) for _ in range(3)]
+    labels = np.array([each for first in classes for each in (first, (first + 1) % 3, first)])
+    train, test = cut_test_set(names, labels, 0.25, seed=1, by_class=True)
+    tested = {names[place] for place in test}
+    assert not tested & {names[place] for place in train} and len(train) + len(test) == 120
+    assert np.bincount([classes[int(name[1:])] for name in tested]).tolist() == [6, 3, 1]
+    # By names, not by places, and at most one unit moves with one more.
+    order = np.random.default_rng(0).permutation(120)
+    _, again = cut_test_set([names[i] for i in order], labels[order], 0.25, seed=1, by_class=True)
+    assert {names[order[place]] for place in again} == tested
+    _, more = cut_test_set([*names, "new"], np.append(labels, 0), 0.25, seed=1, by_class=True)
+    assert len(tested - {[*names, "new"][place] for place in more}) <= 1
 
 
 @pytest.mark.parametrize(("unit", "nested"), [(r"(p\d+)_", False), ("folder", True)])

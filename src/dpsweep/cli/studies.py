@@ -49,6 +49,14 @@ def new(
         typer.Option("--input-column", "--text-column", help="of images, texts or embeddings"),
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="column or array of labels")] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN|PATTERN|folder|row",
+            help="what epsilon protects with all of its rows: a column or array; for images a pattern with "
+            "one group, such as '(patient\\d+)_', or folder for <class>/<person>/; row: every row alone",
+        ),
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="of the extended study")] = None,
     extends: Annotated[
         str | None, typer.Option(help="a study's file or name; by default the paper's")
@@ -77,14 +85,15 @@ def new(
         raise StudyError(f"found {test}; allowed: a test file with --texts or --embeddings")
     if backbone is not None and what == "embeddings":
         raise StudyError("found --embeddings with --backbone; allowed: a head on them alone")
-    found = look_at(what, place, test, input_column, label_column)
+    found = look_at(what, place, test, input_column, label_column, unit)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()
     new_study(study_file, base, found, backbone, head, epsilon if private else None)
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
     notes = [f"note: {note}" for note in (*found.notes, found.left_out) if note]
-    typer.echo("\n".join([f"training + test examples: {each}", *notes]))
+    lines = [f"training + test examples: {each}", found.units_in_words, *notes]
+    typer.echo("\n".join(filter(None, lines)))
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; next: dpsweep check {study_file}"

@@ -394,7 +394,7 @@ class Dataset(Section):
     ] = "warn"
     """for test examples that have the same pixels, tokens or numbers as a training example"""
     unit: Annotated[UnitKey | None, Field(exclude_if=lambda value: value is None)] = None
-    """what epsilon protects, with all of its rows: a column of a table, an array (files, arrays), for a
+    """what epsilon protects, with all of its rows: a column or an array (files, hub, arrays), for a
     folder of images a regular expression with one group for a file's path in its class, or ``folder`` for
     a folder of each unit in a class; ``row``: each row is a unit"""
     train_units: Annotated[PositiveInt | None, Field(exclude_if=lambda value: value is None)] = None
@@ -418,11 +418,11 @@ class Dataset(Section):
     @model_validator(mode="after")
     def _units_are_counted(self) -> Self:
         if self.has_units and not isinstance(
-            self.source, FilesSource | ArraysSource | FolderSource
+            self.source, FilesSource | ArraysSource | FolderSource | HubSource
         ):
             raise ValueError(
-                f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays "
-                "and folder"
+                f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays, "
+                "folder and hub"
             )
         if self.has_units and getattr(self.source, "train_share", 1) < 1:
             raise ValueError(

