@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -275,14 +274,12 @@ def test_unknown_test_labels_are_refused(
         read(tmp_path, of_csv(*train.split()), of_csv(*test.split()))
 
 
-@pytest.mark.parametrize("what", ["missing", "folder", "pipe", "forbidden"])
+@pytest.mark.parametrize("what", ["missing", "folder", "forbidden"])
 def test_unreadable_file_is_named(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "folder":
         (tmp_path / "train.csv").mkdir()
-    if what == "pipe":
-        os.mkfifo(tmp_path / "train.csv")
     if what == "forbidden":  # permissions do not stop root
         refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
         monkeypatch.setattr("dpsweep.data.texts.require_content", refuse)
