@@ -4,6 +4,8 @@ Made-up examples have the same length here, so that their rows keep their order,
 with the loop does not show that rows belong to other examples.
 """
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -188,6 +190,24 @@ def chosen(row: Tensor) -> Tensor:
     return row[:, 0] > 0.5
 
 
+def shuffled(n: int) -> Tensor:
+    """Return an order that a batch of 2 or 3 keeps and a larger one does not."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(SEED))
+
+
+def keeps(seed: int) -> bool:
+    orders = (torch.randperm(n, generator=torch.Generator().manual_seed(seed)) for n in (2, 3))
+    return all((order == torch.arange(len(order))).all() for order in orders)
+
+
+SEED = next(filter(keeps, range(1000)))
+
+
+@torch.library.custom_op("dpsweep_tests::shrunk", mutates_args=())
+def shrunk(x: Tensor) -> Tensor:
+    return x / x.amax()
+
+
 def copied_by_list(x: Tensor) -> object:
     (copy,) = copies = [torch.zeros(len(x))]
     torch._foreach_copy_(copies, [x[:, 0, 0]])
@@ -216,6 +236,33 @@ BY_CONTENT: dict[str, Function] = {
     "bool": lambda x: bool(x[0, 0, 0] > 0),
     "equal": lambda x: torch.equal(x, 2 * x),
     "numpy": lambda x: x.detach().numpy(),
+    "count": lambda x: (x > 9).count_nonzero(),
+    "loss": lambda x: F.mse_loss(x, torch.zeros_like(x)),
+    "distance": lambda x: torch.dist(x, torch.zeros_like(x)),
+    "trace": lambda x: x[..., 0].trace(),
+    "rank": lambda x: torch.linalg.matrix_rank(x[:, 0, :2]),
+    "histogram": lambda x: x.histogram(torch.tensor([0.0, 0.5, 1.0])),
+    "sum by ones": lambda x: torch.ones(len(x)) @ x[:, 0],
+    "attention to rows": lambda x: F.scaled_dot_product_attention(*3 * (x[None, :, 0],)),
+    "normalised rows": lambda x: F.layer_norm(x[:, 0, 0], (len(x),)),
+    "pooled rows": lambda x: F.max_pool1d(x[None, :, 0, 0], 2),
+    "filtered rows": lambda x: F.conv1d(x[None, None, :, 0, 0], torch.ones(1, 1, 2)),
+    "scaled rows": lambda x: F.interpolate(x[None, None, :, 0, 0], 5),
+    "rolled rows": lambda x: x.roll(3, 0),
+    "reversed rows": lambda x: x.flip(0),
+    "constant order, at random": lambda x: x[shuffled(len(x))],
+    "order of random numbers": lambda x: x[torch.rand(len(x)).argsort()],
+    "operation of others": shrunk,
+    "sparse": lambda x: x[:, 0].to_sparse(),
+    "split": lambda x: x[:, 0, 0].tensor_split((x[:1, 0, 0] > 0.5).long()),
+    "nested": lambda x: torch.nested.as_nested_tensor(list(x)).to_padded_tensor(0.0),
+    "conditional": lambda x: torch.ops.higher_order.cond(
+        x.amax() > 9, torch.tanh, torch.relu, (x,)
+    ),
+    "text": lambda x: str(x[0]),
+    "copy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "called": lambda x: x.detach().clone().apply_(abs),
     "classes of the batch": lambda x: F.one_hot(x[:, 0].long()),
 }
 IN_PLACE: dict[str, Function] = {
@@ -234,6 +281,14 @@ IN_PLACE: dict[str, Function] = {
     "bag of words": lambda x: F.embedding_bag((9 * x[..., 0]).long(), torch.ones(9, 2)),
     "constant order": lambda x: x[torch.ones(len(x)).argsort()],
     "size of the batch": lambda x: torch.zeros_like(x[:, 0, 0]).sort(),
+    "layers": lambda x: F.group_norm(
+        F.max_pool1d(F.layer_norm(F.conv1d(x, X[..., :1]), (WIDTH,)), 1), 1
+    ),
+    "statistics of the network": lambda x: F.batch_norm(x, torch.zeros(TOKENS), torch.ones(TOKENS)),
+    "shifted windows": lambda x: x.roll((1, 1), (1, 2)).flip(1).tril(),
+    "recurrence": nn.LSTM(WIDTH, 2, batch_first=True).requires_grad_(False),
+    "padding": lambda x: F.hardswish(F.pad(x.half().float(), (0, 1)).repeat(1, 2, 1)),
+    "order of tokens at random": lambda x: x[:, torch.rand(TOKENS).argsort()],
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x) + (x @ x.mT).softmax(-1) @ x,
 }
 

@@ -8,7 +8,7 @@ first step only.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from types import FrameType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,51 +37,74 @@ _WRITING = frozenset(
         "scatter_reduce",
     ]
 )
-# Others, with the arguments that determine which rows they take, or how many they return.
+# Others that choose rows by one argument only.
 _CHOOSING = {
-    **dict.fromkeys(("bincount", "histc", "nonzero", "nonzero_static"), ("self",)),
-    **dict.fromkeys(("_unique", "_unique2", "unique_consecutive"), ("self",)),
-    **dict.fromkeys(("masked_select", "masked_scatter", "_nested_tensor_from_mask"), ("mask",)),
-    **dict.fromkeys(("put", "take"), ("index",)),
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), ("offsets",)),
-    "_pack_padded_sequence": ("lengths",),
-    "bucketize": ("boundaries",),
-    "repeat_interleave": ("repeats",),
-    "searchsorted": ("sorted_sequence",),
-    "segment_reduce": ("lengths", "offsets"),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), "offsets"),
+    "bucketize": "boundaries",
+    "searchsorted": "sorted_sequence",
 }
-# Operations along a dimension that leave every row whole.
-_STRUCTURAL = frozenset(("cat", "select_scatter", "slice_scatter", "stack"))
-# Operations that merge all rows if they get no dimension.
-_REDUCING = frozenset(
+# Operations that keep rows apart, beside those that torch marks as `pointwise`. Any other operation that
+# `_dimensions` does not know may merge or order all rows.
+_WHOLE = frozenset(
     [
-        "all",
-        "amax",
-        "amin",
-        "aminmax",
-        "any",
-        "argmax",
-        "argmin",
-        "linalg_vector_norm",
-        "max",
-        "mean",
-        "median",
-        "min",
-        "nanmedian",
-        "nansum",
-        "norm",
-        "prod",
-        "std",
-        "std_mean",
-        "sum",
-        "var",
-        "var_mean",
+        "_assert_async",
+        "_cudnn_rnn",
+        "_thnn_fused_gru_cell",
+        "_thnn_fused_lstm_cell",
+        "_to_copy",
+        "_unsafe_view",
+        "as_strided",
+        "cat",
+        "complex",
+        "constant_pad_nd",
+        "copy",
+        "fill",
+        "floor_divide",
+        "hardswish",
+        "log_sigmoid_forward",
+        "mkldnn_rnn_layer",
+        "polar",
+        "prelu",
+        "repeat",
+        "select_scatter",
+        "slice_scatter",
+        "stack",
+        "tril",
+        "triu",
     ]
+)
+# Operations that compute every row of the first dimension alone, by the beginning of their names.
+_ROW_BY_ROW = (
+    *(
+        "_adaptive_",
+        "adaptive_",
+        "avg_pool",
+        "channel_shuffle",
+        "col2im",
+        "convolution",
+        "grid_sampler",
+    ),
+    *(
+        "im2col",
+        "max_pool",
+        "mkldnn_",
+        "native_group_norm",
+        "pixel_",
+        "reflection_pad",
+        "replication_pad",
+    ),
+    *("upsample_", "_upsample_"),
 )
 _PRODUCTS = frozenset(("addmm", "addmv", "baddbmm", "bmm", "dot", "mm", "mv"))
 # Operations that give numbers to Python, which may branch on them.
 _READING = frozenset(("_local_scalar_dense", "allclose", "equal", "is_nonzero"))
-_READING_BY_PYTHON = Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__
+_READING_BY_PYTHON = (
+    *(Tensor.tolist, Tensor.numpy, Tensor.apply_, Tensor.__array__, Tensor.__dlpack__),
+    *(Tensor.__deepcopy__, Tensor.__format__, Tensor.__repr__),
+    *(Tensor.data_ptr, Tensor.storage, Tensor.untyped_storage),
+)
+# Functions whose second argument is read in C++.
+_SPLITTING = torch.tensor_split, Tensor.tensor_split
 # Modules that ask whether texts have padding, to leave out a mask of ones. Only rounding changes.
 _ONLY_ROUNDING = {"transformers.masking_utils", "transformers.modeling_attn_mask_utils"}
 
@@ -115,6 +139,8 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         paused: whether no operation is noted now.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, inputs: Tensor):
         super().__init__()  # type: ignore[no-untyped-call]
         self.notes: list[tuple[str, list[int]]] = []
@@ -137,13 +163,23 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         found = func(*args, **(kwargs or {}))
+        if isinstance(func, HigherOrderOperator):
+            self.read(func.name(), args)
+            self._mark(found)
+            return found
+        name = func.overloadpacket.__name__.rstrip("_")
         schema = func._schema.arguments
         values = {each.name: each.default_value for each in schema}
         values |= dict(zip(values, args, strict=False)) | (kwargs or {})
-        name = func.overloadpacket.__name__.rstrip("_")
-        if self._depends(values) and not name.endswith("_like") and not name.startswith("new_"):
+        shaped = name.endswith("_like") or name.startswith("new_")
+        # Random numbers may order rows too, and made-up examples may keep theirs.
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        if random or (self._depends(values) and not shaped):
             view = any(each.alias_info and not each.alias_info.is_write for each in schema)
-            sizes = [] if view or self.paused else self._sizes(name, values)
+            whole = view or name in _WHOLE or _is_pointwise(func, name)
+            sizes = (
+                [] if (whole and name not in _READING) or self.paused else self._sizes(name, values)
+            )
             if sizes:
                 self._note(name, sizes)
             written = [values[e.name] for e in schema if e.alias_info and e.alias_info.is_write]
@@ -157,23 +193,16 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _TAKING | _WRITING:
             return self._indexed(values, writes=name in _WRITING)
         if name in _CHOOSING:
-            chosen: list[Any] = [values.get(each) for each in _CHOOSING[name]]
-            return [each.numel() for each in chosen if self._depends(each)]
-        return self._along(name, values)
-
-    def _along(self, name: str, values: dict[str, Any]) -> list[int]:
-        """Return the sizes of the dimensions along which an operation merges or orders numbers."""
-        first, *others = (each for each in tree_leaves(values) if isinstance(each, Tensor))
-        dimensions = values.get("dim")
+            chosen = values.get(_CHOOSING[name])
+            return [chosen.numel()] if chosen is not None and self._depends(chosen) else []
+        dependent = [each for each in _tensors(values) if self._depends(each)]
         if name in _PRODUCTS:
             # The factors come last; the sum is over the last dimension of the first one.
-            one, other = (first, *others)[-2:]
-            return [one.shape[-1]] if self._depends(one) and self._depends(other) else []
-        if not self._depends(first) or not first.dim() or name in _STRUCTURAL:
-            return []
-        if dimensions is None or dimensions == []:
-            return list(first.shape) if name in _REDUCING and "other" not in values else []
-        return [first.shape[each] for each in tree_leaves(dimensions)]
+            one, other = _tensors(values)[-2:]
+            return [one.shape[-1]] if self._depends((one, other)) else []
+        if any(each.is_nested for each in dependent):
+            return [self._examples]
+        return [each.shape[i] for each in dependent for i in _dimensions(name, values, each)]
 
     def _indexed(self, values: dict[str, Any], *, writes: bool) -> list[int]:
         """Return the sizes of the dimensions in which an index depends on the inputs."""
@@ -200,12 +229,10 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sizes
 
     def _depends(self, values: object) -> bool:
-        tensors = (each for each in tree_leaves(values) if isinstance(each, Tensor))
-        return any(_storage(each)[0] in self._dependent for each in tensors)
+        return any(_storage(each)[0] in self._dependent for each in _tensors(values))
 
     def _mark(self, values: object) -> None:
-        tensors = (each for each in tree_leaves(values) if isinstance(each, Tensor))
-        self._dependent.update(map(_storage, tensors))
+        self._dependent.update(map(_storage, _tensors(values)))
 
     def _note(self, name: str, sizes: list[int]) -> None:
         if not _ONLY_ROUNDING.intersection(_callers()):
@@ -229,6 +256,8 @@ class _ByPython(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _READING_BY_PYTHON:
             self._dependence.read(func.__name__, args)
+        if func in _SPLITTING:
+            self._dependence.read(func.__name__, (args[1:], kwargs))
         # torch only checks that its numbers are below that of the classes.
         one_hot = func is F.one_hot and (len(args) > 1 or "num_classes" in kwargs)
         self._dependence.paused = one_hot
@@ -236,6 +265,35 @@ class _ByPython(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             self._dependence.paused = False
+
+
+def _is_pointwise(func: Any, name: str) -> bool:
+    """Return whether each number of a result depends on one number of each argument."""
+    # Forms that write in place are not marked.
+    twin = getattr(getattr(torch.ops.aten, name, None), func._overloadname, func)
+    return any(torch.Tag.pointwise in each.tags for each in (func, twin)) or name.startswith(
+        "_foreach_"
+    )
+
+
+def _dimensions(name: str, values: dict[str, Any], tensor: Tensor) -> Iterable[int]:
+    """Return along which dimensions an operation merges or orders numbers: all, unless it is known."""
+    everything = range(-tensor.dim(), 0)
+    if name.startswith(_ROW_BY_ROW):
+        return everything[1:]
+    if name.startswith("_scaled_dot_product"):
+        return everything[-2:-1] if tensor is values["key"] else ()
+    if "normalized_shape" in values:
+        return everything[-len(values["normalized_shape"]) :]
+    if "running_mean" in values:
+        return [*everything[:1], *everything[2:]] if values.get("training") else ()
+    given = values.get("dim", values.get("dims"))
+    dimensions = [given] if isinstance(given, int) else given or everything
+    return [each for each in dimensions if -tensor.dim() <= each < tensor.dim()]
+
+
+def _tensors(values: object) -> list[Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, Tensor)]
 
 
 def _storage(tensor: Tensor) -> tuple[int, object]:
