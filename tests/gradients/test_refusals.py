@@ -54,6 +54,12 @@ def quantised(x: Tensor) -> Tensor:
     return x + ((x / step).round() * step - x).detach()
 
 
+def several(x: Tensor) -> Tensor:
+    if len(x) == 1:
+        raise ValueError("not one")
+    return x
+
+
 def tied(*, parameter: bool = False, frozen: bool = False) -> nn.Module:
     """Return a network with two layers that share a parameter, or only its memory."""
     first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
@@ -132,6 +138,9 @@ MIXING = {
     "without running statistics": Refused(
         on(partial(nn.BatchNorm1d, TOKENS, track_running_stats=False), train=False),
         r"'layer'.*no running statistics.*mixes",
+    ),
+    "fails on one example": Refused(
+        linear_of(several), r"Net cannot compute one example alone \(not one\)", ("auto", "vmap")
     ),
     **{
         name: Refused(

@@ -239,7 +239,15 @@ class CheckedEngine(GradientEngine):
             return "loop", LoopEngine(self.model, self._head, **self._options)
         batch = examples, _made_up_labels(examples)
         _refuse_random(fresh, examples)
-        wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)
+        try:
+            wanted = LoopEngine(copy_of(fresh), self._head).alone(*batch)
+        except Exception as error:  # of any kind, because only a batch of one fails
+            if is_out_of_memory(error) or isinstance(error, DpsweepError):
+                raise
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} cannot compute one example alone ({_one_line(error)}), so "
+                "that examples have no gradients of their own"
+            ) from error
         because: dict[str, str] = {}
         for name, kind in self._engines.items():
             # A copy, because an engine that fails halfway may leave the model changed.

@@ -49,6 +49,7 @@ _WHOLE = frozenset(
     [
         "_assert_async",
         "_cudnn_rnn",
+        "_prelu_kernel",
         "_thnn_fused_gru_cell",
         "_thnn_fused_lstm_cell",
         "_to_copy",
@@ -64,7 +65,7 @@ _WHOLE = frozenset(
         "log_sigmoid_forward",
         "mkldnn_rnn_layer",
         "polar",
-        "prelu",
+        "masked_fill",
         "repeat",
         "select_scatter",
         "slice_scatter",
@@ -164,10 +165,10 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         if isinstance(func, HigherOrderOperator):
-            self.read(func.name(), args)
+            self.read(str(func), args)
             self._mark(found)
             return found
-        name = func.overloadpacket.__name__.rstrip("_")
+        name = func.overloadpacket.__name__.rstrip("_").removeprefix("_foreach_")
         schema = func._schema.arguments
         values = {each.name: each.default_value for each in schema}
         values |= dict(zip(values, args, strict=False)) | (kwargs or {})
