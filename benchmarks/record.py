@@ -92,7 +92,7 @@ def _target(study: Study, target: Any) -> dict[str, Any]:
         ],
         "cells": [
             f"{len(cells)} of {cells[0].problem}, {short_hash(cell.name for cell in cells)}"
-            for cells in map(study.cells, target.leaves())
+            for cells in (each.cells() for each in target.leaves())
         ],
         "files": f"{len(files)}, {short_hash(files)}",
     }

@@ -9,15 +9,17 @@ import seaborn as sns
 from dpsweep.analysis.frames import load_trials
 from dpsweep.figures import families, figure
 from dpsweep.study import Study
+from dpsweep.study.grid import Grids
 from dpsweep.study.paths import Paths
 
 
 @figure("Learning rates", name="map_{dataset}", each={"dataset": "main"})
-def bounds_and_batch_sizes(dataset: str) -> families.Heatmap:
+def bounds_and_batch_sizes(grids: Grids, dataset: str) -> families.Heatmap:
     """Accuracy over C and B with the tightest budget."""
+    grid = grids.one(dataset, several=("clipping_bound", "batch_size"))
     return families.Heatmap(
         caption="{backbone} on {dataset}, {epochs}, {epsilon}; mean of {seeds}, {tuned}.",
-        panels=[families.Panel(dataset=dataset, epsilon="tight")],
+        panels=[families.Panel.of(grid.at(epsilon=min(grid.epsilon)))],
     )
 
 
@@ -35,7 +37,7 @@ class LearningRateCurve(families.Figure):
         """One row per (panel, epsilon, learning rate): the best accuracy of the first seed."""
         frames = []
         for panel in self.panels:
-            trials = load_trials(study, paths, study.cells(panel), missing)
+            trials = load_trials(study, paths, panel.cells(), missing)
             first = trials[trials["seed"] == 1].groupby(
                 ["epsilon", "learning_rate"], as_index=False
             )
@@ -54,7 +56,7 @@ class LearningRateCurve(families.Figure):
 
 
 @figure("Learning rates")
-def learning_rates() -> LearningRateCurve:
+def learning_rates(grids: Grids) -> LearningRateCurve:
     """Accuracy by learning rate."""
     caption = "Accuracy of {backbone} on {dataset} by learning rate, {epochs}."
-    return LearningRateCurve(caption=caption, panels=[families.Panel()])
+    return LearningRateCurve(caption=caption, panels=[families.Panel.of(grids.one())])

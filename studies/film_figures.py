@@ -2,13 +2,15 @@
 
 from dpsweep.figures import figure, paper
 from dpsweep.figures.families import MethodComparison
+from dpsweep.study.grid import Grids
 
 
 @figure(paper.MAIN)
-def fig5_autoclip_vs_tuned() -> MethodComparison:
+def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     """AUTO-S beside flat clipping, for fine classes and coarse ones."""
-    panels = [
-        paper.automatic_beside_tuned(title="100 classes"),
-        paper.automatic_beside_tuned(title="20 classes", dataset="large"),
-    ]
-    return paper.fig5_autoclip_vs_tuned().model_copy(update={"panels": panels})
+    return paper.automatic_comparison(
+        [
+            paper.automatic_beside_tuned(grids, "100 classes"),
+            paper.automatic_beside_tuned(grids, "20 classes", dataset="large"),
+        ]
+    )

@@ -6,47 +6,47 @@ from dpsweep.figures.families import (
     NoiseCurve,
     OptimalBatchSize,
     Panel,
-    Selection,
 )
+from dpsweep.study.grid import Grids
 
 
 @figure(paper.MAIN)
-def fig5_autoclip_vs_tuned() -> MethodComparison:
+def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     """AUTO-S beside flat clipping, for each network."""
-    panels = [
-        paper.automatic_beside_tuned(title="ViT-Tiny, block 6"),
-        paper.automatic_beside_tuned(title="ViT-Tiny", backbone="strong"),
-        paper.automatic_beside_tuned(title="MiniLM", **paper.TEXT),
-    ]
-    return paper.fig5_autoclip_vs_tuned().model_copy(update={"panels": panels})
+    return paper.automatic_comparison(
+        [
+            paper.automatic_beside_tuned(grids, "ViT-Tiny, block 6"),
+            paper.automatic_beside_tuned(grids, "ViT-Tiny", backbone="strong"),
+            paper.automatic_beside_tuned(grids, "MiniLM", **paper.TEXT),
+        ]
+    )
 
 
 @figure(paper.MAIN)
-def fig6_effective_noise() -> NoiseCurve:
+def fig6_effective_noise(grids: Grids) -> NoiseCurve:
     """Noise of one step, and of all steps."""
-    return paper.noise_by_batch_size(Selection(dataset="main", backbone="strong"))
+    return paper.noise_by_batch_size(grids.one("main", "strong", several=("batch_size",)))
 
 
 @figure(paper.MAIN)
-def fig7_cumulative_noise() -> NoiseCurve:
+def fig7_cumulative_noise(grids: Grids) -> NoiseCurve:
     """Cumulative noise."""
-    return paper.cumulative_noise(Selection(dataset="large", backbone="strong", epochs="all"))
+    return paper.cumulative_noise(grids.one("large", "strong", several=paper.BY_EPOCHS))
 
 
 @figure(paper.NOISE, name="effective_noise_{dataset}", each={"dataset": "large"})
-def effective_noise(dataset: str) -> NoiseCurve:
+def effective_noise(grids: Grids, dataset: str) -> NoiseCurve:
     """Noise of one step."""
-    return paper.effective_noise(dataset=dataset, backbone="strong")
+    return paper.effective_noise(grids, dataset, "strong")
 
 
 @figure(paper.NOISE, name="cumulative_noise_{dataset}", each={"dataset": "large"})
-def cumulative_noise_of(dataset: str) -> NoiseCurve:
+def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
     """Cumulative noise."""
-    return paper.cumulative_noise(Selection(dataset=dataset, backbone="strong", epochs="all"))
+    return paper.cumulative_noise(grids.one(dataset, "strong", several=paper.BY_EPOCHS))
 
 
 @figure("Optimal batch size")
-def optimal_batch_size() -> OptimalBatchSize:
+def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
     """The best batch size against the number of epochs."""
-    panels = [Panel(dataset="large", backbone="strong", epochs="all")]
-    return paper.optimal_batch_size().model_copy(update={"panels": panels})
+    return paper.best_batch_sizes([Panel.of(grids.one("large", "strong", several=paper.BY_EPOCHS))])

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from dpsweep.config.cells import AXES, NAMED
 from dpsweep.figures import families
 from dpsweep.study import Study
 from dpsweep.study.targets import Figure, Target
@@ -22,25 +23,48 @@ def by_name(name: str) -> Any:
     raise KeyError(name)
 
 
-def _code(key: str, value: Any, family: type[Target]) -> str:
+def _code(key: str, value: Any, family: type[Target], drawn: tuple[str, ...]) -> str:
     """Return the Python code of a value, with classes for panels, lines, entries and the like."""
-    kinds = {"lines": "Line", "entries": "ComparedCells", "axes": "NoiseAxes", "cells": "Selection"}
-    if key == "panels":
-        lined = family in (families.ClippingCurve, families.MethodComparison)
-        kinds["panels"] = "LinePanel" if lined else "Panel"
-    if isinstance(value, list) and key in kinds:
-        return f"[{', '.join(_call(kinds[key], each, family) for each in value)}]"
-    if isinstance(value, dict) and key in kinds:
-        return _call(kinds[key], value, family)
-    return repr(value)
+    kinds = {"lines": "Line", "panels": "Panel", "entries": "ComparedCells", "cells": "Selection"}
+    if key == "panels" and family in (families.ClippingCurve, families.MethodComparison):
+        panels = (_lines(each, drawn) for each in value)
+        return f"[{', '.join(panels)}]"
+    if key == "axes":
+        return f"[families.NoiseAxes(**each) for each in {value!r}]"
+    if key not in kinds or not isinstance(value, list | dict):
+        return repr(value)
+    if isinstance(value, dict):
+        return _cells(kinds[key], value, drawn)
+    return f"[{', '.join(_cells(kinds[key], each, drawn) for each in value)}]"
 
 
-def _call(name: str, settings: Any, family: type[Target]) -> str:
-    if not isinstance(settings, dict):
-        return repr(settings)
-    given = (f"{key!r}: {_code(key, value, family)}" for key, value in settings.items())
-    member = " | member" * (name == "Panel")
-    return f"families.{name}(**({{{', '.join(given)}}}{member}))"
+def _lines(panel: dict[str, Any], drawn: tuple[str, ...]) -> str:
+    """Return the code of a panel with lines, which take missing settings from the panel."""
+    above = {key: value for key, value in panel.items() if key not in ("title", "lines")}
+    lines = ", ".join(_cells("Line", above | line, drawn) for line in panel["lines"])
+    return f"families.LinePanel(title={panel.get('title', '')!r}, lines=[{lines}])"
+
+
+def _cells(name: str, settings: dict[str, Any], drawn: tuple[str, ...]) -> str:
+    """Return the code of the cells of a panel, line or entry."""
+    rest = dict(settings)
+    of = {key: rest.pop(key) for key in NAMED if key in rest}
+    if "epochs" in rest and rest["epochs"] == "all":
+        del rest["epochs"]
+        drawn = (*drawn, "epochs")
+    axes = {key: rest.pop(key) for key in AXES if key in rest}
+    if isinstance(axes.get("clipping_bound"), str):
+        of["clipping"] = axes.pop("clipping_bound")
+    of["several"] = tuple(axis for axis in drawn if axis not in axes)
+    return f"families.{name}.of(grids.one(**({of!r} | roles)).at(**{axes!r}), **{rest!r})"
+
+
+def _call(settings: dict[str, Any], family: type[Target]) -> str:
+    drawn = family.drawn
+    if family is families.Heatmap:
+        drawn = (settings.get("x", "clipping_bound"), settings.get("y", "batch_size"))
+    given = (f"{key!r}: {_code(key, value, family, drawn)}" for key, value in settings.items())
+    return f"families.{family.__name__}(**{{{', '.join(given)}}})"
 
 
 def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
@@ -53,11 +77,11 @@ def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
         kind = "figure" if issubclass(family, Figure) else "table"
         function = re.sub(r"\W", "_", f"{name}")
         function = function if function.isidentifier() else f"_{function}"
-        while f"def {function}(**member):" in lines:
+        while f"def {function}(grids, **roles):" in lines:
             function += "_"
         lines += ["", "", f"@{kind}({section!r}, name={name!r}, each={each!r})"]
-        lines += [f"def {function}(**member):"]
-        lines += [f"    return {_call(family.__name__, settings, family)}"]
+        lines += [f"def {function}(grids, **roles):"]
+        lines += [f"    return {_call(settings, family)}"]
     return "\n".join(lines) + "\n"
 
 

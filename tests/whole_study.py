@@ -14,9 +14,9 @@ import numpy as np
 
 from dpsweep.analysis.frames import load_trials
 from dpsweep.config.cells import optimizer_steps
-from dpsweep.config.selections import Selection
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
+from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure
 from tests.synthetic import write_cells, write_dataset, write_gradient_norms, write_overlaps
@@ -62,7 +62,7 @@ def write_results(
 
 def selected(study: Study, selections: Iterable[Selection]) -> set[Cell]:
     """Return the cells of selections."""
-    return {cell for selection in selections for cell in study.cells(selection)}
+    return {cell for selection in selections for cell in selection.cells()}
 
 
 def random(*parts: object) -> np.random.Generator:

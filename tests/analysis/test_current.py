@@ -27,9 +27,9 @@ from dpsweep.analysis.frames import (
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.analysis.row_checks import COMPARED, FormerResultsError, current_trials
 from dpsweep.base.files import fingerprint, write_checked_json
-from dpsweep.config.selections import Selection
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Study, load_study
+from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]

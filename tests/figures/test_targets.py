@@ -84,7 +84,7 @@ def test_a_per_class_figure_needs_the_norms_of_its_bounds_and_baseline() -> None
     asked = {
         (cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in study.figures["f"].gradient_norms()
-        for cell in study.cells(selection)
+        for cell in selection.cells()
     }
     assert asked == {(1.0, 1, 0.1), (1.0, 1, 1.0)}
     without = study_with("per_class", rows=["accuracy_difference"], **settings)

@@ -4,12 +4,22 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.config.small import Edits, load_small
+from tests.config.small import SMALL, Edits, load_small
 
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study
+from dpsweep.study.grid import (
+    Grid,
+    MistakeError,
+    NotDrawnError,
+    Selection,
+    baseline,
+    by_dataset,
+    few,
+    neighbours,
+    usual,
+)
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Selection
 
 
 @pytest.fixture
@@ -17,22 +27,25 @@ def study(tmp_path: Path) -> Study:
     return load_small(tmp_path, {})
 
 
+def cells(grid: Grid) -> list[Cell]:
+    return Selection.of(grid).cells()
+
+
 def test_defaults_are_the_usual_epochs_and_all_values_of_other_axes(study: Study) -> None:
-    cells = study.cells(Selection())
+    found = cells(study.grid())
     # Two epsilons, three B, three C. With AUTO-S, most cells are trained for 2 epochs.
-    assert len(cells) == 2 * 3 * 3
-    assert {cell.epochs for cell in cells} == {2}
-    assert cells[0] == Cell("digits_pretrained_film", 1, 2, 64, 0.1)
-    assert cells[-1] == Cell("digits_pretrained_film", 8, 2, "full", 10)
-    whole = study.cells(Selection(epochs="all"))
-    assert whole == study.sweep_cells("flat")
+    assert len(found) == 2 * 3 * 3
+    assert {cell.epochs for cell in found} == {2}
+    assert found[0] == Cell("digits_pretrained_film", 1, 2, 64, 0.1)
+    assert found[-1] == Cell("digits_pretrained_film", 8, 2, "full", 10)
+    assert cells(study.grid(several=("epochs",))) == study.sweep_cells("flat")
 
 
 def test_one_value_and_several(study: Study) -> None:
-    selection = Selection(
+    chosen = study.grid().at(
         epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
     )
-    assert study.cells(selection) == [  # in the order of the selection
+    assert cells(chosen) == [  # in the order of the choice
         Cell("digits_pretrained_film", 8, 4, "full", 10),
         Cell("digits_pretrained_film", 8, 4, "full", 0.1),
         Cell("digits_pretrained_film", 8, 4, 64, 10),
@@ -41,16 +54,82 @@ def test_one_value_and_several(study: Study) -> None:
 
 
 def test_automatic_clipping_is_selected_by_name(study: Study) -> None:
-    cells = study.cells(Selection(epsilon=1.0, clipping_bound="automatic"))
-    assert cells == [
+    assert cells(study.grid(clipping="automatic").at(epsilon=1.0)) == [
         Cell("digits_pretrained_film", 1, 2, 64, "automatic"),
         Cell("digits_pretrained_film", 1, 2, "full", "automatic"),
     ]
 
 
 def test_batch_sizes_as_numbers(study: Study) -> None:
-    selection = Selection(clipping_bound="automatic")
-    assert [study.batch_size(cell) for cell in study.cells(selection)] == [64, 1347, 64, 1347]
+    found = cells(study.grid(clipping="automatic"))
+    assert [study.batch_size(cell) for cell in found] == [64, 1347, 64, 1347]
+
+
+IRREGULAR = {
+    # C = 100 was trained at one batch size only, and epsilon = 8 not at C = 10.
+    "sweeps/flat": {
+        **SMALL["sweeps"]["flat"],
+        "epsilon": [1, 8],
+        "epochs": [2],
+        "clipping_bound": [0.1, 1],
+    },
+    "sweeps/ten": {
+        **SMALL["sweeps"]["flat"],
+        "epsilon": [1],
+        "epochs": [2],
+        "clipping_bound": [10],
+    },
+    "sweeps/far": {
+        **SMALL["sweeps"]["flat"],
+        "epsilon": [1, 8],
+        "epochs": [2],
+        "batch_size": [64],
+        "clipping_bound": [100],
+    },
+}
+
+
+def test_a_choice_leaves_only_values_that_exist_with_it(tmp_path: Path) -> None:
+    grid = load_small(tmp_path, IRREGULAR).grid()
+    assert grid.clipping_bound == [0.1, 1, 10, 100]
+    assert grid.at(epsilon=8.0).clipping_bound == [0.1, 1, 100]
+    assert grid.at(epsilon=[1.0, 8.0], batch_size=256).clipping_bound == [0.1, 1]
+    assert grid.at(clipping_bound=100.0).batch_size == [64]
+    assert grid.at(clipping_bound=[1.0, 10.0]).epsilon == [1]
+    with pytest.raises(MistakeError, match=r"clipping_bound: found 10; allowed .*: 0.1, 1, 100"):
+        grid.at(epsilon=8.0, clipping_bound=10.0)
+
+
+def test_axes_that_are_drawn_keep_several_values(tmp_path: Path) -> None:
+    study = load_small(tmp_path, IRREGULAR)
+    # At C = 100 there is one batch size, so a map of C and B omits it.
+    assert study.grid(several=("clipping_bound", "batch_size")).clipping_bound == [0.1, 1, 10]
+    one = study.grid(clipping="automatic", several=("epochs",))
+    with pytest.raises(NotDrawnError, match="has one number of epochs, 2"):
+        one.epochs  # noqa: B018
+
+
+def test_grids_of_a_dataset_share_what_a_rule_chooses(tmp_path: Path) -> None:
+    edits = {"sweeps/flat/epochs": [4, 8], "sweeps/automatic/epochs": [2, 4]}
+    study = load_small(tmp_path, edits)
+    flat, automatic = study.grid(), study.grid(clipping="automatic")
+    # Alone, the grid of AUTO-S would take the 4 epochs that most cells of the dataset have, too.
+    both = by_dataset([flat, automatic], epochs=usual)
+    assert [each.epochs for each in both] == [[4], [4]]
+    kept = by_dataset([flat.at(epochs=8), automatic], epochs=few)
+    assert [each.epochs for each in kept] == [[8], [2]]
+
+
+def test_neighbours_and_baseline(tmp_path: Path) -> None:
+    bounds = {"sweeps/flat/clipping_bound": [0.01, 0.1, 2, 3, 10]}
+    grid = load_small(tmp_path, bounds).grid()
+    assert (baseline([grid]), neighbours([grid])) == (2, [0.1, 2, 3])
+    given = bounds | {"roles/neighbours": {"film": [0.1, 3, 10]}}
+    grid = load_small(tmp_path, given).grid()
+    assert (baseline([grid]), neighbours([grid])) == (3, [0.1, 3, 10])
+    wrong = bounds | {"roles/neighbours": {"film": [0.1, 4, 10]}}
+    with pytest.raises(MistakeError, match=r"roles\.neighbours\.film: found 4; allowed .*: 0.01, "):
+        neighbours([load_small(tmp_path, wrong).grid()])
 
 
 @pytest.mark.parametrize(
@@ -109,15 +188,3 @@ def test_a_per_class_figure_needs_its_baseline_and_norms_for_retained_weight(
     assert norms == [
         f"R/gradnorms/digits_pretrained_film/eps1_epochs2_C{bound}.parquet" for bound in bounds
     ]
-
-
-def test_a_caption_omits_panels_that_are_left_out(tmp_path: Path) -> None:
-    compared = {"epochs": 2, "lines": [{"epsilon": 1}, {"epsilon": 8}]}
-    with_itself = {"epochs": 4, "lines": [{"epsilon": 1}, {"epsilon": "tight"}]}
-    edits = {
-        "figures/curve/caption": "{epochs}.",
-        "figures/curve/panels": [compared, with_itself],
-    }
-    study = load_small(tmp_path, edits)
-    assert study.figures["curve"].caption == "2 epochs."
-    assert "one value of what is compared" in study.targets.undrawn["parts of curve"]

@@ -129,7 +129,7 @@ def load_gradient_norms(
     keys = dict.fromkeys(
         (cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in selections
-        for cell in study.cells(selection)
+        for cell in selection.cells()
     )
     measured: dict[tuple[Any, ...], tuple[Path, list[Cell]]] = {}
     for problem, epsilon, epochs, bound in keys:

@@ -141,7 +141,7 @@ def ruled_cells(study: Study) -> list[Cell]:
         for table in study.tables.values()
         if table.family == "tuning_implications"
         for selection in table.selections()
-        for cell in study.cells(selection)
+        for cell in selection.cells()
     ]
 
 

@@ -22,9 +22,9 @@ from scipy import stats
 from dpsweep.analysis.frames import load_trials, of_todays_trials, read_all
 from dpsweep.analysis.statistics import jackknife
 from dpsweep.config.clipping import RULES, nearest_to_one
-from dpsweep.config.selections import Panel, Selection
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
+from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import named_rule
 from dpsweep.theory import ClippedSums, direction_optimal_clipping, mse_optimal_clipping
@@ -188,8 +188,8 @@ def predicted_bounds(
         of_panel = list(_measured(study, paths, panel, named, missing))
         measured += of_panel
         nearest = nearest_to_one(panel.values("clipping_bound"))
-        at = panel.model_copy(update={"clipping_bound": nearest})
-        overlaps = load_overlaps(study, paths, study.cells(at), missing)
+        at = panel.model_copy(update={"clipping_bound": [nearest]})
+        overlaps = load_overlaps(study, paths, at.cells(), missing)
         for each in of_panel:
             rows += _predictions(each, overlaps, nearest)
     hindsight = _best_fixed(measured)
@@ -231,7 +231,7 @@ def _accuracies(
     study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
 ) -> dict[_Key, pd.DataFrame]:
     """Return the tuned cells of a panel."""
-    trials = load_trials(study, paths, study.cells(panel), missing)
+    trials = load_trials(study, paths, panel.cells(), missing)
     if trials.empty:
         return {}
     chosen = choose(trials, by=["problem", "epsilon", "batch_size", "clipping_bound"])

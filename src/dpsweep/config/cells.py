@@ -7,6 +7,12 @@ from typing import Literal, NamedTuple, cast
 from dpsweep.base.numbers import integer
 from dpsweep.config.clipping import RULES, ClippingBound
 
+PARTS = ("dataset", "backbone", "method")
+"""The parts of a problem that have a role."""
+NAMED = (*PARTS, "optimizer")
+"""The parts of a problem."""
+AXES = ("epochs", "epsilon", "clipping_bound", "batch_size")
+"""The axes of a grid, in the order in which values are chosen."""
 CELL_AXES = ("epsilon", "epochs", "batch_size", "clipping_bound")
 """The axes of a grid, in the order of a cell's name."""
 

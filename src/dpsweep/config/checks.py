@@ -11,7 +11,7 @@ from dpsweep.config.backbones import (
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.config.cells import BatchSize, Cell, number
+from dpsweep.config.cells import PARTS, BatchSize, Cell, number
 from dpsweep.config.datasets import (
     KINDS,
     Dataset,
@@ -22,7 +22,6 @@ from dpsweep.config.datasets import (
 from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import LONGEST_JOINED_NAME, unknown
 from dpsweep.config.methods import HeadOnly, Method, Scratch
-from dpsweep.config.selections import PARTS
 from dpsweep.config.shares import held_out_rows
 from dpsweep.config.sweeps import Sweep
 

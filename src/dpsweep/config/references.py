@@ -1,14 +1,11 @@
 """Numbers that a paper prints."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
 from dpsweep.config.clipping import PrivateRule
 from dpsweep.config.section import Section
-
-if TYPE_CHECKING:
-    from dpsweep.config.selections import Selection
 
 
 class PaperNumber(Section):
@@ -32,15 +29,3 @@ class PaperNumber(Section):
     """smallest over seeds"""
     maximum: float | None = None
     """largest over seeds"""
-
-    def is_of(self, cells: "Selection") -> bool:
-        """Return whether the number describes these cells, which must have names and values."""
-        problem, bounds = cells.problem, cells.values("clipping_bound")
-        return (
-            (self.dataset, self.backbone, self.method)
-            == (problem.dataset, problem.backbone, problem.method)
-            and problem.optimizer == "adam"
-            and self.clipping_bound == (bounds[0] if len(bounds) == 1 else "tuned")
-            and cells.values("epsilon") == [self.epsilon]
-            and cells.values("epochs") == [self.epochs]
-        )

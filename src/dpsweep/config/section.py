@@ -6,9 +6,16 @@ import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from dpsweep.base.text import one_line
 from dpsweep.config.cells import number
@@ -19,8 +26,8 @@ from dpsweep.config.messages import (
     LAYER_PATTERN,
     MODULE_PATTERN,
     NAME_PATTERN,
+    nearest,
 )
-from dpsweep.config.selections import Settings
 
 Number = TypeVar("Number", int, float)
 
@@ -137,6 +144,32 @@ Grid = Axis[PositiveFloat]
 # Above 1e30 the arithmetic of the optimizer overflows.
 LearningRate = Annotated[float, Field(gt=0, le=1e30)]
 LearningRates = Annotated[Axis[LearningRate], AfterValidator(distinct_when_printed)]
+
+
+class Settings(BaseModel):
+    """A mapping in the study file: unknown keys and loosely typed values are refused.
+
+    The text below a key describes it in the schema.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, content: Any) -> Any:
+        """Refuse unknown keys before pydantic does, with the nearest of the allowed ones."""
+        allowed = [field.alias or name for name, field in cls.model_fields.items()]
+        keys = (
+            [each for each in content if isinstance(each, str)] if isinstance(content, dict) else []
+        )
+        lines = [
+            f"{key}: unknown key; {nearest(key, allowed)}" for key in keys if key not in allowed
+        ]
+        if lines:
+            raise ValueError("\n".join(lines))
+        return content
 
 
 class Section(Settings):

@@ -9,7 +9,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dpsweep.config.selections import Line, Panel
 from dpsweep.figures.deferred import (
     Figure,
     as_good_as_best,
@@ -24,6 +23,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.grid import Line, Panel
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
@@ -92,7 +92,7 @@ class ClippingCurve(targets.Figure):
         """
 
         def of_line(line: Line) -> pd.DataFrame:
-            trials = load_trials(study, paths, study.cells(line), missing)
+            trials = load_trials(study, paths, line.cells(), missing)
             points = choose(trials, by=["clipping_bound"], centre=self.centre)
             points["as_good"] = as_good_as_best(points, trials)
             points = lines.with_repeats(points, trials)
@@ -191,7 +191,7 @@ class MethodComparison(targets.Figure):
         """
 
         def of_line(line: Line) -> pd.DataFrame:
-            trials = load_trials(study, paths, study.cells(line), missing)
+            trials = load_trials(study, paths, line.cells(), missing)
             points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
             return points.assign(
                 macro_accuracy=points["centre"], cross_fitted_difference=points["cross_fitted"]
@@ -252,7 +252,7 @@ class OptimalBatchSize(targets.Figure):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, study.cells(panel), missing)
+            trials = load_trials(study, paths, panel.cells(), missing)
             if trials.empty:
                 return trials  # partial: nothing to choose from yet
             alone = [

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import model_validator
 
 from dpsweep.config.clipping import RULES
-from dpsweep.config.selections import Panel
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -26,6 +25,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.grid import Panel
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
@@ -98,7 +98,7 @@ class Heatmap(targets.Figure):
         """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, study.cells(panel), missing)
+            trials = load_trials(study, paths, panel.cells(), missing)
             cells = choose(trials, by=[self.y, self.x])
             cells = cells.rename(columns={"centre": "macro_accuracy"})
             return cells.assign(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt
 
 from dpsweep.base.units import count
-from dpsweep.config.selections import Panel
 from dpsweep.figures.deferred import (
     Artist,
     Figure,
@@ -24,6 +23,7 @@ from dpsweep.figures.deferred import (
 )
 from dpsweep.privacy import Sampling
 from dpsweep.study import targets
+from dpsweep.study.grid import Panel
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
@@ -77,7 +77,7 @@ class AttackerCurves(targets.Figure):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, study.cells(panel), missing)
+            trials = load_trials(study, paths, panel.cells(), missing)
             private = trials[trials["epsilon"] < np.inf].drop_duplicates(_MECHANISM)
             rows = private.sort_values("epsilon").to_dict("records")
             return stack(

@@ -12,7 +12,6 @@ from pydantic import Field
 from dpsweep.base.files import read_checked_json
 from dpsweep.config.cells import number
 from dpsweep.config.messages import shorten
-from dpsweep.config.selections import Panel, Selection
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -32,11 +31,10 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
-from dpsweep.study.targets import MistakeError
+from dpsweep.study.grid import MistakeError, Panel, Selection
 
 if TYPE_CHECKING:
     from dpsweep.study import Cell, Study
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
 
 COLUMNS = [
@@ -87,7 +85,7 @@ class PerClass(targets.Figure):
     drawn = ("clipping_bound",)
 
     baseline: Annotated[float, Field(gt=0)] = 1.0
-    """the C that the others are compared with; by default that of the word baseline"""
+    """the C that the others are compared with"""
     rows: Annotated[
         list[Literal["retained_weight", "accuracy_difference"]], Field(min_length=1)
     ] = ["retained_weight", "accuracy_difference"]
@@ -102,7 +100,7 @@ class PerClass(targets.Figure):
 
     def at_baseline(self, panel: Selection) -> Selection:
         """Return the cells of a panel at the baseline C."""
-        return panel.model_copy(update={"clipping_bound": self.baseline})
+        return panel.model_copy(update={"clipping_bound": [self.baseline]})
 
     def gradient_norms(self) -> list[Selection]:
         """Return all selections if retained weight is a row."""
@@ -112,15 +110,13 @@ class PerClass(targets.Figure):
         """Return the datasets of the panels, for the names of their classes."""
         return [each.problem.dataset for each in self.panels]
 
-    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
-        """Return the figure with its baseline, the clipping bound that others are compared with."""
-        if "baseline" not in self.model_fields_set:
-            return self.model_copy(update={"baseline": bound.compared_bound(selections)})
-        for each in selections:
-            if not all(map(bound.study.has, self.at_baseline(each.selection).cells())):
+    def with_study(self, study: Study) -> Self:
+        """Return the figure, whose baseline is a bound of the study."""
+        for each in self.panels:
+            if not all(map(study.has, self.at_baseline(each).cells())):
                 raise MistakeError(
-                    f"{where}: baseline: found {number(self.baseline)}; allowed: a clipping "
-                    f"bound of {each.problem}"
+                    f"baseline: found {number(self.baseline)}; allowed: a clipping bound of "
+                    f"{each.problem.name}"
                 )
         return self
 
@@ -155,7 +151,7 @@ class PerClass(targets.Figure):
 
         def of_panel(panel: Panel) -> pd.DataFrame:
             both = [panel, self.at_baseline(panel)]
-            cells = dict.fromkeys(cell for selection in both for cell in study.cells(selection))
+            cells = dict.fromkeys(cell for selection in both for cell in selection.cells())
             trials = load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
             tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
             if self.baseline not in tuned.index:

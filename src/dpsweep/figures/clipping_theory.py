@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.config.clipping import nearest_to_one
-from dpsweep.config.selections import Panel, Selection
 from dpsweep.figures.deferred import (
     Axes,
     ClippedSums,
@@ -34,6 +33,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.targets import named_rule
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class ErrorDecomposition(_Overlaps):
         def of_panel(panel: Panel) -> pd.DataFrame:
             overlaps = [
                 each
-                for each in load_overlaps(study, paths, study.cells(panel), missing)
+                for each in load_overlaps(study, paths, panel.cells(), missing)
                 if each.epoch in (0, each.cell.epochs // 2, each.cell.epochs)
                 and each.sums.total_square > 0
             ]
@@ -223,7 +223,7 @@ class OptimalClippingTrace(_Overlaps):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            overlaps = load_overlaps(study, paths, study.cells(panel), missing)
+            overlaps = load_overlaps(study, paths, panel.cells(), missing)
             if not overlaps:
                 return pd.DataFrame()
             by = pd.DataFrame([_optima(each) for each in overlaps]).groupby(
@@ -331,7 +331,7 @@ class PrivacyEffectsFigure(_Overlaps):
         def of_panel(panel: Panel) -> pd.DataFrame:
             last = [
                 each
-                for each in load_overlaps(study, paths, study.cells(panel), missing)
+                for each in load_overlaps(study, paths, panel.cells(), missing)
                 if each.epoch == each.cell.epochs and each.sums.total_square > 0
             ]
             if not last:
@@ -427,7 +427,7 @@ class PredictedClipping(_Overlaps):
         """Return the cells of every problem at the C nearest to 1."""
         return [
             panel.model_copy(
-                update={"clipping_bound": nearest_to_one(panel.values("clipping_bound"))}
+                update={"clipping_bound": [nearest_to_one(panel.values("clipping_bound"))]}
             )
             for panel in self.panels
             if named_rule(panel) is None

@@ -1,6 +1,5 @@
 """The classes of figures and tables, and their parts."""
 
-from dpsweep.config.selections import Line, LinePanel, Panel, Selection
 from dpsweep.figures.accuracy_lines import ClippingCurve, MethodComparison, OptimalBatchSize
 from dpsweep.figures.accuracy_map import Heatmap
 from dpsweep.figures.attackers import AttackerCurves
@@ -17,6 +16,7 @@ from dpsweep.figures.gradient_norms import (
     NormTrace,
 )
 from dpsweep.figures.noise import NoiseAxes, NoiseCurve
+from dpsweep.study.grid import Line, LinePanel, Panel, Selection
 from dpsweep.study.targets import Figure, PrintedTable
 from dpsweep.tables.comparison import ComparedCells, ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.config.selections import Panel, Selection
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -24,6 +23,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.grid import Panel, Selection
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
@@ -322,7 +322,7 @@ class NormTrace(targets.Figure):
         """Return one row per step of every (panel, epsilon), of the first seed of the best cell."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            cells = {cell.name: cell for cell in study.cells(panel)}
+            cells = {cell.name: cell for cell in panel.cells()}
             chosen = choose(load_trials(study, paths, cells.values(), missing), by=["epsilon"])
             traces = []
             for row in chosen.to_dict("records"):

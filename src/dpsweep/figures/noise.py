@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.config.selections import Selection, Settings
+from dpsweep.config.section import Settings
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -24,10 +24,10 @@ from dpsweep.figures.deferred import (
 )
 from dpsweep.privacy.record import noise
 from dpsweep.study import targets
+from dpsweep.study.grid import Selection
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
 
 COLUMNS = [
@@ -72,7 +72,7 @@ class NoiseCurve(targets.Figure):
     tuning_note = "The figure names the range of what was chosen, the CSV has it for every point."
     drawn = ("batch_size",)
 
-    cells: Selection = Selection()
+    cells: Selection
     axes: Annotated[list[NoiseAxes], Field(min_length=1)]
     minimum_steps: dict[str, PositiveInt] = {}
     """the fewest steps that suffice according to a paper, by problem
@@ -88,10 +88,6 @@ class NoiseCurve(targets.Figure):
     def panel_titles(self) -> list[str]:
         """Return the titles of its axes."""
         return [axes.title for axes in self.axes]
-
-    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
-        """Return the figure with its cells."""
-        return self.model_copy(update={"cells": selections[0].selection})
 
     def caption_end(self) -> str:
         """Return the explanation of the vertical line, if there is one."""
@@ -112,7 +108,7 @@ class NoiseCurve(targets.Figure):
 
         C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
         """
-        trials = load_trials(study, paths, study.cells(self.cells), missing)
+        trials = load_trials(study, paths, self.cells.cells(), missing)
         points = choose(trials, by=["epsilon", "epochs", "batch_size"])
         points = points.rename(columns={"centre": "macro_accuracy"})
         best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")

@@ -1,14 +1,15 @@
 """The figures and tables of the paper, in its order.
 
-A function describes a figure, or each member of a series: its cells and its caption. A figure is drawn from
-exactly the cells that it selects. Selections use roles (``roles`` of a study), and words for the ends of the
-study's grid (`dpsweep.config.selections`). Defaults are the main dataset, the weak backbone, the main method,
-DP-Adam, the number of epochs that most cells of the dataset have, and all values of other settings. Titles
-of panels and lines, and braces in captions, are filled in from the selected cells (`dpsweep.study.captions`).
+A function makes a figure, or yields a series of figures: it chooses the cells from the grids of a study
+(`dpsweep.study.grid`), and writes the caption. A figure is drawn from exactly these cells. Defaults are the
+main dataset, the weak backbone, the main method, DP-Adam, the number of epochs that most cells of the dataset
+have, and all values of other settings. Titles of panels and lines, and braces in captions, are filled in from
+the chosen cells (`dpsweep.study.captions`).
 
 Comments marked *choice* explain our choices where the paper leaves something open.
 """
 
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -23,7 +24,6 @@ from dpsweep.figures.families import (
     GradientNormHistogram,
     Heatmap,
     HyperparameterGrid,
-    Line,
     LinePanel,
     MethodComparison,
     NoiseAxes,
@@ -40,6 +40,18 @@ from dpsweep.figures.families import (
     TuningImplications,
 )
 from dpsweep.study.descriptions import figure, table
+from dpsweep.study.grid import (
+    Found,
+    Grid,
+    Grids,
+    baseline,
+    by_dataset,
+    few,
+    neighbours,
+    shared,
+    smallest_batch,
+    usual,
+)
 
 MAIN = "Main text"
 IMAGES = "Image classification with LoRA"
@@ -55,34 +67,58 @@ Problem = dict[str, Any]
 TEXT: Problem = {"dataset": "text", "backbone": "text", "method": "text"}
 FROM_SCRATCH: Problem = {"dataset": "scratch", "backbone": "scratch", "method": "scratch"}
 
-# The easy problem first.
-BUDGETS = [Line(epsilon="loose"), Line(epsilon="tight")]
-BACKBONES = [Line(backbone="strong"), Line(backbone="weak")]
+BOUNDS = ("clipping_bound",)
+MAP = ("clipping_bound", "batch_size")
+"""Axes that a figure draws: they must have two values or more."""
 
 
-def three_difficulties(**cells: Any) -> list[Panel]:
-    """Return panels from easy to hard: both backbones with a loose budget, the weak one with a tight one."""
-    return [
-        Panel(backbone="strong", epsilon="loose", **cells),
-        Panel(backbone="weak", epsilon="loose", **cells),
-        Panel(backbone="weak", epsilon="tight", **cells),
-    ]
+def by_backbone(grids: Grids, **problem: Any) -> Found:
+    """Return the grids of the strong and the weak backbone."""
+    return grids.each({each: {"backbone": each, **problem} for each in ("strong", "weak")})
 
 
-def each_epsilon(**cells: Any) -> list[Panel]:
-    """Return a panel for each privacy budget, from loose to tight."""
-    return [Panel(epsilon="all", each=("epsilon",), **cells)]
+def loose(grid: Grid) -> Grid:
+    """Return a grid at its largest epsilon."""
+    return grid.at(epsilon=max(grid.epsilon))
 
 
-def two_epsilons(**cells: Any) -> list[Panel]:
-    """Return a panel for a loose budget and one for a tight budget."""
-    return [Panel(epsilon="loose", **cells), Panel(epsilon="tight", **cells)]
+def tight(grid: Grid) -> Grid:
+    """Return a grid at its smallest epsilon."""
+    return grid.at(epsilon=min(grid.epsilon))
+
+
+def three_difficulties(found: Found) -> list[Grid]:
+    """Return grids from easy to hard: both backbones with a loose budget, the weak one with a tight one."""
+    epsilon = max(shared("epsilon", found.values()))
+    hard = [tight(found["weak"])] if "weak" in found else []
+    return [each.at(epsilon=epsilon) for each in found.values()] + hard
+
+
+def two_difficulties(found: Found) -> list[Grid]:
+    """Return an easy grid (strong backbone, loose budget) and a hard one (weak backbone, tight budget)."""
+    ends = {"strong": loose, "weak": tight}
+    return [ends[backbone](grid) for backbone, grid in found.items()]
+
+
+def each_epsilon(grid: Grid) -> list[Grid]:
+    """Return a grid at each epsilon, from loose to tight."""
+    return [grid.at(epsilon=epsilon) for epsilon in reversed(grid.epsilon)]
+
+
+def two_epsilons(grid: Grid) -> list[Grid]:
+    """Return a grid at a loose budget and at a tight one."""
+    return [loose(grid), tight(grid)]
+
+
+def panels(grids: Sequence[Grid]) -> list[Panel]:
+    """Return a panel for each grid."""
+    return [Panel.of(each) for each in grids]
 
 
 # -- Main text ---------------------------------------------------------------------------------
 
 
-def heatmaps(panels: list[Panel]) -> Heatmap:
+def heatmaps(grids: Sequence[Grid]) -> Heatmap:
     """Accuracy over C and B, a panel for each problem."""
     return Heatmap(
         caption="Test macro accuracy over clipping bound and batch size: {dataset}, {backbone}, {method}, "
@@ -90,23 +126,25 @@ def heatmaps(panels: list[Panel]) -> Heatmap:
         "learning rate that was best for that square; each panel has its own colour scale. Full is the "
         "whole training set.",
         colour_scale="panel",
-        panels=panels,
+        panels=panels(grids),
     )
 
 
-def norms_by_epoch(panels: list[Panel]) -> GradientNormDistribution:
+def norms_by_epoch(grids: Sequence[Grid]) -> GradientNormDistribution:
     """Per-example gradient norms after each epoch."""
     return GradientNormDistribution(
         caption="Norms of the per-example gradients of all training examples after each epoch at "
         "{clipping_bound}, a panel for each privacy budget, from loose to tight. {backbone} with {method} "
         "on {dataset}, {epochs}; {tuned}, seed 1. Every violin is as wide as the others: it shows the "
         "shape of a distribution.",
-        panels=panels,
+        panels=panels(grids),
     )
 
 
-def effects_on_classes(panels: list[Panel], **options: Any) -> PerClass:
-    """Gradient weight that each class keeps under clipping, and its accuracy."""
+def effects_on_classes(
+    grids: Sequence[Grid], bounds: list[Any] | None = None, **options: Any
+) -> PerClass:
+    """Gradient weight that each class keeps under clipping, and its accuracy; by default at all bounds."""
     # *choice*: the retained weight is that of the gradient of all trainable parameters, which is clipped. The
     # paper's appendix suggests that of the classifier alone; retained_weight_of="classifier" draws it.
     return PerClass(
@@ -115,68 +153,84 @@ def effects_on_classes(panels: list[Panel], **options: Any) -> PerClass:
         "Relative retained weight: how much gradient weight a class keeps after clipping, relative to the "
         "class that keeps most at C = {baseline}. Accuracy: that of the class minus what it is at C = "
         "{baseline}.",
-        panels=panels,
+        baseline=baseline(grids),
+        panels=panels([each.at(clipping_bound=bounds) for each in grids] if bounds else grids),
         **options,
     )
 
 
 @figure(MAIN)
-def fig1_accuracy_heatmaps() -> Heatmap:
+def fig1_accuracy_heatmaps(grids: Grids) -> Heatmap:
     """Figure 1: accuracy over C and B, for problems of increasing difficulty."""
-    return heatmaps(three_difficulties())
+    return heatmaps(three_difficulties(by_backbone(grids, several=MAP)))
 
 
 @figure(MAIN)
-def fig2_clipping_vs_difficulty() -> ClippingCurve:
+def fig2_clipping_vs_difficulty(grids: Grids) -> ClippingCurve:
     """Figure 2: the cost of a clipping bound, by privacy budget and by backbone."""
+    found = by_backbone(grids, several=BOUNDS)
+    weak, epsilon = found["weak"], min(shared("epsilon", found.values()))
+    by_budget = [loose(weak), weak.at(epsilon=epsilon)]
+    by_model = [each.at(epsilon=epsilon) for each in found.values()]
     return ClippingCurve(
         caption="What a clipping bound costs against the best one of the same line, for every bound anew "
         "with {tuned}. {method} on {dataset}, {epochs}; {centre} of {seeds}; {spread}. The lines of a "
         "panel differ in the privacy budget or in the backbone alone.",
         quantity="difference",
-        panels=[
-            LinePanel(backbone="weak", lines=BUDGETS),
-            LinePanel(epsilon="tight", lines=BACKBONES),
-        ],
+        panels=[LinePanel.of(each) for each in (by_budget, by_model) if len(each) > 1],
     )
 
 
 @figure(MAIN)
-def fig3_gradnorm_distributions() -> GradientNormDistribution:
+def fig3_gradnorm_distributions(grids: Grids) -> GradientNormDistribution:
     """Figure 3: gradient norms after each epoch, by privacy budget."""
-    return norms_by_epoch(each_epsilon(clipping_bound="baseline"))
+    return norms_by_epoch(
+        by_dataset(each_epsilon(grids.one().at_usual_epochs()), clipping_bound=baseline)
+    )
 
 
 @figure(MAIN)
-def fig4_perclass_retained_accuracy() -> PerClass:
+def fig4_perclass_retained_accuracy(grids: Grids) -> PerClass:
     """Figure 4: retained gradient weight and accuracy of each class."""
-    return effects_on_classes(three_difficulties(clipping_bound="neighbours"))
+    found = three_difficulties(by_backbone(grids, several=BOUNDS))
+    return effects_on_classes(found, neighbours(found))
 
 
 @figure(MAIN)
-def fig5_autoclip_vs_tuned() -> MethodComparison:
+def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     """Figure 5: AUTO-S against flat clipping with a tuned bound."""
+    datasets = ("main", "large", "imbalanced")
+    return automatic_comparison(
+        grids.parts(lambda each: automatic_beside_tuned(grids, dataset=each), datasets)
+    )
+
+
+def automatic_comparison(panels: list[LinePanel]) -> MethodComparison:
+    """AUTO-S beside flat clipping."""
     return MethodComparison(
         caption="AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
         "bound: macro accuracy minus that of the better of the two at each ε. {backbone} with {method}, "
         "{epochs}; batch size and learning rate tuned for both. Mean of {seeds}; {spread}.",
-        panels=[automatic_beside_tuned(dataset=each) for each in ("main", "large", "imbalanced")],
+        panels=panels,
     )
 
 
-def automatic_beside_tuned(**cells: Any) -> LinePanel:
+def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> LinePanel:
     """Return a panel with a line for AUTO-S and one for flat clipping."""
-    return LinePanel(epsilon="common", lines=[Line(clipping_bound="automatic"), Line()], **cells)
+    kinds = ("automatic", "flat")
+    both = [grids.one(**problem, clipping=each, several=("epsilon",)) for each in kinds]
+    both = by_dataset(both, epochs=usual, epsilon=lambda lines: shared("epsilon", lines))
+    return LinePanel.of(both, title)
 
 
-def noise_by_batch_size(cells: Selection) -> NoiseCurve:
+def noise_by_batch_size(grid: Grid) -> NoiseCurve:
     """Noise of one step and of all steps against the batch size."""
     return NoiseCurve(
         caption="Standard deviation of the noise in the averaged gradient of one step (left), and scaled "
         "by the square root of the number of steps (right), against batch size; a line per ε. {dataset}, "
         "{backbone} with {method}, {epochs}. The colour of a point is its accuracy minus the best at the "
         "same ε, with {tuned} for the point.",
-        cells=cells,
+        cells=Selection.of(grid),
         axes=[
             NoiseAxes(title="One step", quantity="effective", x="batch_size"),
             NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
@@ -185,18 +239,21 @@ def noise_by_batch_size(cells: Selection) -> NoiseCurve:
 
 
 @figure(MAIN)
-def fig6_effective_noise() -> NoiseCurve:
+def fig6_effective_noise(grids: Grids) -> NoiseCurve:
     """Figure 6: effective noise against the batch size."""
-    return noise_by_batch_size(Selection(dataset="large"))
+    return noise_by_batch_size(grids.one(dataset="large", several=("batch_size",)))
 
 
-def cumulative_noise(cells: Selection) -> NoiseCurve:
+BY_EPOCHS = ("epochs", "batch_size")
+
+
+def cumulative_noise(grid: Grid) -> NoiseCurve:
     """Noise of all steps against the batch size and the number of steps."""
     return NoiseCurve(
         caption="Cumulative noise σ√T against batch size (top) and number of steps (bottom); a column per "
         "ε, a line per number of epochs. {dataset}, {backbone} with {method}, {seeds}. The colour of a "
         "point is its accuracy minus the best at the same ε and epochs, with {tuned} for the point.",
-        cells=cells,
+        cells=Selection.of(grid),
         axes=[
             NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
             NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
@@ -207,9 +264,9 @@ def cumulative_noise(cells: Selection) -> NoiseCurve:
 
 
 @figure(MAIN)
-def fig7_cumulative_noise() -> NoiseCurve:
+def fig7_cumulative_noise(grids: Grids) -> NoiseCurve:
     """Figure 7: cumulative noise, for every number of epochs."""
-    return cumulative_noise(Selection(dataset="large", epochs="all"))
+    return cumulative_noise(grids.one(dataset="large", several=BY_EPOCHS))
 
 
 @table(MAIN)
@@ -224,13 +281,13 @@ def tab1_tuning_implications() -> TuningImplications:
 # -- Clipping bound against accuracy, by model and by privacy budget ---------------------------
 
 
-def accuracy_against_bound(compared: str, panel: LinePanel) -> ClippingCurve:
+def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> ClippingCurve:
     """Accuracy against C, a line for each of two problems."""
     return ClippingCurve(
         caption=compared
         + ": macro accuracy on {dataset} against the clipping bound. {method}, {epochs}; "
         "{tuned} for every bound; {centre} of {seeds}; {spread}.",
-        panels=[panel],
+        panels=[LinePanel.of(lines)],
     )
 
 
@@ -238,14 +295,17 @@ def accuracy_against_bound(compared: str, panel: LinePanel) -> ClippingCurve:
 @figure(
     "Accuracy by model (fixed privacy budget)",
     name="model_{dataset}_eps{epsilon}",
-    each={"dataset": ["small", "imbalanced", "large", "main"], "epsilon": "common"},
+    each={"dataset": ["small", "imbalanced", "large", "main"]},
 )
-def accuracy_by_model(dataset: str, epsilon: Any) -> ClippingCurve:
+def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[ClippingCurve]:
     """A strong and a weak backbone under the same privacy budget."""
-    return accuracy_against_bound(
-        "A strong and a weak backbone under the same privacy budget ({epsilon})",
-        LinePanel(dataset=dataset, epsilon=epsilon, lines=BACKBONES),
-    )
+    both = [grids.one(dataset, each, several=BOUNDS) for each in ("strong", "weak")]
+    both = by_dataset(both, epochs=usual)
+    for epsilon in shared("epsilon", both):
+        yield accuracy_against_bound(
+            "A strong and a weak backbone under the same privacy budget ({epsilon})",
+            [each.at(epsilon=epsilon) for each in both],
+        )
 
 
 @figure(
@@ -256,55 +316,57 @@ def accuracy_by_model(dataset: str, epsilon: Any) -> ClippingCurve:
         {"dataset": ["small", "imbalanced", "large", "main"], "backbone": ["strong", "weak"]},
     ],
 )
-def accuracy_by_budget(dataset: str, backbone: str) -> ClippingCurve:
+def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> ClippingCurve:
     """The same backbone under a loose and a tight privacy budget."""
     return accuracy_against_bound(
         "The same backbone ({backbone}) under a loose and a tight privacy budget",
-        LinePanel(dataset=dataset, backbone=backbone, lines=BUDGETS),
+        two_epsilons(grids.one(dataset, backbone, several=BOUNDS).at_usual_epochs()),
     )
 
 
 # -- Fine-tuning with LoRA ---------------------------------------------------------------------
 
 
-def difference_to_best(panel: LinePanel, **options: Any) -> ClippingCurve:
+def difference_to_best(lines: Sequence[Grid], **options: Any) -> ClippingCurve:
     """The cost of a clipping bound, for an easy problem and a hard one."""
     return ClippingCurve(
         caption="What a clipping bound costs against the best one, for an easy problem and a hard one: "
         "{dataset}, {backbone}, {method}, {epochs}; {tuned} for every bound; {centre} of {seeds}; {spread}.",
         quantity="difference",
-        panels=[panel],
+        panels=[LinePanel.of(lines)],
         **options,
     )
 
 
 @figure(IMAGES)
-def lora_accuracy_difference() -> ClippingCurve:
+def lora_accuracy_difference(grids: Grids) -> ClippingCurve:
     """The cost of a clipping bound with LoRA."""
-    easy = Line(backbone="strong", epsilon="loose")
-    hard = Line(backbone="weak", epsilon="tight")
-    return difference_to_best(LinePanel(method="lora", lines=[easy, hard]))
+    both = [grids.one(backbone=each, method="lora", several=BOUNDS) for each in ("strong", "weak")]
+    strong, weak = by_dataset(both, epochs=usual)
+    return difference_to_best([loose(strong), tight(weak)])
 
 
 @figure(IMAGES)
-def lora_perclass() -> PerClass:
+def lora_perclass(grids: Grids) -> PerClass:
     """Classes with LoRA, for an easy problem and a hard one."""
-    easy, _, hard = three_difficulties(method="lora", clipping_bound="neighbours")
-    return effects_on_classes([easy, hard])
+    found = two_difficulties(by_backbone(grids, method="lora", several=BOUNDS))
+    return effects_on_classes(found, neighbours(found))
 
 
 @figure(IMAGES)
-def lora_heatmaps() -> Heatmap:
+def lora_heatmaps(grids: Grids) -> Heatmap:
     """Accuracy over C and B with LoRA."""
-    easy, _, hard = three_difficulties(method="lora")
-    return heatmaps([hard, easy])
+    return heatmaps(two_difficulties(by_backbone(grids, method="lora", several=MAP))[::-1])
 
 
 @table(IMAGES)
-def tab_lora_rank() -> ComparisonTable:
+def tab_lora_rank(grids: Grids) -> ComparisonTable:
     """Accuracy by the rank of the adapters."""
-    ranks = ComparedCells(
-        method="ranks", epsilon="common", clipping_bound="baseline", each=("method", "epsilon")
+    ranks = grids.each({each: {"method": each} for each in grids.names("method", "ranks")})
+    epsilons = shared("epsilon", ranks.values())
+    entries = by_dataset(
+        [each.at(epsilon=epsilon) for each in ranks.values() for epsilon in epsilons],
+        clipping_bound=baseline,
     )
     return ComparisonTable(
         caption="Macro accuracy by rank of the LoRA adapters: {backbone} on {dataset}, {epochs}, "
@@ -312,37 +374,48 @@ def tab_lora_rank() -> ComparisonTable:
         "{seeds}.",
         rows=["rank"],
         columns=["epsilon"],
-        entries=[ranks],
+        entries=[ComparedCells.of(each) for each in entries],
     )
 
 
 @figure(TEXTS)
-def text_accuracy_difference() -> ClippingCurve:
+def text_accuracy_difference(grids: Grids) -> ClippingCurve:
     """The cost of a clipping bound on texts."""
-    return difference_to_best(LinePanel(**TEXT, lines=BUDGETS), centre="median")
+    lines = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
+    return difference_to_best(lines, centre="median")
 
 
 @figure(TEXTS)
-def text_perclass() -> PerClass:
+def text_perclass(grids: Grids) -> PerClass:
     """Classes of texts."""
-    return effects_on_classes(two_epsilons(**TEXT, clipping_bound="neighbours"))
+    found = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
+    return effects_on_classes(found, neighbours(found))
 
 
 @figure(TEXTS)
-def text_heatmaps() -> Heatmap:
+def text_heatmaps(grids: Grids) -> Heatmap:
     """Accuracy over C and B on texts."""
-    return heatmaps(two_epsilons(**TEXT))
+    return heatmaps(two_epsilons(grids.one(**TEXT, several=MAP).at_usual_epochs()))
 
 
 @figure("Optimal batch size")
-def optimal_batch_size() -> OptimalBatchSize:
+def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
     """The best batch size against the number of epochs."""
+    return best_batch_sizes(
+        grids.parts(
+            lambda each: Panel.of(grids.one(dataset=each, several=BY_EPOCHS)), ("large", "main")
+        )
+    )
+
+
+def best_batch_sizes(panels: list[Panel]) -> OptimalBatchSize:
+    """The best batch size against the number of epochs, a panel for each problem."""
     return OptimalBatchSize(
         caption="The best batch size against the number of epochs, a line per ε: that with the highest "
         "macro accuracy, in the mean over {seeds}, each of which chooses alone; {spread}. {backbone} with "
         "{method}; {tuned} for every batch size. Below: what goes with the batch size that all seeds "
         "choose together.",
-        panels=[Panel(dataset=each, epochs="all") for each in ("large", "main")],
+        panels=panels,
     )
 
 
@@ -350,13 +423,14 @@ def optimal_batch_size() -> OptimalBatchSize:
 
 
 @figure(SCRATCH)
-def scratch_perclass() -> PerClass:
+def scratch_perclass(grids: Grids) -> PerClass:
     """Retained weight of classes when a network trains from scratch."""
-    return effects_on_classes(each_epsilon(**FROM_SCRATCH), rows=["retained_weight"])
+    found = each_epsilon(grids.one(**FROM_SCRATCH, several=BOUNDS).at_usual_epochs())
+    return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(SCRATCH)
-def scratch_heatmaps() -> Heatmap:
+def scratch_heatmaps(grids: Grids) -> Heatmap:
     """Accuracy over ε and C when a network trains from scratch."""
     return Heatmap(
         caption="Test macro accuracy over ε and clipping bound when {backbone} trains on {dataset} from "
@@ -364,43 +438,47 @@ def scratch_heatmaps() -> Heatmap:
         "learning rate.",
         x="epsilon",
         y="clipping_bound",
-        panels=[Panel(**FROM_SCRATCH)],
+        panels=[Panel.of(grids.one(**FROM_SCRATCH, several=("epsilon", "clipping_bound")))],
     )
 
 
 @figure(DPSGD)
-def dpsgd_perclass() -> PerClass:
+def dpsgd_perclass(grids: Grids) -> PerClass:
     """Retained weight of classes with DP-SGD."""
-    return effects_on_classes(each_epsilon(optimizer="sgd"), rows=["retained_weight"])
+    found = each_epsilon(grids.one(optimizer="sgd", several=BOUNDS).at_usual_epochs())
+    return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(DPSGD)
-def dpsgd_heatmaps() -> Heatmap:
+def dpsgd_heatmaps(grids: Grids) -> Heatmap:
     """Accuracy over C and B with DP-SGD."""
-    return heatmaps(each_epsilon(optimizer="sgd"))
+    return heatmaps(each_epsilon(grids.one(optimizer="sgd", several=MAP).at_usual_epochs()))
 
 
 @figure(FULL)
-def full_perclass() -> PerClass:
+def full_perclass(grids: Grids) -> PerClass:
     """Classes when every parameter trains."""
-    return effects_on_classes(three_difficulties(method="all", clipping_bound="neighbours"))
+    found = three_difficulties(by_backbone(grids, method="all", several=BOUNDS))
+    return effects_on_classes(found, neighbours(found))
 
 
 @figure(FULL)
-def full_heatmaps() -> Heatmap:
+def full_heatmaps(grids: Grids) -> Heatmap:
     """Accuracy over C and B when every parameter trains."""
-    return heatmaps(three_difficulties(method="all"))
+    return heatmaps(three_difficulties(by_backbone(grids, method="all", several=MAP)))
 
 
-@figure(FULL, name="full_gradnorm_hist_C{clipping_bound}", each={"clipping_bound": "neighbours"})
-def norms_after_training(clipping_bound: Any) -> GradientNormHistogram:
+@figure(FULL, name="full_gradnorm_hist_C{clipping_bound}")
+def norms_after_training(grids: Grids) -> Iterator[GradientNormHistogram]:
     """Gradient norms after training every parameter."""
-    return GradientNormHistogram(
-        caption="Norms of the per-example gradients after {epochs} of training every parameter at "
-        "{clipping_bound}, over all training examples of {dataset}, a panel for each problem. With "
-        "{tuned}; seed 1.",
-        panels=three_difficulties(method="all", clipping_bound=clipping_bound),
-    )
+    found = three_difficulties(by_backbone(grids, method="all"))
+    for bound in neighbours(found):
+        yield GradientNormHistogram(
+            caption="Norms of the per-example gradients after {epochs} of training every parameter at "
+            "{clipping_bound}, over all training examples of {dataset}, a panel for each problem. With "
+            "{tuned}; seed 1.",
+            panels=panels([each.at(clipping_bound=bound) for each in found]),
+        )
 
 
 # -- Gradient norms during training ------------------------------------------------------------
@@ -409,11 +487,13 @@ def norms_after_training(clipping_bound: Any) -> GradientNormHistogram:
 @figure(
     "Gradient norm distributions for small and large C",
     name="gradnorm_distributions_C{clipping_bound}",
-    each={"clipping_bound": ["small", "large"]},
 )
-def norms_by_bound(clipping_bound: Any) -> GradientNormDistribution:
+def norms_by_bound(grids: Grids) -> Iterator[GradientNormDistribution]:
     """Gradient norms after each epoch, for small and large C."""
-    return norms_by_epoch(each_epsilon(clipping_bound=clipping_bound))
+    found = each_epsilon(grids.one().at_usual_epochs())
+    bounds = shared("clipping_bound", found)
+    for bound in dict.fromkeys((min(bounds), max(bounds))):
+        yield norms_by_epoch([each.at(clipping_bound=bound) for each in found])
 
 
 @figure(
@@ -421,42 +501,46 @@ def norms_by_bound(clipping_bound: Any) -> GradientNormDistribution:
     name="perclass_{dataset}",
     each={"dataset": ["imbalanced", "large"]},
 )
-def perclass_by_dataset(dataset: str) -> PerClass:
+def perclass_by_dataset(grids: Grids, dataset: str) -> PerClass:
     """Classes of other datasets, after few epochs."""
-    return effects_on_classes(
-        three_difficulties(dataset=dataset, clipping_bound="neighbours", epochs="few")
-    )
+    both = {each: {"dataset": dataset, "backbone": each} for each in ("strong", "weak")}
+    found = three_difficulties(grids.each(both, epochs=few))
+    return effects_on_classes(found, neighbours(found))
 
 
 # *choice*: C = 1, as in the figures of gradient norms. All lines have one batch size, so that a step is the
 # same share of training: the smallest with at most 100 steps an epoch.
-@figure(
-    "Mean gradient norm over iterations",
-    name="mean_gradnorm_{epochs}epochs",
-    each={"epochs": "all"},
-)
-def mean_norm_by_step(epochs: Any) -> NormTrace:
+@figure("Mean gradient norm over iterations", name="mean_gradnorm_{epochs}epochs")
+def mean_norm_by_step(grids: Grids) -> Iterator[NormTrace]:
     """The mean gradient norm at each step, a line per ε."""
-    return NormTrace(
-        caption="Mean norm of the per-example gradients that were sampled at each optimizer step, before "
-        "clipping, over {epochs}; a line per ε. {dataset}, {backbone} with {method}, {clipping_bound}, "
-        "expected batch size {batch_size}, learning rate tuned, seed 1.",
-        panels=[Panel(clipping_bound="baseline", batch_size="small", epochs=epochs)],
-    )
+    grid = grids.one()
+    for epochs in grid.epochs:
+        yield NormTrace(
+            caption="Mean norm of the per-example gradients that were sampled at each optimizer step, before "
+            "clipping, over {epochs}; a line per ε. {dataset}, {backbone} with {method}, {clipping_bound}, "
+            "expected batch size {batch_size}, learning rate tuned, seed 1.",
+            panels=panels(at_one_batch_size([grid.at(epochs=epochs)])),
+        )
+
+
+def at_one_batch_size(grids: Sequence[Grid]) -> list[Grid]:
+    """Return grids at the baseline C and a small batch size, by default at every epsilon."""
+    every = [each.at(epsilon=each.epsilon) for each in grids]
+    return by_dataset(every, clipping_bound=baseline, batch_size=smallest_batch)
 
 
 # -- Cumulative noise and effective noise ------------------------------------------------------
 
 
 @figure(NOISE, name="effective_noise_{dataset}", each={"dataset": ["large", "main"]})
-def effective_noise(dataset: str, backbone: str = "weak") -> NoiseCurve:
+def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> NoiseCurve:
     """Noise of one step against the batch size and the number of steps."""
     return NoiseCurve(
         caption="Noise in the averaged gradient of one step, σ/B, against batch size (top) and number of "
         "steps (bottom); a column per ε, a line per number of epochs. {dataset}, {backbone} with {method}, "
         "{seeds}. The colour of a point is its accuracy minus the best at the same ε and epochs, with "
         "{tuned} for the point.",
-        cells=Selection(dataset=dataset, backbone=backbone, epochs="all"),
+        cells=Selection.of(grids.one(dataset, backbone, several=BY_EPOCHS)),
         axes=[
             NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
             NoiseAxes(title="By steps", quantity="effective", x="steps"),
@@ -465,9 +549,9 @@ def effective_noise(dataset: str, backbone: str = "weak") -> NoiseCurve:
 
 
 @figure(NOISE, name="cumulative_noise_{dataset}", each={"dataset": "main"})
-def cumulative_noise_of(dataset: str) -> NoiseCurve:
+def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
     """Cumulative noise of other datasets than that of figure 7."""
-    return cumulative_noise(Selection(dataset=dataset, epochs="all"))
+    return cumulative_noise(grids.one(dataset, several=BY_EPOCHS))
 
 
 # -- What an attacker can tell -----------------------------------------------------------------
@@ -475,7 +559,7 @@ def cumulative_noise_of(dataset: str) -> NoiseCurve:
 
 # *choice*: a sampled batch, as in the figures of gradient norms. Noise does not depend on C.
 @figure("What an attacker can tell about one person")
-def attacker_curves() -> AttackerCurves:
+def attacker_curves(grids: Grids) -> AttackerCurves:
     """The power of the best attacker, by ε."""
     return AttackerCurves(
         caption="The largest share of present people that any attacker recognises, by the share of absent "
@@ -484,7 +568,7 @@ def attacker_curves() -> AttackerCurves:
         "rate and the steps of one training run: {dataset}, {backbone} with {method}, {epochs}, expected "
         "batch size {batch_size}. What was chosen among many runs tells more.",
         records=[1, 10],
-        panels=[Panel(clipping_bound="baseline", batch_size="small")],
+        panels=panels(at_one_batch_size([grids.one().at_usual_epochs()])),
     )
 
 
@@ -493,36 +577,33 @@ def attacker_curves() -> AttackerCurves:
 # size, so that only clipping bounds and learning rates are tuned. The numbers are not private, as every
 # caption states at its end.
 
-ONE_BATCH_SIZE: dict[str, Any] = {"clipping_bound": "baseline", "batch_size": "small"}
-BY_BACKBONE = [Panel(backbone=each, **ONE_BATCH_SIZE) for each in ("strong", "weak")]
-
 
 @figure(THEORY)
-def theory_error_decomposition() -> ErrorDecomposition:
+def theory_error_decomposition(grids: Grids) -> ErrorDecomposition:
     """The error of a private gradient sum, split into bias and noise."""
     return ErrorDecomposition(
         caption="The mean squared error of a private gradient sum (Theorem 4.1) against the clipping "
         "bound, split into what clipping takes away (bias) and what noise adds, at the start, in the "
         "middle and at the end of training. {backbone} with {method} on {dataset}, {epochs}, "
         "{clipping_bound}, expected batch size {batch_size}; {theory_seeds}, mean over draws of a batch.",
-        panels=two_epsilons(**ONE_BATCH_SIZE),
+        panels=panels(at_one_batch_size(two_epsilons(grids.one().at_usual_epochs()))),
     )
 
 
 @figure(THEORY)
-def theory_optimal_clipping() -> OptimalClippingTrace:
+def theory_optimal_clipping(grids: Grids) -> OptimalClippingTrace:
     """The clipping bound with the smallest error, after each epoch."""
     return OptimalClippingTrace(
         caption="The clipping bound C* with the smallest error (Theorem 4.1) and the median gradient norm "
         "after every epoch, a line for each ε, a panel for each backbone. {method} on {dataset}, {epochs}, "
         "trained with {clipping_bound} and expected batch size {batch_size}; {theory_seeds}. A bar spans "
         "all draws of a batch.",
-        panels=BY_BACKBONE,
+        panels=panels(at_one_batch_size([*by_backbone(grids).values()])),
     )
 
 
 @figure(THEORY)
-def theory_privacy_effects() -> PrivacyEffectsFigure:
+def theory_privacy_effects(grids: Grids) -> PrivacyEffectsFigure:
     """Effects of less ε on the best clipping bound: direct, and through the gradients."""
     return PrivacyEffectsFigure(
         caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
@@ -531,15 +612,15 @@ def theory_privacy_effects() -> PrivacyEffectsFigure:
         "these, the one that follows the first line is the cause. Above, the bound with the smallest error "
         "(C*, Theorem 4.1); below, the bound with the best direction (scale-free C). {method} on {dataset}, "
         "{epochs}, {clipping_bound}, expected batch size {batch_size}; {theory_seeds}.",
-        panels=BY_BACKBONE,
+        panels=panels(at_one_batch_size([*by_backbone(grids, several=("epsilon",)).values()])),
     )
 
 
 @figure(THEORY)
-def theory_predictions() -> PredictedClipping:
+def theory_predictions(grids: Grids) -> PredictedClipping:
     """Best clipping bounds that gradients predict, against the measured ones."""
     datasets = ("main", "large", "small", "imbalanced")
-    images = [
+    images: list[Problem] = [
         {"dataset": dataset, "backbone": backbone}
         for dataset, backbone in product(datasets, ("strong", "weak"))
     ]
@@ -547,17 +628,23 @@ def theory_predictions() -> PredictedClipping:
         *images,
         *({"backbone": each, "method": "lora"} for each in ("strong", "weak")),
         TEXT,
-        {**FROM_SCRATCH, "epochs": "many"},
+        FROM_SCRATCH,
         {"optimizer": "sgd"},
-        *({**each, "clipping_bound": "automatic"} for each in (*images, TEXT)),
+        *({**each, "clipping": "automatic"} for each in (*images, TEXT)),
     ]
+    found = grids.each({str(each): {**each, "several": BOUNDS} for each in problems}, epochs=None)
+    if (scratch := str(FROM_SCRATCH)) in found:
+        found[scratch] = found[scratch].at(epochs=max(found[scratch].epochs))
+    chosen = by_dataset([*found.values()], epochs=usual)
+    every = [each.at(epsilon=each.epsilon) for each in chosen]
+    every = [each.at(clipping_bound=each.clipping_bound) for each in every]
     return PredictedClipping(
         caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against the "
         "measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the noise of "
         "the largest ε, and the bound with the best direction. A good prediction lies on the line, or at "
         "least orders the settings (rank correlation). Below, the accuracy that each rule loses against the "
         "best bound of its setting, beside rules without a theory. {epochs}; learning rate tuned, {seeds}.",
-        panels=[Panel(**each, batch_size="small") for each in problems],
+        panels=panels(by_dataset(every, batch_size=smallest_batch)),
     )
 
 
@@ -579,20 +666,19 @@ def taba2_datasets() -> Datasets:
 
 
 @table("Automatic clipping comparison")
-def tab_autoclip() -> ComparisonTable:
+def tab_autoclip(grids: Grids) -> ComparisonTable:
     """AUTO-S and flat clipping with a tuned bound."""
-    rows = [
-        ComparedCells(dataset=each, epsilon="common", each=("epsilon",), clipping_bound=bound)
-        for bound in ("automatic", None)
-        for each in ("main", "imbalanced", "large")
-    ]
+    problems = product(("automatic", "flat"), ("main", "imbalanced", "large"))
+    found = grids.each({each: {"clipping": each[0], "dataset": each[1]} for each in problems})
+    rows = by_dataset([*found.values()], epsilon=lambda rows: shared("epsilon", rows))
+    entries = [each.at(epsilon=epsilon) for each in rows for epsilon in each.epsilon]
     return ComparisonTable(
         caption="Macro accuracy of AUTO-S (gamma {gamma}) and of flat clipping with a tuned bound: "
         "{backbone} with {method}, {epochs}; batch size and learning rate tuned for both; mean and range "
         "over {seeds}.",
         rows=["dataset", "epsilon"],
         columns=["clipping"],
-        entries=rows,
+        entries=[ComparedCells.of(each) for each in entries],
     )
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 from dpsweep.base.errors import DpsweepError
 from dpsweep.config.cells import BatchSize, Cell, FeatureSource
 from dpsweep.config.clipping import ClippingBound
-from dpsweep.config.selections import Selection
 from dpsweep.study import Study
+from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.targets import Target
 
@@ -120,7 +120,7 @@ class Outputs:
 
     def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
         """Return the cells of some selections, each once."""
-        cells = (cell for each in selections for cell in self._study.cells(each))
+        cells = (cell for each in selections for cell in each.cells())
         return list(dict.fromkeys(cells))
 
     # -- for the rules of the workflow ---------------------------------------------------------------

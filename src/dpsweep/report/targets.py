@@ -130,7 +130,7 @@ def _of_study(
     about: dict[str, Any] = {
         "name": name,
         "title": _title(study, target),
-        "cells": _cells(study, paths, trained, target),
+        "cells": _cells(paths, trained, target),
     }
     if name in study.tables:
         files = [paths.table(name, suffix) for suffix in study.tables[name].table_files]
@@ -263,13 +263,11 @@ def _alternative(figure: Figure) -> str:
     return f"{text} Lines: {'; '.join(labels)}." if labels else text
 
 
-def _cells(
-    study: Study, paths: Paths, trained: set[tuple[str, str]], target: Target
-) -> list[Behind]:
+def _cells(paths: Paths, trained: set[tuple[str, str]], target: Target) -> list[Behind]:
     """Return the cells of every problem, each once although lines of a figure may share cells."""
     there: dict[str, dict[str, bool]] = {}
     for selection in target.selections():
-        for cell in study.cells(selection):
+        for cell in selection.cells():
             present = (cell.problem, cell.name) in trained
             there.setdefault(cell.problem, {})[cell.name] = present
     folder = paths.results / "cells"
@@ -283,6 +281,6 @@ def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Behind:
     files = (
         paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in figure.gradient_norms()
-        for cell in study.cells(selection)
+        for cell in selection.cells()
     )
     return Behind.of({_relative(paths, file): file.exists() for file in files})

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpsweep.base.units import count
-from dpsweep.config.cells import number
+from dpsweep.config.cells import PARTS, number
 from dpsweep.config.clipping import RULES
 from dpsweep.config.file import StudyFile
-from dpsweep.config.selections import PARTS, Selection
 from dpsweep.config.sweeps import Sweep
+from dpsweep.study.grid import Selection
 from dpsweep.study.targets import Target
 
 # Facts that titles and labels can show, in their order.

@@ -1,9 +1,9 @@
 """Functions that describe figures and tables, and the files that hold them.
 
-A description uses roles and words (`dpsweep.config.selections`):
+A function takes the grids of the study (`dpsweep.study.grid`), and returns or yields figures:
 
     @figure("Mine", each={"dataset": ["main", "large"]}, name="by_c_{dataset}")
-    def by_clipping_bound(dataset: str) -> ClippingCurve:
+    def by_clipping_bound(grids: Grids, dataset: str) -> ClippingCurve:
         ...
 
 A study has those of the paper (`dpsweep.figures.paper`) and those of its own files (``figures:
@@ -13,6 +13,7 @@ my_figures.py``). A later description replaces an earlier one of the same name.
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
 import traceback
 from collections import Counter
@@ -24,17 +25,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dpsweep.config.cells import AXES, NAMED
 from dpsweep.config.messages import explain, value
-from dpsweep.config.selections import AXES, NAMED, LinePanel, Panel, Selection, Settings
+from dpsweep.config.section import Settings
 from dpsweep.study.captions import listed
-from dpsweep.study.targets import Figure, MistakeError, PrintedTable, Target
+from dpsweep.study.grid import Grids, LinePanel, MistakeError, NotDrawnError, Panel, Selection
+from dpsweep.study.targets import Figure, PrintedTable, Target
 
 PAPER = "dpsweep.figures.paper"
 """The module that describes the figures and tables of the paper."""
-_SERIES = (*NAMED, "epsilon", "epochs", "clipping_bound")
 
-Series = Mapping[str, str | Sequence[Any]]
-"""Roles, names, words or values by key; every combination of them is one member of the series."""
+Series = Mapping[str, str | Sequence[str]]
+"""Roles or names by part of the problem; every combination of them is one member of the series."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class Description:
 
     Attributes:
         kind: the class of the returned target: `Figure` or `PrintedTable`.
-        name: of the target; in a series with the keys of its members in braces.
+        name: of the target; braces with a part of the problem or an axis are replaced by what it draws.
         section: heading of the report.
         series: its members; ``({},)`` for a single target.
-        function: takes a member's keys as arguments, and returns the figure or table.
+        function: takes the grids and a member's roles, and returns a target or yields several.
     """
 
     kind: type[Target]
@@ -55,9 +57,16 @@ class Description:
     series: tuple[Series, ...]
     function: Callable[..., Any]
 
-    def __call__(self, **member: Any) -> Any:
+    def __call__(self, *arguments: Any, **member: Any) -> Any:
         """Call the function, for another description that builds on it."""
-        return self.function(**member)
+        return self.function(*arguments, **member)
+
+    def members(self) -> Iterator[dict[str, str]]:
+        """Yield the roles of each member of the series, by part."""
+        for series in self.series:
+            lists = ([each] if isinstance(each, str) else each for each in series.values())
+            for roles in itertools.product(*lists):
+                yield dict(zip(series, roles, strict=True))
 
     @property
     def file(self) -> Path:
@@ -69,27 +78,34 @@ class Description:
         """File, line and name, for messages."""
         return f"{self.file.name}, line {_line(self.function)}: {self.function.__name__}"
 
-    def target(self, **member: Any) -> Target:
-        """Return the figure or table with its section.
+    def targets(self, grids: Grids, roles: Mapping[str, str]) -> Iterator[Target]:
+        """Yield the figures or tables of the function, with their section.
 
         Raises:
+            NotDrawnError: the study lacks roles or cells.
             MistakeError: the function fails; the message names the line of its file.
         """
+        # A table that selects no cells needs no grids.
+        given = [grids] if inspect.signature(self.function).parameters else []
         try:
-            inspect.signature(self.function).bind(**member)
+            inspect.signature(self.function).bind(*given, **roles)
         except TypeError as error:
-            allowed = ", ".join(member) or "none"
+            allowed = ", ".join(["grids", *roles])
             raise MistakeError(f"{self.where}: arguments: {error}; allowed: {allowed}") from error
         try:
-            found = self.function(**member)
+            found = self.function(*given, **roles)
+            several = list(found) if isinstance(found, Iterator) else [found]
+        except (NotDrawnError, MistakeError):
+            raise
         except (Exception, SystemExit) as error:
             raise MistakeError(_said(error, self.file)) from error
-        if not isinstance(found, self.kind):
-            wanted = "figure" if self.kind is Figure else "table"
-            raise MistakeError(f"{self.where}: found {value(found)}; allowed: a {wanted}")
-        for mistake in _mistakes(found):
-            raise MistakeError(f"{self.where}: {type(found).__name__}: {mistake}")
-        return found.model_copy(update={"section": self.section})
+        for each in several:
+            if not isinstance(each, self.kind):
+                wanted = "figure" if self.kind is Figure else "table"
+                raise MistakeError(f"{self.where}: found {value(each)}; allowed: a {wanted}")
+            for mistake in _mistakes(each):
+                raise MistakeError(f"{self.where}: {type(each).__name__}: {mistake}")
+            yield each.model_copy(update={"section": self.section})
 
 
 def _decorator(
@@ -101,8 +117,8 @@ def _decorator(
             f"section, name: found {section!r}, {name!r}; allowed: texts, as in @figure('Mine')"
         )
     for key in (key for one in series for key in (one if isinstance(one, Mapping) else ["a text"])):
-        if key not in _SERIES:
-            raise TypeError(f"each: found {key}; allowed: a mapping of {', '.join(_SERIES)}")
+        if key not in NAMED:
+            raise TypeError(f"each: found {key}; allowed: a mapping of {', '.join(NAMED)}")
 
     def described(function: Callable[..., Any]) -> Description:
         if not isinstance(function, FunctionType):
@@ -124,16 +140,17 @@ def figure(
     """Mark a function that describes a figure.
 
     >>> @figure("Mine")
-    ... def accuracy() -> Figure: ...
+    ... def accuracy(grids: Grids) -> Figure: ...
     >>> accuracy.name
     'accuracy'
 
     Args:
         section: the heading in the report.
-        name: of the figure, by default the function's; in a series the keys of ``each`` are in braces.
-        each: a series: one figure for every combination of roles or names (of dataset, backbone, method,
-            optimizer) and of values or words (of epsilon, epochs, clipping_bound), by key. The function
-            takes them as arguments. A list of such mappings is one series after the other.
+        name: of the figure, by default the function's. ``{dataset}``, ``{epsilon}`` and the like are replaced
+            by what the figure draws, so that each figure of a series has its name.
+        each: a series: one figure for every combination of roles or names of dataset, backbone, method and
+            optimizer, by key. The function takes them as arguments. A list of such mappings is one series
+            after the other.
     """
     return _decorator(Figure, section, name, each)
 

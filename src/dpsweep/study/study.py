@@ -1,16 +1,17 @@
 """A study: a file with sections that agree with each other, and its figures and tables."""
 
+from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Self
 
 from pydantic import model_validator
 
-from dpsweep.config.cells import Cell
 from dpsweep.config.checks import disagreements
+from dpsweep.config.clipping import clipping_kind
 from dpsweep.config.file import StudyFile
-from dpsweep.config.selections import Selection
-from dpsweep.study.bound import Bound
 from dpsweep.study.fingerprints import MadeFor
+from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.resolved_targets import Targets, resolve_targets
 from dpsweep.study.targets import Figure, PrintedTable
 
@@ -46,16 +47,31 @@ class Study(StudyFile):
         """The tables that are written, by name."""
         return self.targets.tables
 
-    def cells(self, selection: Selection) -> list[Cell]:
-        """Return the cells of a selection, in grid order.
+    def grid(
+        self,
+        dataset: str = "main",
+        backbone: str = "weak",
+        method: str = "main",
+        optimizer: str = "adam",
+        clipping: str = "flat",
+        several: tuple[str, ...] = (),
+    ) -> Grid:
+        """Return the grid of a problem; arguments and errors as of `dpsweep.study.grid.Grids.one`."""
+        return Grids(self).one(dataset, backbone, method, optimizer, clipping, several)
 
-        Raises:
-            NotDrawnError: a role is not bound, or there is no such cell.
-            MistakeError: a name or a value does not exist.
-        """
-        if not selection.is_complete or selection.problem.name not in self.problems:
-            bound = Bound(self)
-            named = bound.bind("selection", selection)
-            bound.resolve([named])
-            selection = named.selection
-        return selection.cells()
+    @cached_property
+    def blocks(self) -> Mapping[tuple[str, str], list[Block]]:
+        """The values of each sweep by axis, by the name of its problem and its kind of clipping."""
+        found: dict[tuple[str, str], list[Block]] = {}
+        for sweep in self.sweeps.values():
+            kind = clipping_kind(sweep.clipping_bound)
+            block = {axis: frozenset(values) for axis, values in sweep.axes.items()}
+            found.setdefault((sweep.problem.name, kind), []).append(block)
+        return found
+
+    @cached_property
+    def cells_by_epochs(self) -> Counter[tuple[str, int]]:
+        """The number of cells of each dataset with each number of epochs."""
+        return Counter(
+            (self.problems[cell.problem].dataset, cell.epochs) for cell in self.all_cells()
+        )

@@ -1,7 +1,6 @@
 """The families of figures, one class each, with the cells that they need.
 
-A function describes a figure with roles and words (`dpsweep.figures.paper`). `dpsweep.study.resolved_targets`
-makes from it a figure of the same class whose selections name their cells. These classes import no plotting
+A function makes a figure of the cells of a study (`dpsweep.figures.paper`). These classes import no plotting
 library, because every job of a study imports them.
 """
 
@@ -15,27 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from dpsweep.config.clipping import RULES
-from dpsweep.config.selections import Line, LinePanel, Panel, Selection, Settings
+from dpsweep.config.section import Settings
+from dpsweep.study.grid import Line, LinePanel, Panel, Selection
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
     from dpsweep.config.style import Style
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
-
-
-class NotDrawnError(LookupError):
-    """A target without cells in the study; the message names what is missing."""
-
-
-class MistakeError(ValueError):
-    """A wrong selection; the message names the key, the value and what is allowed."""
 
 
 class Target(Settings):
@@ -109,15 +100,8 @@ class Target(Settings):
         """Return the end of the caption of a resolved target."""
         return ""
 
-    def with_study(
-        self, bound: "Bound", where: str, selections: "Sequence[BoundSelection]"
-    ) -> Self:
-        """Return the target with what it takes from the study beside its parts.
-
-        Args:
-            bound: the study.
-            where: the place of the description, for an error message.
-            selections: those of the target, resolved.
+    def with_study(self, study: "Study") -> Self:
+        """Return the target with what it takes from the study beside its cells.
 
         Raises:
             NotDrawnError: the study lacks what it needs.

@@ -6,15 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
 from dpsweep.base.lazy import lazy
 from dpsweep.config.references import PaperNumber
-from dpsweep.config.selections import Axis, Selection
 from dpsweep.study.captions import facts
-from dpsweep.study.targets import MistakeError, PrintedTable
+from dpsweep.study.grid import MistakeError, Selection
+from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from dpsweep.analysis import frames
     from dpsweep.study import Study, choice
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
 else:
     np, pd = lazy("numpy"), lazy("pandas")
@@ -39,10 +38,7 @@ REFERENCE = ["reference", "reference_minimum", "reference_maximum"]
 
 
 class ComparedCells(Selection):
-    """Entries of a comparison table."""
-
-    each: tuple[Axis, ...] = ()
-    """keys with an entry for every value, or for every name of the role"""
+    """An entry of a comparison table."""
 
     _row: list[str] = PrivateAttr(default_factory=list)
     _column: str = PrivateAttr(default="")
@@ -103,19 +99,19 @@ class ComparisonTable(PrintedTable):
         """The titles of the columns with row labels."""
         return [LABEL_TITLES[label] for label in self.rows]
 
-    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+    def with_study(self, study: Study) -> Self:
         """Return the table with its entries in rows and columns, and the paper's numbers for them."""
-        study, entries = bound.study, []
-        for entry in cast(list[ComparedCells], [each.selection for each in selections]):
+        entries = []
+        for entry in self.entries:
             said = facts(study, entry)
             epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
             row = [(said | {"epsilon": epsilons})[label] or "–" for label in self.rows]
             column = ", ".join(said[label] or "–" for label in self.columns)
-            references = (each for each in study.reference_values if each.is_of(entry))
+            references = (each for each in study.reference_values if _is_of(each, entry))
             entries.append(entry.placed(row, column, next(references, None)))
         for place, times in Counter((*entry.row, entry.column) for entry in entries).items():
             if times > 1:
-                raise MistakeError(f"{where}: {', '.join(place)} appears twice in the table")
+                raise MistakeError(f"{', '.join(place)} appears twice in the table")
         return self.model_copy(update={"entries": entries})
 
     def further_settings(self) -> dict[str, Any]:
@@ -133,7 +129,7 @@ class ComparisonTable(PrintedTable):
         """
         rows = []
         for entry in self.entries:
-            trials = frames.load_trials(study, paths, study.cells(entry), missing)
+            trials = frames.load_trials(study, paths, entry.cells(), missing)
             best = choice.choose(trials, by=["problem"]).rename(
                 columns={"centre": "macro_accuracy"}
             )
@@ -207,3 +203,16 @@ class ComparisonTable(PrintedTable):
             size="footnotesize",
             note=self.which_is_better(numbers),
         )
+
+
+def _is_of(paper: PaperNumber, cells: Selection) -> bool:
+    """Return whether a number of a paper describes some cells."""
+    problem, bounds = cells.problem, cells.values("clipping_bound")
+    return (
+        (paper.dataset, paper.backbone, paper.method)
+        == (problem.dataset, problem.backbone, problem.method)
+        and problem.optimizer == "adam"
+        and paper.clipping_bound == (bounds[0] if len(bounds) == 1 else "tuned")
+        and cells.values("epsilon") == [paper.epsilon]
+        and cells.values("epochs") == [paper.epochs]
+    )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dpsweep.base.lazy import lazy
 from dpsweep.config.clipping import clipping_kind
-from dpsweep.config.file import StudyFile
 from dpsweep.config.messages import unknown
-from dpsweep.config.selections import Part, Selection
 from dpsweep.config.sweeps import Sweep
-from dpsweep.study.targets import MistakeError, NotDrawnError
+from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
 from dpsweep.tables.text import TextTable, group_starts, interval, signed
 from dpsweep.tables.tuning_implications import ComparedGrids, grid
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
     from dpsweep.analysis import frames, optimizers
     from dpsweep.study import Study
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
 else:
     pd, frames = lazy("pandas"), lazy("dpsweep.analysis.frames")
@@ -49,12 +46,12 @@ class OptimizerTable(ComparedGrids):
     tunes = True
     words = ("optimizer", "title", "baseline")
 
-    baseline: Part = "adam"
+    baseline: str = "adam"
     """the optimizer that others are compared with"""
 
-    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+    def with_study(self, study: Study) -> Self:
         """Return the table with the grids of the settings that are compared."""
-        return self.of(_rivals(bound.study, where, self.baseline))
+        return self.of(_rivals(study, self.baseline))
 
     def frames(
         self, study: Study, paths: Paths, missing: list[Path] | None = None
@@ -68,7 +65,7 @@ class OptimizerTable(ComparedGrids):
             averaged = study.optimizer(selection.problem.optimizer).average is not None
             # Only optimizers that average need this column; cells of older versions lack it.
             also = ["last_macro_accuracy"] if averaged else []
-            found.append(frames.load_trials(study, paths, study.cells(selection), missing, also))
+            found.append(frames.load_trials(study, paths, selection.cells(), missing, also))
         trials = pd.concat([each for each in found if len(each)] or found[:1], ignore_index=True)
         gains = optimizers.paired_gains(trials, self.baseline)
         numbers = optimizers.optimizers_table(gains, self.baseline)
@@ -103,10 +100,10 @@ class OptimizerTable(ComparedGrids):
         )
 
 
-def _rivals(study: StudyFile, where: str, baseline: str) -> list[Selection]:
+def _rivals(study: Study, baseline: str) -> list[Selection]:
     """Return the private grids of the settings that the baseline and another optimizer train."""
     if baseline not in study.every_optimizer:
-        raise MistakeError(f"{where}: baseline: {unknown(baseline, study.every_optimizer)}")
+        raise MistakeError(f"baseline: {unknown(baseline, study.every_optimizer)}")
     # Sweeps with equal keys compare their optimizers.
     settings: dict[tuple[str, ...], list[tuple[Sweep, float, int]]] = {}
     for sweep in study.sweeps.values():

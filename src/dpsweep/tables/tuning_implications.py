@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from dpsweep.base.lazy import lazy
+from dpsweep.config.cells import NAMED
 from dpsweep.config.datasets import related_datasets
-from dpsweep.config.selections import NAMED, Selection
 from dpsweep.config.sweeps import Sweep
-from dpsweep.study.targets import NotDrawnError, PrintedTable
+from dpsweep.study.grid import NotDrawnError, Selection
+from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from dpsweep.analysis import evidence, frames, grids
     from dpsweep.study import Study
-    from dpsweep.study.bound import Bound, BoundSelection
     from dpsweep.study.paths import Paths
 else:
     evidence, grids = lazy("dpsweep.analysis.evidence"), lazy("dpsweep.analysis.grids")
@@ -77,10 +77,10 @@ class TuningImplications(ComparedGrids):
     family = "tuning_implications"
     title = "Tuning rules"
 
-    def with_study(self, bound: Bound, where: str, selections: Sequence[BoundSelection]) -> Self:
+    def with_study(self, study: Study) -> Self:
         """Return the table with the private grid of each sweep that crosses B with C."""
         found = []
-        for sweep in bound.study.sweeps.values():
+        for sweep in study.sweeps.values():
             bounds = [each for each in sweep.clipping_bounds if not isinstance(each, str)]
             if sweep.private_epsilon and len(bounds) > 1 and len(sweep.batch_size) > 1:
                 found.append(grid(sweep, epsilon=sweep.private_epsilon))
@@ -92,7 +92,7 @@ class TuningImplications(ComparedGrids):
         self, study: Study, paths: Paths, missing: list[Path] | None = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per rule, and one row per comparison; see `dpsweep.analysis.evidence`."""
-        cells = [cell for selection in self.selections() for cell in study.cells(selection)]
+        cells = [cell for selection in self.selections() for cell in selection.cells()]
         sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
         comparisons = evidence.compare(
             grids.grids(frames.load_trials(study, paths, cells, missing), sizes)
