@@ -15,8 +15,8 @@ MAP = """\
     from dpsweep.figures import figure, families
 
     @figure("Mine")
-    def mine():
-        return families.Heatmap(caption="{dataset}.", panels=[families.Panel(epsilon=1.0)])
+    def mine(grids):
+        return families.Heatmap(caption="{dataset}.", panels=[families.Panel.of(grids.one().at(epsilon=1.0))])
 """
 
 
@@ -71,13 +71,18 @@ def test_a_figure_replaces_the_papers_figure_of_the_same_name(tmp_path: Path) ->
 def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
     text = """
         from dpsweep.figures import figure, families
+        from dpsweep.study.grid import neighbours
 
-        @figure("Mine", name="{method}_C{clipping_bound}",
-                each={"method": ["main", "all"], "clipping_bound": "neighbours"})
-        def by_bound(method, clipping_bound):
-            cells = {"method": method, "clipping_bound": clipping_bound}
-            panel = families.Panel(**cells, epsilon="all", each=("epsilon",))
-            return families.GradientNormHistogram(caption="At {clipping_bound}.", panels=[panel])
+        @figure("Mine", name="{method}_C{clipping_bound}", each={"method": ["main", "all"]})
+        def by_bound(grids, method):
+            grid = grids.one(method=method)
+            grid = grid.at(epochs=2, epsilon=grid.epsilon)
+            for bound in neighbours([grid]):
+                panels = [
+                    families.Panel.of(grid.at(epsilon=epsilon, clipping_bound=bound))
+                    for epsilon in reversed(grid.epsilon)
+                ]
+                yield families.GradientNormHistogram(caption="At {clipping_bound}.", panels=panels)
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert list(study.figures) == ["film_C0.1", "film_C1", "film_C10"]
@@ -87,8 +92,29 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         "At C = 10.",
     ]
     titles = [panel.title for panel in study.figures["film_C1"].parts()]
-    assert titles == ["ε = 8", "ε = 1"]  # from the easy problem to the hard one
+    assert titles == ["ε = 8", "ε = 1"]
     assert study.targets.undrawn == {"<all>_C<clipping_bound>": "roles.methods.all is not bound"}
+
+
+def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> None:
+    text = """
+        from dpsweep.figures import figure, families
+
+        @figure("Mine")
+        def mine(grids):
+            found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
+            return families.Heatmap(caption="{backbone}.", panels=[
+                families.Panel.of(each.at(epsilon=8.0)) for each in found.values()])
+
+        @figure("Mine")
+        def strong(grids):
+            found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
+            return families.Heatmap(caption="{backbone}.", panels=[families.Panel.of(found["strong"])])
+    """
+    study = load(tmp_path, ["none", "mine.py"], mine=text)
+    assert study.figures["mine"].caption == "Pretrained."
+    unbound = "roles.backbones.strong is not bound"
+    assert study.targets.undrawn == {"parts of mine": unbound, "strong": unbound}
 
 
 @pytest.mark.parametrize(
@@ -98,15 +124,15 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         ("x = 1\n\n1 / 0\n", "mine.py, line 3: ZeroDivisionError: division by zero"),
         (
             MAP.replace("epsilon=1.0", "epsilom=1.0"),
-            "mine.py, line 5: Panel: epsilom: unknown key; did you mean epsilon? allowed: dataset, ",
+            "mine.py, line 5: epsilom: unknown axis; did you mean epsilon? allowed: epochs, ",
         ),
         (
             MAP.replace("epsilon=1.0", "epsilon='lose'"),
-            'mine.py, line 5: Panel: epsilon: found "lose"; allowed: loose, tight, ',
+            "mine.py, line 5: epsilon: found lose; allowed (digits_pretrained_film): 1, 8",
         ),
         (
             MAP.replace("epsilon=1.0", "epsilon=3.0"),
-            "mine.py, line 3: mine: panels[0].epsilon: found 3; allowed (digits_pretrained_film): 1, 8",
+            "mine.py, line 5: epsilon: found 3; allowed (digits_pretrained_film): 1, 8",
         ),
         (
             MAP.replace("return families", "families"),
@@ -118,7 +144,7 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
         ),
         (MAP.replace("{dataset}", "{data}"), 'mine.py, line 3: mine: caption: found "data"; '),
         (
-            MAP + "\n    @figure('Mine', name='mine')\n    def again():\n        return mine()\n",
+            MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
             "mine.py, lines 3 and 7: found 2 targets of the name mine; allowed: one",
         ),
         (MAP.replace('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: section, name: found"),
@@ -127,8 +153,8 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
             "mine.py, line 3: TypeError: each: found colour; allowed: a mapping of dataset, ",
         ),
         (
-            MAP.replace('@figure("Mine")', '@figure("Mine", each={"epsilon": "all"})'),
-            "mine.py, line 3: mine: arguments: got an unexpected keyword argument 'epsilon'",
+            MAP.replace('@figure("Mine")', '@figure("Mine", each={"dataset": "main"})'),
+            "mine.py, line 3: mine: arguments: got an unexpected keyword argument 'dataset'",
         ),
         (MAP + MAP.partition("\n")[2], "mine.py, line 7: ValueError: found a second function mine"),
         (
@@ -187,8 +213,9 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
             family = "empty"
 
         @figure("Mine")
-        def other():
-            return Empty(caption="Nothing.", panels=[families.Panel(epsilon=1.0)])
+        def other(grids):
+            panels = [families.Panel.of(grids.one().at(epsilon=1.0))]
+            return Empty(caption="Nothing.", panels=panels)
     """
 
     def made_for(name: str, text: str) -> str:

@@ -65,7 +65,8 @@ def test_batch_sizes_as_numbers(study: Study) -> None:
     assert [study.batch_size(cell) for cell in found] == [64, 1347, 64, 1347]
 
 
-IRREGULAR = {
+NO_TARGETS: Edits = {"figures": {}, "tables": {}}
+IRREGULAR: Edits = NO_TARGETS | {
     # C = 100 was trained at one batch size only, and epsilon = 8 not at C = 10.
     "sweeps/flat": {
         **SMALL["sweeps"]["flat"],
@@ -110,7 +111,7 @@ def test_axes_that_are_drawn_keep_several_values(tmp_path: Path) -> None:
 
 
 def test_grids_of_a_dataset_share_what_a_rule_chooses(tmp_path: Path) -> None:
-    edits = {"sweeps/flat/epochs": [4, 8], "sweeps/automatic/epochs": [2, 4]}
+    edits = NO_TARGETS | {"sweeps/flat/epochs": [4, 8], "sweeps/automatic/epochs": [2, 4]}
     study = load_small(tmp_path, edits)
     flat, automatic = study.grid(), study.grid(clipping="automatic")
     # Alone, the grid of AUTO-S would take the 4 epochs that most cells of the dataset have, too.
@@ -121,7 +122,7 @@ def test_grids_of_a_dataset_share_what_a_rule_chooses(tmp_path: Path) -> None:
 
 
 def test_neighbours_and_baseline(tmp_path: Path) -> None:
-    bounds = {"sweeps/flat/clipping_bound": [0.01, 0.1, 2, 3, 10]}
+    bounds = NO_TARGETS | {"sweeps/flat/clipping_bound": [0.01, 0.1, 2, 3, 10]}
     grid = load_small(tmp_path, bounds).grid()
     assert (baseline([grid]), neighbours([grid])) == (2, [0.1, 2, 3])
     given = bounds | {"roles/neighbours": {"film": [0.1, 3, 10]}}

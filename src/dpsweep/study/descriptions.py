@@ -95,7 +95,7 @@ class Description:
         try:
             found = self.function(*given, **roles)
             several = list(found) if isinstance(found, Iterator) else [found]
-        except (NotDrawnError, MistakeError):
+        except NotDrawnError:
             raise
         except (Exception, SystemExit) as error:
             raise MistakeError(_said(error, self.file)) from error
@@ -246,6 +246,8 @@ def _said(error: BaseException, file: Path) -> str:
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
         said = explain(error, content)
         what = f"{error.title}: {'; '.join(each.removeprefix('the study: ') for each in said)}"
+    elif isinstance(error, MistakeError):
+        what = str(error)
     else:
         what = f"{type(error).__name__}: {error}"
     return f"{file.name}, line {lines[-1]}: {what}" if lines else f"{file.name}: {what}"

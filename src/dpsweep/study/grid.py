@@ -20,7 +20,7 @@ from pydantic import Field
 
 from dpsweep.config.cells import AXES, CELL_AXES, NAMED, PARTS, BatchSize, Cell, Problem, number
 from dpsweep.config.clipping import RULES, ClippingBound, nearest_to_one
-from dpsweep.config.messages import shorten, unknown
+from dpsweep.config.messages import nearest, shorten, unknown
 from dpsweep.config.section import Settings
 
 if TYPE_CHECKING:
@@ -111,9 +111,12 @@ class Grid:
         """Return the grid at some values: a value or a list by axis.
 
         Raises:
-            MistakeError: the grid does not have a value.
+            MistakeError: the grid does not have a value, or there is no such axis.
         """
         grid = self
+        if unknown_axes := axes.keys() - {*AXES}:
+            axis = min(unknown_axes)
+            raise MistakeError(f"{axis}: unknown axis; {nearest(axis, AXES)}")
         for axis in sorted(axes, key=AXES.index):
             wanted = axes[axis]
             values = list(dict.fromkeys(wanted if isinstance(wanted, list) else [wanted]))
