@@ -49,9 +49,9 @@ def _cells(name: str, settings: dict[str, Any], drawn: tuple[str, ...]) -> str:
     """Return the code of the cells of a panel, line or entry."""
     rest = dict(settings)
     of = {key: rest.pop(key) for key in NAMED if key in rest}
-    if "epochs" in rest and rest["epochs"] == "all":
-        del rest["epochs"]
+    if rest.get("epochs") == "all":
         drawn = (*drawn, "epochs")
+    rest = {key: value for key, value in rest.items() if value != "all"}
     axes = {key: rest.pop(key) for key in AXES if key in rest}
     if isinstance(axes.get("clipping_bound"), str):
         of["clipping"] = axes.pop("clipping_bound")

@@ -31,7 +31,7 @@ def study(comparable: bool) -> Study:
                 "section": "s",
                 "rows": ["epsilon"],
                 "columns": ["clipping"],
-                "entries": [{"epsilon": "all", "each": ("epsilon",)}],
+                "entries": [{"epsilon": epsilon} for epsilon in (1.0, 2.0, 8.0)],
             }
         },
     ).model_dump(exclude_none=True)

@@ -346,7 +346,7 @@ def test_the_cells_behind_a_figure_are_listed_with_missing_ones(paths: Paths) ->
     page = written(STUDY, paths)
     assert "cells/digits_strong_film/" in page.text("target-squares")
     found, _, missing = page.text("target-squares").partition("Missing (1):")
-    drawn = STUDY.cells(STUDY.figures["squares"].panels[0])  # type: ignore[union-attr]
+    drawn = STUDY.figures["squares"].panels[0].cells()  # type: ignore[union-attr]
     assert {*re.findall(r"eps\S+_C\S+", found), absent} == {cell.name for cell in drawn}
     assert re.findall(r"eps\S+_C\S+", missing) == [absent]
     cells, _, norms = page.text("target-classes").partition("Gradient norms")

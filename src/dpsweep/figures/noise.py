@@ -81,7 +81,7 @@ class NoiseCurve(targets.Figure):
     @property
     def marked_steps(self) -> int | None:
         """The steps at the vertical line; the number of a paper holds for its own problem only."""
-        if all(axes.x != "steps" for axes in self.axes):
+        if not self.minimum_steps or all(axes.x != "steps" for axes in self.axes):
             return None
         return self.minimum_steps.get(self.cells.problem.name)
 

@@ -13,7 +13,7 @@ from dpsweep.config.cells import NAMED, number
 from dpsweep.config.messages import LONGEST_JOINED_NAME, NAME_PATTERN, shorten, unknown
 from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
 from dpsweep.study.descriptions import Description, descriptions
-from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError
+from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError, Selection
 from dpsweep.study.targets import Figure, PrintedTable, Target, named_rule
 
 if TYPE_CHECKING:
@@ -74,18 +74,18 @@ class Targets:
     def _add(
         self, study: "Study", description: Description, names: Mapping[str, str], target: Target
     ) -> None:
-        for index, leaf in enumerate(target.leaves()):
+        for place, leaf in _places(target):
+            if target.needs_bounds and (rule := named_rule(leaf)):
+                raise MistakeError(
+                    f"{place}.clipping_bound: found {rule}; allowed: numbers (a {target.family} figure "
+                    "draws C)"
+                )
             for axis in target.single_axes():
                 if len(values := leaf.values(axis)) > 1:
                     raise MistakeError(
-                        f"{target.part}[{index}].{axis}: found {shorten(map(number, values))}; "
-                        f"allowed: one of them (a {target.family} draws one {axis} here)"
+                        f"{place}.{axis}: found {shorten(map(number, values))}; allowed: one of them (a "
+                        f"{target.family} draws one {axis} here)"
                     )
-            if target.needs_bounds and (rule := named_rule(leaf)):
-                raise MistakeError(
-                    f"{target.part}[{index}].clipping_bound: found {rule}; allowed: numbers (a "
-                    f"{target.family} figure draws C)"
-                )
         target = _finished(study, target.with_study(study))
         name = _name(description, names, target)
         if not re.fullmatch(NAME_PATTERN, name) or len(name) > LONGEST_JOINED_NAME:
@@ -120,6 +120,16 @@ def _name(description: Description, names: Mapping[str, str], target: Target | N
         return number(first.values(key)[0]) if first else f"<{key}>"
 
     return re.sub(r"\{(\w+)\}", lambda key: text(key[1]), description.name)
+
+
+def _places(target: Target) -> Iterator[tuple[str, Selection]]:
+    """Yield every selection of a target with its place."""
+    for index, part in enumerate(target.parts()):
+        place = f"{target.part}[{index}]" if target.part != "cells" else "cells"
+        if isinstance(part, LinePanel):
+            yield from ((f"{place}.lines[{i}]", line) for i, line in enumerate(part.lines))
+        else:
+            yield place, part
 
 
 def _finished(study: "Study", target: Target) -> Target:
