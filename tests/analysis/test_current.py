@@ -161,7 +161,7 @@ def test_norms_steps_and_overlaps_of_other_trials_are_refused(paths: Paths) -> N
     files = (norms, paths.cell_steps(STUDY, cell), paths.theory(STUDY, cell))
     key = pd.read_parquet(paths.cell_trials(STUDY, cell))["trial_key"][0]
     rewrite(files[-1], trial_key=key)
-    selection = Selection(dataset="digits", backbone="small", method="film", clipping_bound=0.1)
+    selection = Selection.of(STUDY.grid().at(clipping_bound=0.1))
 
     def read(missing: list[Path] | None = None) -> list[int]:
         return [

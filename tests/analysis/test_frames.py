@@ -98,7 +98,7 @@ def test_gradient_norms_have_the_clipping_bound_of_their_file(paths: Paths) -> N
             0.02,
             [([0, 1], [bound, 2 * bound]), ([0, 1], [3 * bound, 4 * bound])],
         )
-    selections = [Selection(), Selection(clipping_bound=1.0)]
+    selections = [Selection.of(STUDY.grid()), Selection.of(STUDY.grid().at(clipping_bound=1.0))]
     norms = load_gradient_norms(STUDY, paths, selections)
     assert norms["clipping_bound"].tolist() == [0.1] * 4 + [1.0] * 4
     np.testing.assert_allclose(norms["norm"], [0.1, 0.2, 0.3, 0.4, 1, 2, 3, 4])

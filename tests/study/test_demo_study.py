@@ -42,7 +42,7 @@ def test_every_private_sweep_is_drawn(demo: Study) -> None:
         cell
         for target in (demo.figures | demo.tables).values()
         for selection in target.selections()
-        for cell in demo.cells(selection)
+        for cell in selection.cells()
     }
     assert drawn == {cell for cell in demo.all_cells() if math.isfinite(cell.epsilon)}
 

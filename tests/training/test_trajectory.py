@@ -165,7 +165,7 @@ def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
     write_problem(study, paths, PROBLEM)
     trials, drawn = (
         paths.cell_trials(study, CELL),
-        Selection(dataset="digits", backbone="vit", method="method"),
+        Selection.of(study.grid("digits", "vit", "method")),
     )
     for file, column, read in (
         (norms, "norm", lambda: load_gradient_norms(study, paths, [drawn])),
