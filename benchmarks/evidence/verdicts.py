@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.analysis.evidence import Evidence, compare, gather
-from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import SimulationSettings, design, prospects, ruled_cells, simulate
 from dpsweep.analysis.rules import RULES
 from dpsweep.base.files import write_json
@@ -78,7 +78,7 @@ WORLDS = NULL_WORLDS | {
 
 def designs(
     cells: Callable[[Study], Iterable[Cell]] = Study.all_cells,
-) -> dict[str, tuple[list[Grid], Related]]:
+) -> dict[str, tuple[list[AccuracyGrid], Related]]:
     """Return the grids of every simulated study, and its pairs of datasets that share examples.
 
     Args:
@@ -91,13 +91,15 @@ def designs(
     return found | {"unequal datasets": (_unequal([12, 6, 4, 2, 1]), [])}
 
 
-def _unequal(counts: Sequence[int]) -> list[Grid]:
+def _unequal(counts: Sequence[int]) -> list[AccuracyGrid]:
     """Return grids of datasets with very different numbers of problems, for three epsilons and two epochs."""
     sizes, bounds = (256, 512, 1024, 2048, 4096), (0.01, 0.1, 1.0, 4.0, 16.0)
     empty = np.full((len(sizes), len(bounds), 3), np.nan)
     tuning = np.broadcast_to(np.linspace(-10, -5, 8), (len(sizes), len(bounds), 8))
     return [
-        Grid(f"d{d}", f"b{p % 2}", f"m{p // 2}", "adam", epsilon, epochs, sizes, bounds, empty, empty, tuning)
+        AccuracyGrid(
+            f"d{d}", f"b{p % 2}", f"m{p // 2}", "adam", epsilon, epochs, sizes, bounds, empty, empty, tuning
+        )
         for d, count in enumerate(counts)
         for p in range(count)
         for epsilon in (1.0, 2.0, 8.0)
@@ -106,7 +108,7 @@ def _unequal(counts: Sequence[int]) -> list[Grid]:
 
 
 def rate(
-    grids: Sequence[Grid],
+    grids: Sequence[AccuracyGrid],
     related: Related,
     world: SimulationSettings,
     null: bool,

@@ -19,7 +19,7 @@ from dpsweep.analysis.evidence import (
     mean_elsewhere,
     mean_here,
 )
-from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.rules import RULES, Comparison
 
 RULE = "lower_epsilon_larger_bound"
@@ -37,7 +37,7 @@ def comparison(
     """Return a comparison with a known effect, in one dataset ("a") or between two ("a, b")."""
     nothing = np.zeros((1, 1, 2))
     grids = [
-        Grid(name, "small", "film", "adam", 1.0, 8, (1,), (1.0,), nothing, nothing, nothing)
+        AccuracyGrid(name, "small", "film", "adam", 1.0, 8, (1,), (1.0,), nothing, nothing, nothing)
         for name in datasets.split(", ")
     ]
     found = np.asarray(effect, dtype=float)
@@ -246,10 +246,10 @@ def test_effects_below_the_noise_of_the_reference_support_no_rule(
     assert row[["threshold", "verdict"]].to_list() == [threshold, verdict]
 
 
-def problems(accuracy: np.ndarray[Any, Any], test_size: float) -> list[Grid]:
+def problems(accuracy: np.ndarray[Any, Any], test_size: float) -> list[AccuracyGrid]:
     """Return grids of eight problems at two epsilons and numbers of epochs, all with the same accuracies."""
     return [
-        Grid(
+        AccuracyGrid(
             dataset, backbone, "film", "adam", epsilon, epochs, (64, 256, 1024), (0.1, 1.0, 10.0),
             accuracy, accuracy, accuracy, test_size,
         )

@@ -8,7 +8,7 @@ import pytest
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import Grid, alike, best, grids, without_diverged
+from dpsweep.analysis.grids import AccuracyGrid, alike, best, grids, without_diverged
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
@@ -77,7 +77,9 @@ def test_a_missing_cell_is_nan_and_never_chosen(tmp_path: Path) -> None:
 
 def test_grids_can_be_restricted_to_values_of_an_axis() -> None:
     values = np.arange(12.0).reshape(2, 3, 2)
-    grid = Grid("d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values, values)
+    grid = AccuracyGrid(
+        "d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values, values
+    )
     part = grid.among("batch_size", [20, 30]).among("clipping_bound", [3.0, 1.0])
     assert (part.batch_size, part.clipping_bound) == ((20,), (1.0, 3.0))
     for each in (part.accuracy, part.selection, part.tuning):

@@ -17,7 +17,7 @@ from benchmarks.evidence.verdicts import (
 from tests.synthetic import make_study
 
 from dpsweep.analysis.evidence import compare
-from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import (
     SimulationSettings,
     design,
@@ -40,7 +40,7 @@ GRID: dict[str, Any] = {
 }
 
 
-def grids(**changes: Any) -> list[Grid]:
+def grids(**changes: Any) -> list[AccuracyGrid]:
     study = make_study({"s": GRID | changes})
     return design(study, study.all_cells())
 
@@ -135,7 +135,7 @@ def test_intervals_contain_the_gain_without_noise() -> None:
     assert np.mean(covered) > 0.92
 
 
-def _several(**changes: Any) -> list[Grid]:
+def _several(**changes: Any) -> list[AccuracyGrid]:
     """Return grids of four datasets with two backbones each."""
     return [
         replace(grid, dataset=f"d{dataset}", backbone=f"b{backbone}")

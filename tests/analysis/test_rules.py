@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpsweep.analysis.grids import Grid
+from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.rules import (
     RULES,
     SYMBOL,
@@ -26,7 +26,7 @@ SIZES = (100, 200, 400, 800)
 RULE = {rule.key: rule for rule in RULES}
 
 
-def grid(function: Callable[..., float], /, **changes: Any) -> Grid:
+def grid(function: Callable[..., float], /, **changes: Any) -> AccuracyGrid:
     """Return a grid of a function of (B, C, seed); by default 2 seeds, and choices by the test set."""
     sizes, bounds = changes.pop("batch_size", SIZES), changes.pop("clipping_bound", BOUNDS)
     seeds = range(1, changes.pop("seeds", 2) + 1)
@@ -35,7 +35,7 @@ def grid(function: Callable[..., float], /, **changes: Any) -> Grid:
         "dataset": "digits", "backbone": "small", "method": "film", "optimizer": "adam",
         "epsilon": 1.0, "epochs": 8, "selection": table, "accuracy": table, "tuning": table[..., :1],
     }  # fmt: skip
-    return Grid(batch_size=sizes, clipping_bound=bounds, **(settings | changes))
+    return AccuracyGrid(batch_size=sizes, clipping_bound=bounds, **(settings | changes))
 
 
 def peak(size: float, bound: float, top: float = 0.9) -> Callable[..., float]:
@@ -43,7 +43,7 @@ def peak(size: float, bound: float, top: float = 0.9) -> Callable[..., float]:
     return lambda b, c, seed: top - 0.1 * (abs(math.log2(b / size)) + abs(math.log10(c / bound)))
 
 
-def compared(rule: str, grids: list[Grid]) -> list[Comparison]:
+def compared(rule: str, grids: list[AccuracyGrid]) -> list[Comparison]:
     return list(RULE[rule].compare(grids))
 
 
@@ -127,7 +127,7 @@ def test_many_studies_at_once_have_the_gains_of_each_study() -> None:
     many = [random.uniform(0, 1, (5, 4, 4, 3)) for _ in range(2)]
     rates = random.uniform(0, 1, (2, 5, 4, 4, 6))
 
-    def at(study: Any) -> list[Grid]:
+    def at(study: Any) -> list[AccuracyGrid]:
         return [
             grid(lambda b, c, s: 0.0, selection=t[study], accuracy=t[study], tuning=r[study])
             for t, r in zip(many, rates, strict=True)
@@ -223,7 +223,7 @@ def test_fewer_epochs_by_hand() -> None:
 # -- joint tuning --------------------------------------------------------------------------
 
 
-def joint(tuning: Any, measured: Any) -> Grid:
+def joint(tuning: Any, measured: Any) -> AccuracyGrid:
     """Return a grid of B = 100, 200 and C = 1, 10; the first seed chooses, and the others measure.
 
     Args:

@@ -34,7 +34,7 @@ import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 from scipy.stats import t as student
 
-from dpsweep.analysis.grids import CONDITIONS, Array, Grid
+from dpsweep.analysis.grids import CONDITIONS, AccuracyGrid, Array
 from dpsweep.analysis.rules import RULES, Comparison, Rule
 from dpsweep.analysis.statistics import LEVEL, ROUNDING
 
@@ -259,7 +259,7 @@ def gather(
     return found, LEVEL / max(intervals, 1)
 
 
-def compare(grids: Sequence[Grid], corrected: bool = True) -> dict[str, list[Comparison]]:
+def compare(grids: Sequence[AccuracyGrid], corrected: bool = True) -> dict[str, list[Comparison]]:
     """Return every comparison that the grids allow, by the key of the rule.
 
     Args:

@@ -24,7 +24,7 @@ _PLACE: dict[Axis, int] = {"batch_size": -3, "clipping_bound": -2}
 
 
 @dataclass(frozen=True)
-class Grid:
+class AccuracyGrid:
     """Accuracies of one (problem, epsilon, epochs) over (B, C), at each cell's best learning rate.
 
     A study has no leading axes (...). In `dpsweep.analysis.power` they are the simulated studies.
@@ -79,7 +79,7 @@ class Grid:
         """Return the positions of the chosen B and C, each of shape (...) (`dpsweep.study.choice`)."""
         return best(self.selection.mean(axis=-1))
 
-    def among(self, axis: Axis, values: Iterable[float]) -> "Grid":
+    def among(self, axis: Axis, values: Iterable[float]) -> "AccuracyGrid":
         """Return this grid restricted to some values of one axis."""
         wanted = set(values)
         kept = [place for place, value in enumerate(getattr(self, axis)) if value in wanted]
@@ -159,7 +159,7 @@ def at_each(values: Array, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.i
     return found
 
 
-def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> list[Grid]:
+def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> list[AccuracyGrid]:
     """Return all private grids of flat clipping in the trials that have an accuracy.
 
     While a study is extended, cells of a grid may have different numbers of seeds. Then the grid has the
@@ -179,7 +179,7 @@ def grids(trials: pd.DataFrame, test_sizes: Mapping[str, int] | None = None) -> 
         cells = {axis: np.sort(group[axis].unique()) for axis in ("batch_size", "clipping_bound")}
         tuned = with_shared_seeds(repeats(group))
         first = group[group["seed"] == group["seed"].min()].drop_duplicates("trial_key")
-        grid = Grid(
+        grid = AccuracyGrid(
             str(dataset), str(backbone), str(method), str(optimizer), float(epsilon), int(epochs),
             tuple(map(int, cells["batch_size"])), tuple(map(float, cells["clipping_bound"])),
             _table(tuned, cells, "seed", "selection_accuracy"),
@@ -208,10 +208,10 @@ def with_shared_seeds(tuned: pd.DataFrame) -> pd.DataFrame:
     return tuned[tuned["seed"].isin(shared)] if len(shared) > 1 else tuned
 
 
-def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
+def alike(found: Iterable[AccuracyGrid], condition: Condition) -> list[list[AccuracyGrid]]:
     """Return groups of two or more grids that differ in one condition only, in ascending order of it."""
     others = [name for name in CONDITIONS if name != condition]
-    groups: dict[tuple[object, ...], list[Grid]] = {}
+    groups: dict[tuple[object, ...], list[AccuracyGrid]] = {}
     for grid in found:
         groups.setdefault(tuple(getattr(grid, name) for name in others), []).append(grid)
     return [
@@ -221,7 +221,7 @@ def alike(found: Iterable[Grid], condition: Condition) -> list[list[Grid]]:
     ]
 
 
-def with_common(group: Sequence[Grid], axis: Axis) -> list[Grid]:
+def with_common(group: Sequence[AccuracyGrid], axis: Axis) -> list[AccuracyGrid]:
     """Restrict grids to the values of an axis that are complete in all of them.
 
     Grids with fewer than two complete values are left out. The list is empty if fewer than two grids, or

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
-from dpsweep.analysis.grids import Array, Grid
+from dpsweep.analysis.grids import AccuracyGrid, Array
 from dpsweep.config.datasets import related_datasets
 from dpsweep.config.messages import group_by_message
 from dpsweep.study import Cell, Study
@@ -101,11 +101,11 @@ class SimulationSettings:
 class Simulation(NamedTuple):
     """Simulated studies: their grids with noise, and without noise."""
 
-    measured: list[Grid]
-    exact: list[Grid]
+    measured: list[AccuracyGrid]
+    exact: list[AccuracyGrid]
 
 
-def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
+def design(study: Study, cells: Iterable[Cell]) -> list[AccuracyGrid]:
     """Return the grids of the private cells with flat clipping, without accuracies.
 
     ``selection`` and ``accuracy`` are NaN, ``tuning`` holds base-2 logarithms of the learning rates.
@@ -126,7 +126,7 @@ def design(study: Study, cells: Iterable[Cell]) -> list[Grid]:
         empty = np.full((len(sizes), len(bounds), seeds), np.nan)
         tuning = np.broadcast_to(np.log2(rates), (*empty.shape[:2], len(rates)))
         grids.append(
-            Grid(
+            AccuracyGrid(
                 problem.dataset, problem.backbone, problem.method, problem.optimizer, epsilon, epochs,
                 tuple(sizes), tuple(bounds), empty, empty, tuning,
             )
@@ -146,7 +146,7 @@ def ruled_cells(study: Study) -> list[Cell]:
 
 
 def simulate(
-    grids: Sequence[Grid],
+    grids: Sequence[AccuracyGrid],
     settings: SimulationSettings,
     studies: int,
     random: np.random.Generator,
@@ -207,19 +207,19 @@ def simulate(
     return found
 
 
-def _without_noise(grid: Grid, exact: Array) -> Grid:
+def _without_noise(grid: AccuracyGrid, exact: Array) -> AccuracyGrid:
     """Return a grid with every cell's exact accuracy at its best learning rate."""
     accuracy = np.repeat(exact.max(axis=-1, keepdims=True), 2, axis=-1) / 100
     return replace(grid, selection=accuracy, accuracy=accuracy, tuning=exact / 100)
 
 
 def _measured(
-    grid: Grid,
+    grid: AccuracyGrid,
     settings: SimulationSettings,
     exact: Array,
     scatter: Array,
     random: np.random.Generator,
-) -> Grid:
+) -> AccuracyGrid:
     """Return a grid with noise; all seeds train with the learning rate that the first seed tuned."""
     shape = exact.shape
     cells = (*shape[:-1], 1)
@@ -264,7 +264,7 @@ class Prospect:
 
 
 def prospects(
-    grids: Sequence[Grid],
+    grids: Sequence[AccuracyGrid],
     settings: SimulationSettings,
     related: Iterable[tuple[str, str]] = (),
     studies: int = STUDIES,
@@ -334,7 +334,7 @@ def outlook(study: Study) -> Iterator[str]:
         yield f"  {rules}: {what}"
 
 
-def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, ...], float]:
+def _added_difficulties(grids: Sequence[AccuracyGrid], most: float) -> dict[tuple[str, ...], float]:
     """Return the difficulty that backbone and dataset add to each problem.
 
     The backbones of a dataset get values from 0 to ``most``, at equal distances in order of appearance, and
@@ -355,7 +355,7 @@ def _added_difficulties(grids: Sequence[Grid], most: float) -> dict[tuple[str, .
 
 
 def _surface(
-    grid: Grid, settings: SimulationSettings, difficulty: float, effect: Array, norms: Array
+    grid: AccuracyGrid, settings: SimulationSettings, difficulty: float, effect: Array, norms: Array
 ) -> Array:
     """Return exact accuracies in percent, shape (studies, B, C, learning rates)."""
     bounds = np.log10(grid.clipping_bound)[:, np.newaxis]

@@ -35,10 +35,10 @@ import numpy.typing as npt
 
 from dpsweep.analysis.grids import (
     CONDITIONS,
+    AccuracyGrid,
     Array,
     Axis,
     Condition,
-    Grid,
     alike,
     at,
     at_each,
@@ -77,7 +77,7 @@ class Comparison:
             true best value may lie beyond it, where no value was tried.
     """
 
-    grids: Sequence[Grid]
+    grids: Sequence[AccuracyGrid]
     unit: tuple[str, ...]
     found: Sequence[str]
     effect: Array
@@ -131,7 +131,9 @@ class Rule:
         """The plural name of its units."""
         return "pairs of problems" if self.changes in ("dataset", "backbone") else "problems"
 
-    def compare(self, grids: Sequence[Grid], corrected: bool = True) -> Iterator[Comparison]:
+    def compare(
+        self, grids: Sequence[AccuracyGrid], corrected: bool = True
+    ) -> Iterator[Comparison]:
         """Yield all comparisons that the grids of a study allow. Two comparisons never share a trial.
 
         With several values of epsilon, or numbers of epochs, the easiest one is compared with all others,
@@ -153,7 +155,7 @@ class Rule:
             if len(series) > 1:
                 yield self._comparison(_from_easy_to_hard(series, self.changes), random)
 
-    def gain(self, series: Sequence[Grid]) -> Array:
+    def gain(self, series: Sequence[AccuracyGrid]) -> Array:
         """Return the measured gain of following the rule, not bias-corrected, in the rule's unit.
 
         Args:
@@ -165,7 +167,7 @@ class Rule:
         gain: Array = np.tensordot(slope_weights(self._distances(series)), gains, axes=1)
         return gain
 
-    def _distances(self, series: Sequence[Grid]) -> Array:
+    def _distances(self, series: Sequence[AccuracyGrid]) -> Array:
         """Return the distances of the harder conditions from the easiest one, in the unit of the effect."""
         if self.changes not in ("epsilon", "epochs"):
             return np.ones(1)
@@ -173,7 +175,9 @@ class Rule:
         distances: Array = np.log2(values[0] / np.array(values[1:]))
         return distances
 
-    def _comparison(self, series: Sequence[Grid], random: np.random.Generator | None) -> Comparison:
+    def _comparison(
+        self, series: Sequence[AccuracyGrid], random: np.random.Generator | None
+    ) -> Comparison:
         easiest = series[0]
         unit = [
             getattr(easiest, name)
@@ -209,8 +213,8 @@ class Rule:
 
 
 def bias(
-    gain: Callable[[Sequence[Grid]], Array],
-    series: Sequence[Grid],
+    gain: Callable[[Sequence[AccuracyGrid]], Array],
+    series: Sequence[AccuracyGrid],
     random: np.random.Generator,
     rates: bool,
 ) -> Array:
@@ -231,7 +235,7 @@ def bias(
     return moved - gain([without_noise(grid) for grid in series])
 
 
-def without_noise(grid: Grid) -> Grid:
+def without_noise(grid: AccuracyGrid) -> AccuracyGrid:
     """Return a grid of two seeds that both have the mean of their cell; ``tuning`` stays as measured."""
     selection, accuracy = (
         np.broadcast_to(_mean(each)[..., np.newaxis], (*each.shape[:-1], 2))
@@ -240,7 +244,9 @@ def without_noise(grid: Grid) -> Grid:
     return replace(grid, selection=selection, accuracy=accuracy)
 
 
-def redrawn(grid: Grid, draws: int, random: np.random.Generator, rates: bool) -> Grid:
+def redrawn(
+    grid: AccuracyGrid, draws: int, random: np.random.Generator, rates: bool
+) -> AccuracyGrid:
     """Return a grid with new noise of the measured size around the means of its cells.
 
     Args:
@@ -277,7 +283,7 @@ def slope_weights(distances: Array) -> Array:
     return weights
 
 
-def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Array:
+def gain_of_adapting(easier: AccuracyGrid, harder: AccuracyGrid, axis: Axis, side: Side) -> Array:
     """Return the gain of moving a setting to one side instead of the other; see the module.
 
     Args:
@@ -302,7 +308,7 @@ def gain_of_adapting(easier: Grid, harder: Grid, axis: Axis, side: Side) -> Arra
     return gain if side == "larger" else -gain
 
 
-def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
+def variance_of_test_set(easier: AccuracyGrid, harder: AccuracyGrid, axis: Axis) -> Array:
     """Return an upper bound on the variance of a `gain_of_adapting` from the test set; squared points.
 
     If two networks of accuracy p err independently on n test examples, the difference of their accuracies
@@ -319,7 +325,7 @@ def variance_of_test_set(easier: Grid, harder: Grid, axis: Axis) -> Array:
     return variance
 
 
-def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[Cells, Cells]:
+def _tuned_on_both_sides(grid: AccuracyGrid, left_out: int, axis: Axis) -> tuple[Cells, Cells]:
     """Return the cells (B, C) that all seeds but one choose on each side of every value of an axis.
 
     Returns:
@@ -348,7 +354,7 @@ def _tuned_on_both_sides(grid: Grid, left_out: int, axis: Axis) -> tuple[Cells, 
     return found[0], found[1]
 
 
-def standard_error(grid: Grid) -> Array:
+def standard_error(grid: AccuracyGrid) -> Array:
     """Return the standard error of a cell's mean selection accuracy over seeds, pooled over cells.
 
     Returns:
@@ -358,7 +364,7 @@ def standard_error(grid: Grid) -> Array:
     return error
 
 
-def error_of_test_set(grid: Grid) -> Array:
+def error_of_test_set(grid: AccuracyGrid) -> Array:
     """Return the standard error of the best accuracy from the test set alone (`share_error`); shape (...)."""
     return share_error(grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1), grid.test_size)
 
@@ -371,7 +377,7 @@ def _scatter(values: Array) -> Array:
     return scatter
 
 
-def _likely_best(grid: Grid, axis: Axis) -> Array:
+def _likely_best(grid: AccuracyGrid, axis: Axis) -> Array:
     """Return weights of the values of an axis by their likelihood to be the best, shape (..., values).
 
     The weight is proportional to exp(accuracy / standard error). The accuracy is the highest mean over seeds
@@ -385,7 +391,7 @@ def _likely_best(grid: Grid, axis: Axis) -> Array:
     return weights
 
 
-def gain_of_joint_tuning(grid: Grid) -> Array:
+def gain_of_joint_tuning(grid: AccuracyGrid) -> Array:
     """Return the gain of tuning C, B and the learning rate jointly over tuning one after the other.
 
     One after the other means: the learning rate at the middle B and C, then C at this rate, then B with both,
@@ -439,14 +445,14 @@ RULES = [
 ]  # fmt: skip
 
 
-def _from_easy_to_hard(series: Sequence[Grid], condition: Condition) -> list[Grid]:
+def _from_easy_to_hard(series: Sequence[AccuracyGrid], condition: Condition) -> list[AccuracyGrid]:
     if condition in ("epsilon", "epochs"):
         return sorted(series, key=lambda grid: getattr(grid, condition), reverse=True)
     ranked = sorted(series, key=lambda grid: grid.reached, reverse=True)
     return [ranked[0], ranked[-1]]
 
 
-def _chosen(grid: Grid, axis: Axis) -> float:
+def _chosen(grid: AccuracyGrid, axis: Axis) -> float:
     """Return the chosen value (of the first study, if the grid has many simulated ones)."""
     position = grid.choice()[0 if axis == "batch_size" else 1]
     value: float = getattr(grid, axis)[np.ravel(position)[0]]

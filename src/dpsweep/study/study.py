@@ -56,7 +56,7 @@ class Study(StudyFile):
         clipping: str = "flat",
         several: tuple[str, ...] = (),
     ) -> Grid:
-        """Return the grid of a problem; arguments and errors as of `dpsweep.study.grid.Grids.one`."""
+        """Return the grid of a problem; arguments and errors as of ``one`` of `dpsweep.study.grid.Grids`."""
         return Grids(self).one(dataset, backbone, method, optimizer, clipping, several)
 
     @cached_property
