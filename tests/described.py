@@ -63,6 +63,8 @@ def _call(settings: dict[str, Any], family: type[Target]) -> str:
     drawn = family.drawn
     if family is families.Heatmap:
         drawn = (settings.get("x", "clipping_bound"), settings.get("y", "batch_size"))
+    if family.part == "cells":
+        settings = {"cells": {}} | settings
     given = (f"{key!r}: {_code(key, value, family, drawn)}" for key, value in settings.items())
     return f"families.{family.__name__}(**{{{', '.join(given)}}})"
 
