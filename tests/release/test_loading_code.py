@@ -13,7 +13,7 @@ from PIL import Image
 from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.data.decoding import Transform
 from dpsweep.data.prepared import Resize
-from dpsweep.data.tokenizer import Tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, trainable_parameters
@@ -39,6 +39,7 @@ VECTORS = Architecture(
     name="identity",
     arguments={"dimension": 6, "transformation": "group-norm", "groups": 2},
 )
+NGRAMS = Architecture(library="dpsweep", name="hashed_ngrams", arguments={"dimension": 8})
 SCATTERING = Architecture(library="dpsweep", name="scattering", arguments={"image_size": 8})
 WIDE = Architecture(library="dpsweep", name="wide_resnet", arguments={"depth": 10, "width": 1})
 
@@ -70,9 +71,10 @@ def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
         (TEXT, LoRA(kind="lora", rank=2, target_modules=["q_lin"])),
         (WIDE, AllParameters(kind="all")),
         (SCATTERING, HeadOnly(kind="head")),
+        (NGRAMS, HeadOnly(kind="head")),
         (VECTORS, HeadOnly(kind="head")),
     ],
-    ids=["timm", "timm-lora", "transformers-lora", "dpsweep", "scattering", "identity"],
+    ids=["timm", "timm-lora", "transformers-lora", "dpsweep", "scattering", "ngrams", "identity"],
 )
 def test_the_code_loads_every_parameter(
     architecture: Architecture, method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +160,26 @@ def test_a_text_is_prepared_as_in_training(
     assert (row >= 0).all()  # the second text is cut
     with torch.no_grad():
         best = model(Widen()(torch.from_numpy(block[:1]))).argmax().item()
+    assert capsys.readouterr().out == f"{network.classes[best]}\n"
+
+
+def test_bytes_are_prepared_as_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tokenizer(byte_tokenizer(), tmp_path / "prepared.json")
+    tokenizer = Tokenizer.open(tmp_path / "prepared.json")
+    monkeypatch.chdir(tmp_path)
+    tokenizer.export(Path(TOKENIZER))
+    network = described(
+        NGRAMS, kind="text", shape=[8], tokenizer=tokenizer.identity, mean=[], std=[]
+    )
+    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
+    with seeded(0):
+        model = create(NGRAMS, classes=3).eval()
+    run(reading_code(network), model)
+    (block,) = tokenizer.blocks(["Some text."], 8)
+    with torch.no_grad():
+        best = model(Widen()(torch.from_numpy(block))).argmax().item()
     assert capsys.readouterr().out == f"{network.classes[best]}\n"
 
 

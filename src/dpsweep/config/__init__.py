@@ -5,7 +5,9 @@ each validation error into a message for the author of the file.
 """
 
 from dpsweep.config.backbones import (
+    HASHED_NGRAMS,
     Backbone,
+    BytesTokenizer,
     Features,
     FileTokenizer,
     FileWeights,
@@ -37,10 +39,12 @@ from dpsweep.config.sweeps import Sweep
 from dpsweep.config.training import Training
 
 __all__ = [
+    "HASHED_NGRAMS",
     "AllParameters",
     "ArraysSource",
     "Audit",
     "Backbone",
+    "BytesTokenizer",
     "Dataset",
     "DigitsSource",
     "DocstringsSource",

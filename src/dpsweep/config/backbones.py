@@ -115,6 +115,12 @@ class TrainedTokenizer(Section):
     """pieces, at most"""
 
 
+class BytesTokenizer(Section):
+    """Each byte of a lower-case text is a token; nothing is read or learned."""
+
+    kind: Literal["bytes"] = "bytes"
+
+
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
 
 
@@ -147,6 +153,9 @@ class Features(Section):
 
 IDENTITY = "dpsweep", "identity"
 """The library and name of the network that returns its input, an embedding."""
+
+HASHED_NGRAMS = "dpsweep", "hashed_ngrams"
+"""The library and name of the network that reads the bytes of texts."""
 
 
 def kind_read_by(library: str, architecture: str) -> KindName:
@@ -215,8 +224,12 @@ class Backbone(Section):
         return tuple(self.mean), tuple(self.std)
 
     @property
-    def reads_with(self) -> HubTokenizer | FileTokenizer | TrainedTokenizer | None:
+    def reads_with(
+        self,
+    ) -> HubTokenizer | FileTokenizer | TrainedTokenizer | BytesTokenizer | None:
         """The tokenizer of a network that reads text; None for other networks."""
+        if (self.library, self.architecture) == HASHED_NGRAMS:
+            return BytesTokenizer()
         if self.tokenizer is not None or self.library != "transformers":
             return self.tokenizer
         match self.weights:

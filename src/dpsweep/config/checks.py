@@ -89,7 +89,7 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
             f"{where}.tokenizer: missing; allowed: {{kind: hub, id: ...}}, {{kind: file, path: "
             "...}, {kind: train, dataset: ..., vocab_size: ...}"
         )
-    if backbone.library != "transformers" and tokenizer is not None:
+    if backbone.library != "transformers" and backbone.tokenizer is not None:
         yield f"{where}.tokenizer: found one; allowed: with library transformers only"
     if isinstance(tokenizer, TrainedTokenizer):
         yield from _unknown(f"{where}.tokenizer.dataset", tokenizer.dataset, study.datasets)

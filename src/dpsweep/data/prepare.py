@@ -15,6 +15,7 @@ from dpsweep import config
 from dpsweep.base.errors import DpsweepError
 from dpsweep.config import (
     Backbone,
+    BytesTokenizer,
     Dataset,
     FilesSource,
     FileTokenizer,
@@ -39,7 +40,13 @@ from dpsweep.data.prepared import (
     TokenizerIdentity,
 )
 from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
-from dpsweep.data.tokenizer import Tokenizer, copy_tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.tokenizer import (
+    Tokenizer,
+    byte_tokenizer,
+    copy_tokenizer,
+    save_tokenizer,
+    train_word_pieces,
+)
 from dpsweep.data.write import find_duplicates, hash_rows, say_duplicates, write_prepared
 from dpsweep.demo import Generated
 from dpsweep.demo.digits import load_digits
@@ -134,6 +141,8 @@ def prepare_tokenizer(
             )
         case FileTokenizer(path=file):
             copy_tokenizer(Path(file), path)
+        case BytesTokenizer():
+            save_tokenizer(byte_tokenizer(), path)
         case TrainedTokenizer() as recipe:
             texts = load(datasets[recipe.dataset]).train.inputs
             save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)

@@ -169,6 +169,22 @@ def save_tokenizer(library: tokenizers.Tokenizer, path: Path) -> None:
     write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """Return a tokenizer whose tokens are the 256 bytes: of the text in lower case, with single spaces.
+
+    >>> byte_tokenizer().encode("A  b").tokens
+    ['Ġ', 'a', 'Ġ', 'b']
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    numbers = {character: number for number, character in enumerate(alphabet)}
+    library = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=[]))
+    library.normalizer = normalizers.Sequence(
+        [normalizers.Lowercase(), normalizers.Replace(tokenizers.Regex(r"\s+"), " ")]
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    return library
+
+
 def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     """Train BERT's WordPiece. Equal texts give equal tokenizers on every machine."""
     normalizer = normalizers.BertNormalizer()

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from dpsweep.config.messages import brief
 from dpsweep.models.architecture import Architecture, BackboneError
+from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 
 OWN: dict[str, Callable[..., nn.Module]] = {
+    "hashed_ngrams": HashedNgrams,
     "identity": Identity,
     "scattering": Scattering,
     "wide_resnet": WideResNet,

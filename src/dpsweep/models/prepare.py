@@ -38,7 +38,8 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         reader = Tokenizer.open(paths.tokenizer(name))
         tokenizer = reader.identity
         # A network without published weights gets an embedding for each token.
-        if not isinstance(backbone.weights, FileWeights | HubWeights):
+        published = isinstance(backbone.weights, FileWeights | HubWeights)
+        if backbone.library == "transformers" and not published:
             architecture = architecture.with_defaults(vocab_size=tokenizer.vocabulary)
     # Build the network once with a nominal head, to find wrong names and arguments early.
     with seeded(0):

@@ -18,7 +18,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
-from dpsweep.config import ArraysSource, Backbone, FilesSource, FolderSource, HubSource
+from dpsweep.config import (
+    HASHED_NGRAMS,
+    ArraysSource,
+    Backbone,
+    FilesSource,
+    FolderSource,
+    HubSource,
+)
 from dpsweep.config.backbones import IDENTITY
 from dpsweep.config.cells import number
 from dpsweep.config.messages import NAME_PATTERN, explain, shorten, unknown
@@ -37,6 +44,7 @@ _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8
 MAX_LENGTH = 128
 """Tokens that a new study of texts keeps of each."""
+_MAX_BYTES = 8 * MAX_LENGTH  # of a network that reads bytes
 _BOUNDS = (1, 4)  # in units of the recommended C; both below most norms
 _EMBEDDING = "embedding"
 _FEATURES = {"transformation": "layer-norm"}
@@ -355,8 +363,12 @@ def draft_study(
         method, network = "head", _EMBEDDING
         section, image_size = Backbone.model_validate(identity), None
     else:
+        if backbone is None and text and release_epsilon is not None:
+            backbone = _hashed_ngrams(base)
         method, network = _chosen(base_file, base, text, backbone)
         section, image_size = base.backbones[network], _image_size(base, network, method)
+        head = head or section.weights.kind == "none"  # nothing else could train
+    hashed = (section.library, section.architecture) == HASHED_NGRAMS
     method = "head" if head else method
     size, delta = found.protected, _delta(base, found.protected)
     classes = max(2, len(found.classes))  # the study refuses fewer later
@@ -381,9 +393,10 @@ def draft_study(
         delta=delta,
         found=found,
         image_size=image_size,
-        max_length=MAX_LENGTH,
+        max_length=_MAX_BYTES if hashed else MAX_LENGTH,
+        hashed=hashed,
         head=head,
-        features=_TEXT_FEATURES if text else _FEATURES,
+        features=_TEXT_FEATURES if text and not hashed else _FEATURES,
         network=network,
         grid=grid,
         identity=identity,
@@ -436,6 +449,16 @@ def _chosen(base_file: Path, base: Study, text: bool, backbone: str | None) -> t
     if chosen not in base.backbones:
         raise StudyError(f"--backbone: {unknown(chosen, base.backbones)}")
     return method, chosen
+
+
+def _hashed_ngrams(base: Study) -> str | None:
+    """Return the backbone of the base study that reads texts without a download, or None."""
+    found = (
+        name
+        for name, each in base.backbones.items()
+        if (each.library, each.architecture) == HASHED_NGRAMS
+    )
+    return next(found, None)
 
 
 def _image_size(base: Study, backbone: str, method: str) -> int:

@@ -15,6 +15,7 @@ from dpsweep.models.architectures import create, find_head
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.described import described_architecture
+from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.representation import Representation
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.recommend.rule import ProblemFacts
@@ -111,7 +112,7 @@ def measured_length(folder: Path, features: Features | None, shape: Sequence[int
         BackboneError: the backbone is not prepared.
     """
     network = build_model(folder, HeadOnly(kind="head"), classes=2, seed=1).eval()
-    if isinstance(network, SequenceClassifier):
+    if isinstance(network, SequenceClassifier | HashedNgrams):
         inputs = network.made_up(_MADE_UP, shape[0])
     else:
         height, width, channels = shape

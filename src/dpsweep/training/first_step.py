@@ -32,6 +32,7 @@ from dpsweep.models.build import (
     select,
 )
 from dpsweep.models.described import described_architecture
+from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.normalisation import notes_on_film
 from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.models.preprocess import make_preprocess
@@ -226,7 +227,7 @@ def _replace_zeros(model: nn.Module, all_of_it: bool) -> None:
 def _inputs(dataset: Dataset, model: nn.Module) -> Tensor:
     random = torch.Generator().manual_seed(0)
     if dataset.kind == "text":
-        if not isinstance(model, SequenceClassifier):
+        if not isinstance(model, SequenceClassifier | HashedNgrams):
             raise BackboneError(f"{type(model).__name__} reads no text, as {dataset.title} is")
         return model.made_up(_EXAMPLES, dataset.max_length or 1)
     shape = (_EXAMPLES, *dataset.input_shape)
