@@ -86,7 +86,9 @@ findings-check: ## run the scripts of findings/ with the packages that they pin 
 	for script in findings/*.sh; do echo "$$script" && bash "$$script" || exit 1; done
 
 peers: setup ## measure other libraries beside dpsweep and write the tables of docs/peers.md (20 minutes)
+	$(PYTHON) -m venv build/peers && build/peers/bin/pip install --quiet --disable-pip-version-check jax-privacy==2.0.0
 	$(BIN)/python -m benchmarks.peers.layers
+	$(BIN)/python -m benchmarks.peers.budgets --jax build/peers/bin/python
 	$(BIN)/python -m benchmarks.tables
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)

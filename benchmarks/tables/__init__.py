@@ -36,6 +36,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "kills": ("kills", reliability.kills),
     "histories": ("histories", reliability.histories),
     "peers, layers": ("peers/layers", peers.layers),
+    "peers, budgets": ("peers/budgets", peers.budgets),
 }
 """The result file and the renderer of each table."""
 GPU = {

@@ -34,6 +34,36 @@ def layers(result: Result) -> list[str]:
     ]
 
 
+def budgets(result: Result) -> list[str]:
+    """Return what each library ran for a budget, and the epsilon of what it ran."""
+    rows = []
+    for row in result["rows"]:
+        asked = "{examples:,}, {batch_size}, {epochs}, {epsilon:g}, {delta:g}".format_map(row)
+        for name, ran in row["ran"].items():
+            rows.append([asked, name, *_ran(ran, row["epsilon"])])
+            asked = ""
+    heads = ["N, B, epochs, ε, δ", "library", "rate", "steps", "mean batch", "divisor", "σ"]
+    heads += ["ε reported", "ε by PLD", "ε by PRV"]
+    return [*grid(heads, rows), "", describe_environment(result["environment"])]
+
+
+def _ran(ran: Result, wanted: float) -> list[str]:
+    if "refused" in ran:
+        return [f"`{ran['refused']}`", *[""] * 7]
+
+    # Both accountants give upper bounds, so the smaller one holds; 1e-5 is rounding.
+    spent = min(ran["pld"], ran["second"])
+    beyond = {"reported": ran["reported"], "pld": spent, "second": spent}
+
+    def epsilon(key: str) -> str:
+        over = beyond[key] > wanted * (1 + 1e-5)
+        return f"**{ran[key]:.4f}**" if over else f"{ran[key]:.4f}"
+
+    first = [f"{ran['rate']:.4g}", str(ran["steps"]), f"{ran['mean_batch']:.1f}"]
+    last = [f"{ran['divisor']}", f"{ran['noise_multiplier']:.4f}"]
+    return [*first, *last, *map(epsilon, ("reported", "pld", "second"))]
+
+
 def _is_right(found: Result) -> bool:
     return (
         "contribution" in found
