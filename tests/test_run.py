@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dpsweep.cli import options, progress, run
 from dpsweep.cli.main import app
 from dpsweep.study import load_study
-from dpsweep.study.find import PROJECT
+from dpsweep.study.load import PROJECT
 from tests.waiting import called
 
 STUDY = """\

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from dpsweep.analysis import tails
-from dpsweep.analysis.audit import AuditFailedError, check_audit, verdict
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.config.shares import held_out_rows
+from dpsweep.figures.audit import AuditFailedError, check_audit, verdict
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import StudyError

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t as student
 
-from dpsweep.analysis.scatter import Scatter, as_good_as_best
+from dpsweep.analysis.statistics import Scatter, as_good_as_best
 from dpsweep.study.choice import repeats, summarise
 
 # Standard deviations 0.01, 0.005 and 0.01; the better half are the first two.

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dpsweep
 from dpsweep.analysis.row_checks import other_sources
-from dpsweep.base.text import one_line
+from dpsweep.base.units import one_line
 from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.config.cells import Cell

@@ -14,7 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm as normal
 from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
-from dpsweep.analysis.scatter import as_good_as_best
+from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths

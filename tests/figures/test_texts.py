@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.figures.test_draw import FAMILIES, FIGURES, SWEEP
 from tests.synthetic import make_study
 
-from dpsweep.base.text import markdown, one_line
+from dpsweep.base.units import markdown, one_line
 from dpsweep.config.section import Title
 from dpsweep.figures import classes, style
 from dpsweep.figures.drawing import plot

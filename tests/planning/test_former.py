@@ -7,8 +7,7 @@ import pytest
 from tests.planning.finished import finish_all
 from tests.synthetic import make_study
 
-from dpsweep.planning.outdated_files import former_files, remove
-from dpsweep.planning.outputs import Outputs
+from dpsweep.planning.outputs import Outputs, former_files, remove
 from dpsweep.study.paths import Paths
 
 SWEEP: dict[str, Any] = {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "seeds": 2}

@@ -10,8 +10,8 @@ from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.cli.run import change_study, target_files
-from dpsweep.study import find, load_study
-from dpsweep.study.find import only_study
+from dpsweep.study import load, load_study
+from dpsweep.study.load import only_study
 from dpsweep.study.paths import Paths
 
 TEXT = "extends: demo\nresults: results/pets\nfigures: none\n"
@@ -85,12 +85,12 @@ def test_a_study_elsewhere_is_run_in_its_own_folder(
 
 def test_a_folder_does_not_hide_a_study_of_the_package(folder: Path) -> None:
     (folder / "demo").mkdir()
-    assert find.named_study("demo", folder) == find.packaged_studies()["demo"]
+    assert load.named_study("demo", folder) == load.packaged_studies()["demo"]
 
 
 def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
     study = load_study(Path("pets.yaml"))
-    assert study.datasets == load_study(find.packaged_studies()["demo"]).datasets
+    assert study.datasets == load_study(load.packaged_studies()["demo"]).datasets
     Path("pets.yaml").write_text(TEXT.replace("demo", "dmo"))
     with pytest.raises(DpsweepError, match=r"did you mean demo\?"):
         load_study(Path("pets.yaml"))
@@ -124,7 +124,7 @@ def test_invalid_changes_are_refused(folder: Path, changes: list[str], said: str
 
 
 def test_targets_are_named_as_in_the_study() -> None:
-    study = load_study(find.packaged_studies()["demo"])
+    study = load_study(load.packaged_studies()["demo"])
     paths = Paths(Path("results"))
 
     def files(target: str) -> list[str]:

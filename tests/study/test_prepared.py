@@ -6,8 +6,8 @@ import pytest
 from tests.synthetic import make_study
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study.fingerprints import Kind, check_settings, note_settings
 from dpsweep.study.paths import Paths
-from dpsweep.study.prepared import Kind, check_settings, note_settings
 
 
 @pytest.mark.parametrize(

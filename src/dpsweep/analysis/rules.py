@@ -47,8 +47,7 @@ from dpsweep.analysis.grids import (
     with_common,
     without_diverged,
 )
-from dpsweep.analysis.scatter import pooled_variance
-from dpsweep.analysis.statistics import share_error
+from dpsweep.analysis.statistics import pooled_variance, share_error
 from dpsweep.config.cells import number
 
 Side = Literal["larger", "smaller"]

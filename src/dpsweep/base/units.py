@@ -1,6 +1,12 @@
-"""Times, sizes and counts as text with a suitable unit, and tables of text."""
+"""Text for people: times, sizes and counts with a suitable unit, tables, and escapes of a user's text.
+
+Each output format has one escape: `markdown` here, `dpsweep.figures.style.literal` for matplotlib,
+`dpsweep.tables.text.latex`, and Jinja's own for HTML.
+"""
 
 import math
+import re
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -51,3 +57,36 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
         for first, *rest in rows
     ]
+
+
+# Characters of markup. Some are markup only in certain places: an underscore inside a word is not.
+_MARKDOWN = re.compile(
+    r"[`*~$|]"
+    r"|(?<![^\W_])_|_(?![^\W_])"
+    r"|\\(?=[!-/:-@\[-`{-~]|$)"
+    r"|<(?=[A-Za-z/!?])"
+    r"|&(?=#?\w+;)"
+    r"|\](?=[(\[:])"
+    # The start of a quotation, a heading, a list or a rule.
+    r"|^(?:>|[#+=-](?=[#+=\-\s]|$))"
+)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text with spaces for line ends, and � for control characters and surrogates.
+
+    >>> one_line("two\n lines\x07")
+    'two lines�'
+    """
+    joined = " ".join(text.split())
+    return "".join("�" if unicodedata.category(each) in ("Cc", "Cs") else each for each in joined)
+
+
+def markdown(text: str) -> str:
+    r"""Escape a text for GitHub's Markdown, for a line or a cell of a table.
+
+    >>> markdown("a|b costs $5 and *more*")
+    'a\\|b costs \\$5 and \\*more\\*'
+    """
+    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text))
+    return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", escaped)

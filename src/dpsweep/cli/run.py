@@ -21,8 +21,7 @@ from dpsweep.config.messages import unknown
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, StudyError, load_study
 from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
-from dpsweep.study.find import CHANGED, PROJECT, split_study
-from dpsweep.study.load import StudyLoader
+from dpsweep.study.load import CHANGED, PROJECT, StudyLoader, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()

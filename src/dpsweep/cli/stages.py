@@ -27,8 +27,8 @@ from dpsweep.config.messages import pick, shorten
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.fingerprints import check_settings, note_settings
 from dpsweep.study.paths import Paths
-from dpsweep.study.prepared import check_settings, note_settings
 
 app = typer.Typer()
 
@@ -260,7 +260,7 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
 @app.command()
 def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Print the verdict of the audit; fail if a setting leaks more than it claims."""
-    from dpsweep.analysis.audit import check_audit, load_audit, verdict
+    from dpsweep.figures.audit import check_audit, load_audit, verdict
 
     study, paths = open_study(study_file)
     found = load_audit(study, paths)

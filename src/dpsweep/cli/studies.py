@@ -17,7 +17,7 @@ from dpsweep.cli.options import (
 from dpsweep.config.messages import shorten
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
-from dpsweep.study.find import PAPER, name_of, named_study, split_study
+from dpsweep.study.load import PAPER, name_of, named_study, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -248,8 +248,8 @@ def clean(
 ) -> None:
     """List the files of former settings, or remove them; finished trials stay in the store."""
     from dpsweep.base.units import count
-    from dpsweep.planning.outdated_files import former_files
-    from dpsweep.planning.outdated_files import remove as remove_files
+    from dpsweep.planning.outputs import former_files
+    from dpsweep.planning.outputs import remove as remove_files
 
     opened = [find_study(file) for file in study_files] if study_files else [find_study(None)]
     folders = {paths.results.resolve() for _, _, paths in opened}

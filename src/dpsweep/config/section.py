@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpsweep.base.text import one_line
+from dpsweep.base.units import one_line
 from dpsweep.config.cells import number
 from dpsweep.config.messages import (
     COMMIT_PATTERN,

@@ -56,7 +56,7 @@ class ClippingCurve(targets.Figure):
     """Accuracy against C with B and learning rate tuned jointly; band from worst to best repeat.
 
     The lines of a panel go from the easy problem to the hard one. Points that are as good as the best
-    of their line are ringed (`dpsweep.analysis.scatter`).
+    of their line are ringed (`dpsweep.analysis.statistics`).
 
     A frame for `draw` has columns ``clipping_bound`` and ``centre`` (the accuracy, or its difference to the
     best); optional ``panel``, ``title``, ``label`` (of a line), ``minimum``, ``maximum``, ``repeats``,

@@ -57,7 +57,7 @@ _USUAL_LENGTH = 12
 class Heatmap(targets.Figure):
     """Mean macro accuracy over two axes; everything else is tuned.
 
-    Squares that are as good as the best of their panel are framed (`dpsweep.analysis.scatter`).
+    Squares that are as good as the best of their panel are framed (`dpsweep.analysis.statistics`).
 
     A frame for `draw` has columns ``x``, ``y`` and ``macro_accuracy``; optional ``panel`` and ``title`` (of
     problems side by side), ``full_batch`` (whether the batch is the training set), ``learning_rate``,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         stack_panels,
     )
     from dpsweep.analysis.predictions import Overlap, load_overlaps
-    from dpsweep.analysis.scatter import as_good_as_best
     from dpsweep.analysis.statistics import (
+        as_good_as_best,
         class_order,
         first_best,
         log_density,
@@ -62,9 +62,8 @@ else:
             "load_gradient_norms load_steps load_trials seed_columns stack stack_panels"
         ),
         "dpsweep.analysis.predictions": "Overlap load_overlaps",
-        "dpsweep.analysis.scatter": "as_good_as_best",
         "dpsweep.analysis.statistics": (
-            "class_order first_best log_density relative_retained_weight retained_weight "
+            "as_good_as_best class_order first_best log_density relative_retained_weight retained_weight "
             "running_mean"
         ),
         "dpsweep.base.parquet": "UnreadableResultsError",

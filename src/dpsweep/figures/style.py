@@ -26,8 +26,7 @@ from pydantic import BaseModel
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
-from dpsweep.base.text import one_line
-from dpsweep.base.units import count
+from dpsweep.base.units import count, one_line
 from dpsweep.config.style import Style
 from dpsweep.figures.fonts import FONT, write_all
 

@@ -38,7 +38,7 @@ from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.recommend.problem_facts import facts_of_first_sweep
 from dpsweep.recommend.rule import recommend
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.find import IN_CLONE, PROJECT, named_study, packaged_studies
+from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8

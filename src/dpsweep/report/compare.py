@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpsweep.base.text import markdown
+from dpsweep.base.units import markdown
 from dpsweep.config.cells import number
 from dpsweep.report.trials import read_trials
 from dpsweep.report.wording import choice, percent, values

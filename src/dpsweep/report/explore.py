@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpsweep.analysis.scatter import as_good_as_best
+from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.base.files import write_text
 from dpsweep.report.embed import render
 from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.report.wording import batch_text, bound_text, titles, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
-from dpsweep.study.find import name_of
+from dpsweep.study.load import name_of
 from dpsweep.study.paths import Paths
 
 _MEASURED = ["mean_gradient_norm", "clipped_fraction"]

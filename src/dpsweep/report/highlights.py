@@ -2,7 +2,7 @@
 
 In the sentences on costs, a setting is a problem at one epsilon. For each value of C or B all else is tuned,
 and measured by seeds that did not choose (`dpsweep.study.choice`). A difference counts as seen if chance
-makes any difference so large in at most 5 % of studies (`dpsweep.analysis.scatter`; Bonferroni over the
+makes any difference so large in at most 5 % of studies (`dpsweep.analysis.statistics`; Bonferroni over the
 sentences on C, B and the usual habit, and over the comparisons of each).
 """
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.analysis.scatter import Scatter
-from dpsweep.analysis.statistics import LEVEL
+from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.units import count
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import choice, percent, titles, values

@@ -116,7 +116,7 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
 
 
 def said_of_marks(study: StudyFile, target: Target) -> str:
-    """Return the meaning of the marks of a figure (`dpsweep.analysis.scatter`)."""
+    """Return the meaning of the marks of a figure (`dpsweep.analysis.statistics`)."""
     mark, group = target.marks
     if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
         return f"There is no {mark}: with one seed nothing tells the best of a {group} from luck."

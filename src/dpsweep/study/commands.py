@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.find import IN_CLONE, name_of
+from dpsweep.study.load import IN_CLONE, name_of
 
 DEFAULT_STUDY = Path("config.yaml")
 """The study of a command that names none."""

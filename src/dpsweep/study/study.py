@@ -10,9 +10,9 @@ from pydantic import model_validator
 from dpsweep.config.checks import disagreements
 from dpsweep.config.clipping import clipping_kind
 from dpsweep.config.file import StudyFile
+from dpsweep.study.descriptions import Targets, resolve_targets
 from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.grid import Block, Grid, Grids
-from dpsweep.study.resolved_targets import Targets, resolve_targets
 from dpsweep.study.targets import Figure, PrintedTable
 
 

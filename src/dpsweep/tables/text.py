@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from dpsweep.base.lazy import lazy
-from dpsweep.base.text import markdown, one_line
+from dpsweep.base.units import markdown, one_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -36,8 +36,8 @@ from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
+from dpsweep.study.fingerprints import check_settings
 from dpsweep.study.paths import Paths
-from dpsweep.study.prepared import check_settings
 from dpsweep.training.device import default_device
 from dpsweep.training.job import interruption
 
