@@ -39,9 +39,9 @@ def histories(result: Result) -> list[str]:
     versions: dict[str, list[Result]] = {}
     for each in everything:
         versions.setdefault(each["version"], []).append(each)
-    rows = [
-        [version, *_counts(found)] for version, found in (versions | {"all": everything}).items()
-    ]
+    if len(versions) > 1:
+        versions["all"] = everything
+    rows = [[version, *_counts(found)] for version, found in versions.items()]
     counted = ", ".join(f"{name.replace('_', ' ')} {events[name]}" for name in sorted(events))
     return [
         *grid(["version", "histories", "not as a fresh run", "jobs", "needless ones"], rows),

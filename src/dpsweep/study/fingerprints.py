@@ -8,10 +8,11 @@ changes; if its records are lost, the note still detects files of other settings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
-from dpsweep.base.files import checksum, fingerprint, visible_files
+from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import checksum, fingerprint, read_json, visible_files, write_json
 from dpsweep.config import Backbone, Dataset, FolderSource, HubSource
 from dpsweep.config.cells import Cell
 from dpsweep.config.clipping import ClippingBound
@@ -19,13 +20,10 @@ from dpsweep.config.section import Section
 from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
+    from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
-from typing import Literal
 
-from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import read_json, write_json
-from dpsweep.study.paths import Paths
-from dpsweep.study.study import Study
+Kind = Literal["dataset", "backbone", "tokenizer"]
 
 
 def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
@@ -293,10 +291,7 @@ def _plain(section: Any) -> Any:
     return section.model_dump(mode="json")
 
 
-Kind = Literal["dataset", "backbone", "tokenizer"]
-
-
-def note_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
+def note_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> None:
     """Write the note of a prepared file.
 
     Args:
@@ -308,7 +303,7 @@ def note_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
     write_json(_note(paths, kind, name), prepared_fingerprint(study, kind, name))
 
 
-def check_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
+def check_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> None:
     """Refuse a file that was prepared for other settings; accept one without a note.
 
     Args:
@@ -326,12 +321,12 @@ def check_settings(study: Study, paths: Paths, kind: Kind, name: str) -> None:
         raise DpsweepError(f"{file}: was prepared for other settings of {name}", (file,))
 
 
-def _file(paths: Paths, kind: Kind, name: str) -> Path:
+def _file(paths: "Paths", kind: Kind, name: str) -> Path:
     if kind == "tokenizer":
         return paths.tokenizer(name)
     folder = paths.dataset(name) if kind == "dataset" else paths.backbone(name)
     return folder / "metadata.json"
 
 
-def _note(paths: Paths, kind: Kind, name: str) -> Path:
+def _note(paths: "Paths", kind: Kind, name: str) -> Path:
     return _file(paths, kind, name).with_suffix(".made_for.json")
