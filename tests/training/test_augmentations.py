@@ -18,6 +18,9 @@ from dpsweep.config.methods import Augmentations
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.augmentations import Views, viewed
 from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.physical import PhysicalBatch
+from dpsweep.training.trajectory import Trajectory
 from dpsweep.training.trial import train_trial
 
 THREE = {"count": 3, "crop": 2, "flip": True}
@@ -83,6 +86,26 @@ def test_a_step_clips_the_mean_gradient_of_the_views_of_an_image(tiny: Prepared)
     for (name, before), sum_ in zip(parameters.items(), total, strict=True):
         wanted = before.detach() - rate * (sum_ / n).float()
         torch.testing.assert_close(torch.from_numpy(epochs[f"epoch1/{name}"]), wanted)
+
+
+def test_norms_are_those_of_the_mean_over_views(tiny: Prepared) -> None:
+    made = tiny.of({}, FILM)
+    context, spec = made.context(), made.spec(1)
+    model = context.model(spec.seed)
+    engine = context.engine("auto", model)
+    trajectory = Trajectory(context, model, engine, False, spec, {})
+    sampled = trajectory.sampled(2)
+    assert sampled.rows.tolist() == np.repeat(np.arange(spec.train_size), 3).tolist()
+    norms, head_norms = training_set_norms(engine, context, PhysicalBatch(100), sampled)
+    assert len(norms) == spec.train_size
+    of_head = [each for name, each in trainable_parameters(model).items() if "head" in name]
+    for image in (0, 7, spec.train_size - 1):
+        inputs, labels, *_ = context.part(sampled, slice(3 * image, 3 * image + 3))
+        loss = functional.cross_entropy(model(inputs), labels)
+        gradient = torch.autograd.grad(loss, of_head)
+        wanted = float(torch.cat([each.flatten() for each in gradient]).norm())
+        assert head_norms[image] == pytest.approx(wanted, rel=1e-4)
+        assert norms[image] >= head_norms[image]
 
 
 def test_only_training_images_are_augmented(

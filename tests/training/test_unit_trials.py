@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy.special import softmax
 from tests.training.tiny_study import SPEC
 
 from dpsweep.base.files import fingerprint
@@ -24,9 +26,14 @@ from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.training.cell import OpenCell
+from dpsweep.theory import ClippedSums
+from dpsweep.training.cell import OpenCell, train_cell
+from dpsweep.training.checkpoint import parameters_after
+from dpsweep.training.gradient_norms import measure_gradient_norms
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import CellError, check_size
+from dpsweep.training.store import TrialStore
+from dpsweep.training.theory import draw_batches, measure_overlap
 from dpsweep.training.trial import train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16
@@ -186,6 +193,40 @@ def test_holdout_is_by_unit(tmp_path: Path) -> None:
         data.train_units
     )
     assert found.context.train.protected == study.train_size("coins")
+
+
+# -- measurements ------------------------------------------------------------------------------
+
+
+def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    study = study_of(counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=IMAGES))
+    found, paths = opened(study, tmp_path), Paths(tmp_path)
+    train_cell(study, paths, found.cell)
+    measure_gradient_norms(study, paths, found.cell.problem, 8.0, 20, 1.0)
+    measure_overlap(study, paths, found.cell)
+    data = PreparedDataset.open(paths.dataset("coins"))
+    inputs, labels, units = data.train_inputs, data.train_labels, data.train_units
+    assert units is not None
+    store = TrialStore(paths.trials).load_parameters(next(iter(found.specs.values())).key)
+    assert store is not None
+    last = parameters_after(20, store)
+    weight, bias = (each.astype(float) for name, each in sorted(last.items(), reverse=True))
+    logits = inputs @ weight.T + bias
+    residuals = softmax(logits, axis=1) - np.eye(2)[labels]
+    of_rows = residuals[:, :, None] * np.append(inputs, np.ones((len(inputs), 1)), 1)[:, None]
+    in_order = pd.unique(units)  # by their first rows
+    means = np.stack([of_rows[units == unit].mean(0).ravel() for unit in in_order])
+    norms = pd.read_parquet(paths.gradient_norms(study, found.cell.problem, 8.0, 20, 1.0))
+    norms = norms[norms["epoch"] == 20]
+    np.testing.assert_allclose(norms["norm"], np.linalg.norm(means, axis=1), rtol=1e-4, atol=1e-5)
+    assert norms["label"].tolist() == [labels[units == unit][0] for unit in in_order]
+    overlaps = pd.read_parquet(paths.theory(study, found.cell)).query("epoch == 20 and draw == 1")
+    batch = draw_batches(len(means), 20, 1)[1]
+    wanted = ClippedSums.of(means[batch] @ means[batch].T)
+    np.testing.assert_allclose(overlaps["norm"], wanted.norms, rtol=1e-4, atol=1e-5)
+    scale = float(wanted.norms.sum())
+    np.testing.assert_allclose(overlaps["dot_smaller"], wanted.smaller, atol=1e-5 * scale**2)
 
 
 # -- reading -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,16 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
 from dpsweep.gradients.memory import copied
 from dpsweep.gradients.precision import Precision, autocast_dtype, full_precision
+from dpsweep.gradients.units import unit_starts
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.training import processes
-from dpsweep.training.augmentations import viewed
+from dpsweep.training.augmentations import Views, viewed
 from dpsweep.training.device import default_device
+from dpsweep.training.optimizer import MicroBatch
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
-from dpsweep.training.randomness import Indices
+from dpsweep.training.randomness import Indices, PoissonSampler
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,52 @@ class Examples:
     def protected(self) -> int:
         """The number of units, or of examples."""
         return len(self.labels) if self.units is None else len(np.unique(self.units))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rows of the training set that a step, or a measurement, reads."""
+
+    rows: Indices
+    """(rows,); those of a unit stand together"""
+    units: Indices | None = None
+    """(rows,): the unit of each; None: each row is a unit"""
+    views: Tensor | None = None
+    """(rows, 3): of each, as `Views.draw` returns them; None: rows are read as they are stored"""
+
+    @property
+    def ids(self) -> Indices:
+        """The unit of each row."""
+        return self.rows if self.units is None else self.units
+
+    @cached_property
+    def starts(self) -> Indices:
+        """(units + 1,): the place of the first row of each unit, and the number of rows."""
+        return unit_starts(self.ids, len(self.rows))
+
+    @property
+    def rows_per_unit(self) -> int:
+        """The most rows of a unit."""
+        return int(np.diff(self.starts).max(initial=1))
+
+    def places(self, chosen: Indices) -> Indices:
+        """Return the places of the rows of some units, which are numbered in the order of their rows."""
+        if self.units is None:
+            return chosen
+        return np.concatenate(
+            [np.arange(self.starts[each], self.starts[each + 1]) for each in chosen]
+        )
+
+
+def sample(sampler: PoissonSampler, views: Views | None, step: int) -> Sampled:
+    """Return the rows of a step, and a number of views of each."""
+    rows = sampler.batch(step)
+    units = None if sampler.units is None else sampler.units[rows]
+    if views is None:
+        return Sampled(rows, units)
+    repeated = np.repeat(rows, views.count)
+    of_unit = repeated if units is None else np.repeat(units, views.count)
+    return Sampled(repeated, of_unit, views.draw(step, len(rows)))
 
 
 class TrialContext:
@@ -113,6 +161,19 @@ class TrialContext:
             return tensor
         free, _ = torch.cuda.mem_get_info(self.device)
         return tensor.to(self.device) if inputs.nbytes < free / 2 else tensor
+
+    def part(self, sampled: Sampled, some: slice | Indices) -> MicroBatch:
+        """Return some of the sampled rows of the training set, which hold whole units, on the device."""
+        rows = torch.from_numpy(sampled.rows[some])
+        views = None if sampled.views is None else sampled.views[some]
+        inputs, labels = self.batch(self.train, rows, views)
+        part = inputs, labels, torch.ones_like(labels, dtype=torch.bool)
+        return part if sampled.units is None else (*part, sampled.units[some])
+
+    def views(self, *stream_parts: str | int, secret: bytes = b"") -> Views | None:
+        """Return the random views of training images that the method asks for, drawn by a stream."""
+        section = self.method.augmentations
+        return Views(section, *stream_parts, secret=secret) if section else None
 
     @property
     def views_of_row(self) -> int:

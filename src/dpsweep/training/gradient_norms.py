@@ -17,7 +17,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes
-from dpsweep.training.context import TrialContext
+from dpsweep.training.context import Sampled, TrialContext
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trajectory import Trajectory, measure_along
 
@@ -82,7 +82,8 @@ def measure_gradient_norms(
 ) -> None:
     """Write the gradient norms of the best (B, learning rate), first seed, in eval mode.
 
-    Rows: one per (epoch, training example), in the order of the training set; see docs/design.md.
+    Rows: one per (epoch, training example), in the order of the training set; see docs/design.md. With units
+    of several rows, an example is a unit: its norm is that of its averaged gradient.
     Arguments are those of `best_cell`.
 
     Raises:
@@ -99,13 +100,23 @@ def measure_gradient_norms(
 
     def measure(trajectory: Trajectory, epoch: int) -> pd.DataFrame:
         engine, context = trajectory.engine, trajectory.context
+        sampled = trajectory.sampled(epoch)
+        if sampled.units is not None:
+            of = "images" if context.train.units is None else "units"
+            most = sampled.rows_per_unit
+            log.info("norms of %s: of the mean gradient of at most %d rows of each", of, most)
         physical = context.physical_batch(
-            study.physical_batch(problem), engine, int(row["batch_size"])
+            *(study.physical_batch(problem), engine, int(row["batch_size"])),
+            sampled.rows_per_unit,
         )
-        norms, head_norms = training_set_norms(engine, context, physical)
-        labels = context.train.labels.cpu().numpy()
+        norms, head_norms = training_set_norms(engine, context, physical, sampled)
         return pd.DataFrame(
-            {"epoch": epoch, "label": labels, "norm": norms, "head_norm": head_norms}
+            {
+                "epoch": epoch,
+                "label": labels_of_units(context, sampled),
+                "norm": norms,
+                "head_norm": head_norms,
+            }
         )
 
     measure_along(
@@ -118,22 +129,47 @@ def measure_gradient_norms(
 
 
 def training_set_norms(
-    engine: GradientEngine, context: TrialContext, physical: PhysicalBatch
+    engine: GradientEngine,
+    context: TrialContext,
+    physical: PhysicalBatch,
+    sampled: Sampled | None = None,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the gradient norm of every training example, over all trainable parameters and over the head.
+
+    Args:
+        engine: computes the gradients.
+        context: has the training set.
+        physical: the number of rows at once.
+        sampled: rows of every unit, whose mean gradient is measured; None: each row is an example.
 
     Returns:
         Two float arrays of shape (N,).
     """
+    everything = sampled or Sampled(np.arange(len(context.train.labels)))
+    if everything.rows_per_unit > 1:
+        units_at_once = max(1, physical.size // everything.rows_per_unit)
+        physical = PhysicalBatch(units_at_once, context.drop_step)
 
-    def some(rows: Tensor) -> Tensor:
-        inputs, labels = context.batch(context.train, rows)
-        keep = torch.ones_like(labels, dtype=torch.bool)
-        return torch.stack(engine.norms(inputs, labels, keep))
+    def some(units: Tensor) -> Tensor:
+        return torch.stack(
+            engine.norms(*context.part(everything, everything.places(units.numpy())))
+        )
 
-    rows = processes.rows_of_share(len(context.train.labels))
+    units = processes.rows_of_share(len(everything.starts) - 1)
     part = torch.cat(
-        [torch.empty(2, 0), *(each.cpu() for each in physical.parts(rows, some))], dim=1
+        [torch.empty(2, 0), *(each.cpu() for each in physical.parts(units, some))], dim=1
     )
     norms = processes.joined(part, dim=1).numpy()
     return norms[0], norms[1]
+
+
+def labels_of_units(context: TrialContext, sampled: Sampled) -> np.ndarray[Any, Any]:
+    """Return the class that most rows of each unit have, shape (N,); the first one of equally many."""
+    labels = context.train.labels.cpu().numpy()[sampled.rows]
+    sizes = np.diff(sampled.starts)
+    if sampled.rows_per_unit == 1:
+        return labels
+    counts = np.zeros((len(sizes), context.classes), dtype=np.int64)
+    np.add.at(counts, (np.repeat(np.arange(len(sizes)), sizes), labels), 1)
+    found: np.ndarray[Any, Any] = counts.argmax(axis=1)
+    return found

@@ -49,6 +49,8 @@ def best_trials(study: Study, paths: Paths, cell: Cell, seeds: int) -> list["pd.
 def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
     """Write the overlaps of gradients, in eval mode, for batches of a cell's best trials.
 
+    With units of several rows, a gradient is the mean over the rows of a unit.
+
     Rows: one per (seed, epoch, draw, example of the draw with a gradient that is not zero), ascending in
     the norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
     that is smaller, and are drawn without replacement. They are the same after every epoch, and for
@@ -65,7 +67,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
     size = min(study.batch_size(cell), study.theory.largest_batch)
 
     def measure(trajectory: Trajectory, epoch: int) -> pd.DataFrame:
-        examples = len(trajectory.context.train.labels)
+        examples = trajectory.context.train.protected
         batches = draw_batches(examples, size, study.theory.draws)
         draws = [_overlap(trajectory, each).assign(draw=draw) for draw, each in batches.items()]
         return pd.concat(draws).assign(epoch=epoch)
@@ -118,13 +120,13 @@ def _rows(
     Returns:
         The function, and a set to which it adds the examples with a gradient that is not finite.
     """
-    context, nonfinite = trajectory.context, set[int]()
+    context, nonfinite, sampled = trajectory.context, set[int](), trajectory.sampled(0)
 
     def compute(chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        examples = torch.from_numpy(batch[chosen])
-        inputs, labels = context.batch(context.train, examples)
-        gradients, wrong = trajectory.engine.gradients(inputs, labels)
-        nonfinite.update(int(each) for each in examples[wrong.cpu()])
+        examples = batch[chosen]
+        inputs, labels, _, *units = context.part(sampled, sampled.places(examples))
+        gradients, wrong = trajectory.engine.gradients(inputs, labels, *units)
+        nonfinite.update(examples[wrong.cpu().numpy()].tolist())
         found: npt.NDArray[np.float32] = gradients.cpu().numpy()
         return found
 

@@ -25,13 +25,15 @@ from dpsweep.base.files import atomic_path
 from dpsweep.base.parquet import write_rows
 from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
+from dpsweep.privacy import Sampling
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after
-from dpsweep.training.context import TrialContext, load_trainable
+from dpsweep.training.context import Sampled, TrialContext, load_trainable, sample
 from dpsweep.training.job import interruption
+from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, TrialStore
 from dpsweep.training.trial import train_trial
@@ -78,11 +80,6 @@ def measure_along(
     """
     # Snakemake deletes declared outputs of a killed job; this folder stays.
     folder = output.with_suffix(".unfinished")
-    if study.datasets[study.problems[cell.problem].dataset].has_units:
-        raise TrajectoryError(
-            f"{output}: not written, because gradients of units of several rows are not measured; "
-            "allowed: targets without gradient norms and theory"
-        )
     saved, frames = False, list[pd.DataFrame]()
     for row in rows:
         unfinished = folder / f"{row['trial_key']}{settings}"
@@ -152,7 +149,7 @@ class Trajectory:
     model: nn.Module
     engine: GradientEngine
     trained_again: bool
-    _seed: int
+    _spec: TrialSpec
     _stored: Arrays
 
     @classmethod
@@ -185,12 +182,23 @@ class Trajectory:
             retrained.save_parameters(spec.key, stored)
         model = context.model(int(row["seed"]))
         engine = context.engine(study.engine(cell.problem), model, row["precision"])
-        return cls(context, model, engine, missing, int(row["seed"]), stored)
+        return cls(context, model, engine, missing, spec, stored)
+
+    def sampled(self, number: int) -> Sampled:
+        """Return rows of every unit of the training set, as a step could draw them; equal for a number."""
+        spec, context = self._spec, self.context
+        sampler = PoissonSampler(
+            *(Sampling(spec.train_size, spec.train_size, 1), "measured"),
+            secret=b"",
+            units=context.train.units,
+            rows_per_unit=spec.rows_per_unit or 1,
+        )
+        return sample(sampler, context.views("measured views"), number)
 
     def go_to(self, epoch: int) -> None:
         """Load the parameters after an epoch; epoch 0 is before the first step."""
         if epoch == 0:
-            self.context.model(self._seed)
+            self.context.model(self._spec.seed)
             return
         stored = parameters_after(epoch, self._stored)
         load_trainable(

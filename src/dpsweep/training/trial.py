@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,13 @@ from dpsweep.training import processes
 from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.augmentations import Views
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
-from dpsweep.training.context import Examples, TrialContext, load_trainable
+from dpsweep.training.context import (
+    Examples,
+    Sampled,
+    TrialContext,
+    load_trainable,
+    sample,
+)
 from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
 from dpsweep.training.physical import MicroBatches, padded_size, parts_of_units
@@ -87,8 +93,7 @@ def train_trial(
         units=context.train.units,
         rows_per_unit=spec.rows_per_unit or 1,
     )
-    section = context.method.augmentations
-    views = Views(section, spec.key, "views", secret=secret) if section else None
+    views = context.views(spec.key, "views", secret=secret)
     progress = _take_steps(spec, context, optimizer, sampler, views, checkpoint, checkpoint_seconds)
     steps = _unpack(progress.statistics)
     evaluation_started = time.monotonic()
@@ -165,7 +170,7 @@ def _take_steps(
     physical.size = progress.physical_batch
     ends = epoch_ends(spec.steps, spec.epochs)
 
-    def take(sampled: _Sampled, size: int) -> StepStatistics:
+    def take(sampled: Sampled, size: int) -> StepStatistics:
         return optimizer.step(_microbatches(sampled, spec, context, size, rows_per_unit))
 
     started = saved = time.monotonic()
@@ -173,7 +178,7 @@ def _take_steps(
         set_learning_rate(
             optimizer.optimizer, spec.learning_rate * section.factor(step, spec.steps)
         )
-        statistics = physical.fit(partial(take, _sample(sampler, views, step)))
+        statistics = physical.fit(partial(take, sample(sampler, views, step)))
         average.update(step, parameters)
         progress.physical_batch = physical.size
         progress.statistics.append(_pack(statistics))
@@ -200,30 +205,8 @@ def _take_steps(
     return progress
 
 
-class _Sampled(NamedTuple):
-    """The rows of a step."""
-
-    rows: Indices
-    """of the training set; those of a unit stand together"""
-    units: Indices | None
-    """the unit of each row; None: each row is a unit"""
-    views: Tensor | None
-    """of each row, see `Views`; None: as it is stored"""
-
-
-def _sample(sampler: PoissonSampler, views: Views | None, step: int) -> _Sampled:
-    """Return the rows of a step (from 1)."""
-    rows = sampler.batch(step)
-    units = None if sampler.units is None else sampler.units[rows]
-    if views is None:
-        return _Sampled(rows, units, None)
-    repeated = np.repeat(rows, views.count)
-    of_unit = repeated if units is None else np.repeat(units, views.count)
-    return _Sampled(repeated, of_unit, views.draw(step, len(rows)))
-
-
 def _microbatches(
-    sampled: _Sampled,
+    sampled: Sampled,
     spec: TrialSpec,
     context: TrialContext,
     physical_batch: int,
@@ -238,8 +221,7 @@ def _microbatches(
         physical_batch: the most rows of a micro-batch.
         rows_per_unit: the most rows of a unit.
     """
-    rows, units, views = sampled
-    if units is None and spec.compile and context.device.type != "cpu":
+    if sampled.units is None and spec.compile and context.device.type != "cpu":
         # Code that is compiled for a GPU takes one number of rows.
         def load_padded(part: tuple[Indices, Mask]) -> MicroBatch:
             padded, mask = part
@@ -247,16 +229,9 @@ def _microbatches(
             return inputs, labels, context.on_device(torch.from_numpy(mask))
 
         size = padded_size(physical_batch, spec.batch_size, spec.train_size)
-        return MicroBatches(list(microbatches(rows, size)), load_padded)
-
-    def load(some: slice) -> MicroBatch:
-        seen = None if views is None else views[some]
-        inputs, labels = context.batch(context.train, torch.from_numpy(rows[some]), seen)
-        part = inputs, labels, torch.ones_like(labels, dtype=torch.bool)
-        return part if units is None else (*part, units[some])
-
-    ids = rows if units is None else units
-    return MicroBatches(parts_of_units(ids, physical_batch, rows_per_unit), load)
+        return MicroBatches(list(microbatches(sampled.rows, size)), load_padded)
+    parts = parts_of_units(sampled.ids, physical_batch, rows_per_unit)
+    return MicroBatches(parts, partial(context.part, sampled))
 
 
 # -- evaluation ----------------------------------------------------------------------------
