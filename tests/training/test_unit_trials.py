@@ -12,16 +12,25 @@ import pytest
 import torch
 from scipy.special import softmax
 from tests.training.tiny_study import SPEC
+from typer.testing import CliRunner
 
 from dpsweep.base.files import fingerprint
-from dpsweep.config.datasets import Dataset
+from dpsweep.cli.check import check
+from dpsweep.cli.main import app
+from dpsweep.config.datasets import Dataset, origins
 from dpsweep.config.shares import held_out_rows
 from dpsweep.data.examples import cut_test_set
 from dpsweep.data.prepare import load, prepare
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.privacy import calibration
+from dpsweep.planning.plan import Plan
+from dpsweep.privacy import CalibrationError, calibration
+from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.record import write_calibration
+from dpsweep.recommend.problem_facts import facts_of_sweep
+from dpsweep.recommend.text import recommendation
+from dpsweep.release.composition import released_together
+from dpsweep.release.ledger import open_ledger
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
@@ -344,7 +353,61 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     assert found.noise is not None and found.noise.train_size == units
     card = (paths.release / "README.md").read_text()
     assert f"| units trained on | {units} |" in card and "One example is protected" not in card
-    assert "one unit (patient): all of its rows, at most 3 of them in a step" in card
+    assert "one patient: all of their embeddings, at most 3 of them in a step" in card
+    assert "neighbours add or remove one unit" in card and "A record is here one patient" in card
+    # Releases of rows and of units on the same data have no joint epsilon, in either order.
+    with open_ledger(paths.ledger) as ledger:
+        (line,) = ledger.lines_of("", origins(study.datasets["coins"].source))
+    assert line.model.unit == "patient"
+    rows = study_of(counted(tmp_path / "coins.npz"), release=release)
+    assert rows.release is not None
+    paths.release.rename(tmp_path / "first")
+    prepare("coins", rows.datasets["coins"], paths.dataset("coins"))
+    with pytest.raises(
+        CalibrationError, match=r"found 1 earlier .* with unit: patient, and this one with"
+    ):
+        write_release(rows, paths, rows.release)
+    of_rows = line.model.model_copy(update={"unit": None})
+    for earlier, unit in ((line.model, None), (of_rows, "patient"), (line.model, "folder")):
+        with pytest.raises(CalibrationError, match="which have no joint one"):
+            released_together([earlier], found.noise, 4.0, 1e-3, unit)
+    assert released_together([line.model], found.noise, 4.0, 1e-3, "patient").joint_epsilon > 4
+    said = CliRunner().invoke(app, ["verify", str(tmp_path / "first"), "--no-ledger"])
+    assert said.exit_code == 0, said.output
+    assert (
+        f"one patient: all of their embeddings, at most 3 of them in a step; N = {units} of them"
+        in (said.output)
+    )
+
+
+def test_recommend_check_and_plan_name_the_unit_and_count_it(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    dataset = counted(tmp_path / "coins.npz", unit="patient", private=True)
+    study, paths = study_of(dataset), Paths(tmp_path / "results")
+    units = study.datasets["coins"].train_units
+    words = f"one patient: all of their embeddings, at most 4 of them in a step; N = {units}"
+    for lines in (
+        recommendation(study, "coins", 8.0, 4),
+        check(study, paths, 0),
+        Plan(study, paths).lines(),
+    ):
+        assert words in "\n".join(lines)
+    assert facts_of_sweep(study, "coins", 8.0, 4).train_size == units
+    assert "A record is here one patient: all of their" in " ".join(
+        explanation(2, 1e-5, unit=study.datasets["coins"].protects)
+    )
+
+
+@pytest.mark.parametrize(("unit", "asks"), [(None, True), ("row", False), ("patient", False)])
+@pytest.mark.parametrize("private", [True, False])
+def test_check_asks_once_about_rows_of_private_data(
+    tmp_path: Path, unit: str | None, asks: bool, private: bool
+) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    keys = {} if unit is None else {"unit": unit}
+    study = study_of(counted(tmp_path / "coins.npz", private=private, **keys))
+    lines = list(check(study, Paths(tmp_path / "results"), 0))
+    assert sum("may one person have several rows" in line for line in lines) == (asks and private)
 
 
 def test_tuning_by_scores_of_rows_is_refused(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
         if found is not None:
             classes[name] = found
             looked_at.append((name, f"{len(found)} classes, and sizes as the study says"))
+            if study.datasets[name].has_units:
+                section = study.datasets[name]
+                yield f"{name}: epsilon protects {section.protects}; N = {section.protected}"
         elif isinstance(study.datasets[name].source, HubSource):
             looked_at.append((name, "looked at when fetched, before anything is trained"))
     for what, names in group_by_message(looked_at).items():
@@ -118,8 +121,11 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
     folder, section = paths.dataset(dataset), study.datasets[dataset]
     if (folder / "metadata.json").exists():
         found = PreparedDataset.open(folder).metadata
-        declared = section.classes, section.train_size, section.test_size
-        if (len(found.classes), found.train_size, found.test_size) == declared:
+        declared = section.classes, section.train_size, section.test_size, section.train_units
+        if (
+            *(len(found.classes), found.train_size, found.test_size),
+            found.train_units,
+        ) == declared:
             warn_of_untested(dataset, found.classes, found.test_counts)
             warn_of_cut_texts(dataset, section, found)
             return list(found.classes)
@@ -267,6 +273,12 @@ def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
                 f"{name} ({held_out:.1f})",
                 f"training.holdout_share: holds fewer than {_FEW_HELD_OUT} examples of a class out of {{}}; "
                 "a choice by so few is mostly luck",
+            )
+        if dataset.private and dataset.unit is None:
+            yield (
+                name,
+                "unit: may one person have several rows in {}? Then name the column or pattern that says "
+                "whose row it is; unit: row says no",
             )
         if dataset.test_size < dataset.classes:
             yield (

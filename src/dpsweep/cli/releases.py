@@ -63,6 +63,10 @@ def explain(
         int | None, typer.Option(min=1, help="expected batch size B; by default the full batch")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="T")] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="what N counts, if it has several rows: 'one patient with all images'"),
+    ] = None,
 ) -> None:
     """Explain in words and rates what a guarantee means for one person.
 
@@ -71,7 +75,7 @@ def explain(
     """
     from dpsweep.privacy.explain import explanation
 
-    typer.echo("\n".join(explanation(epsilon, delta, train_size, batch_size, steps)))
+    typer.echo("\n".join(explanation(epsilon, delta, train_size, batch_size, steps, unit)))
 
 
 @app.command()
@@ -145,6 +149,11 @@ def verify(
         f"{found.adjacency}; epsilon {rounded_up(found.certified_epsilon)} proven, "
         f"{rounded_up(found.pld_epsilon)} by PLD"
     )
+    if found.split.unit:
+        typer.echo(
+            f"protected: {printable(found.protected)}; N = {found.split.train_size} of them; epsilon of rows "
+            "is another guarantee, and not comparable"
+        )
     typer.echo(f"accuracy {in_words(found)}")
     together = found.releases
     typer.echo(

@@ -1,6 +1,7 @@
 """The section `datasets`: where labelled examples come from."""
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,26 @@ KINDS: Mapping[str, Kind] = {
         {"dimension": "how many numbers an embedding has"},
     ),
 }
+
+
+def protected_in_words(unit: str | None, rows_per_unit: int | None, kind: str) -> str:
+    """Return what epsilon protects: one example, or a unit with all of its rows.
+
+    >>> protected_in_words("patient", 4, "image")
+    'one patient: all of their images, at most 4 of them in a step'
+    >>> protected_in_words("folder", 4, "text")
+    'one unit (folder): all of its texts, at most 4 of them in a step'
+
+    Args:
+        unit: the key ``unit`` of a dataset; None or ``row``: each row is a unit.
+        rows_per_unit: the most rows of a unit in a step.
+        kind: of the data: image, text or embedding.
+    """
+    if unit in (None, "row"):
+        return "one example"
+    word = unit != "folder" and re.fullmatch(r"[A-Za-z][\w -]*", unit)
+    what = f"one {unit}: all of their" if word else f"one unit ({unit}): all of its"
+    return f"{what} {kind}s, at most {rows_per_unit} of them in a step"
 
 
 class SourceSection(Section):
@@ -445,6 +466,11 @@ class Dataset(Section):
     def protected(self) -> int:
         """N of the whole training set: its units, or its rows."""
         return self.train_units or self.train_size
+
+    @property
+    def protects(self) -> str:
+        """What epsilon protects, in words."""
+        return protected_in_words(self.unit, self.rows_per_unit, self.kind)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ def explanation(
     train_size: int | None = None,
     batch_size: int | None = None,
     steps: int | None = None,
+    unit: str | None = None,
 ) -> Iterator[str]:
     """Yield the lines of an explanation of a guarantee for one person.
 
@@ -43,6 +44,7 @@ def explanation(
             any mechanism.
         batch_size: B; None is the full batch.
         steps: T.
+        unit: what a record is, if it has several rows; see `paragraph`.
 
     Raises:
         CalibrationError: a number is out of range, or only one of N and T is given.
@@ -61,7 +63,7 @@ def explanation(
                 f"found {' and '.join(wrong)} alone; allowed: --train-size and --steps, with or without "
                 "--batch-size, or none of them"
             )
-        yield from _of_any_mechanism(epsilon, delta)
+        yield from _of_any_mechanism(epsilon, delta, unit)
         return
     noise = calibrate(epsilon, delta, train_size, batch_size or train_size, steps)
     yield (
@@ -69,23 +71,26 @@ def explanation(
         f"multiplier {noise.noise_multiplier:.4g}. Rates are from the privacy loss of this training."
     )
     yield ""
-    yield from in_words(epsilon, delta, attacks_on_training(noise))
+    yield from in_words(epsilon, delta, attacks_on_training(noise), unit)
 
 
-def in_words(epsilon: float, delta: float, attacks: list[Attack]) -> Iterator[str]:
+def in_words(
+    epsilon: float, delta: float, attacks: list[Attack], unit: str | None = None
+) -> Iterator[str]:
     """Yield the paragraph and the table of rates.
 
     Args:
         epsilon: of the guarantee.
         delta: of the guarantee.
         attacks: the best attacks, on one record first.
+        unit: see `paragraph`.
     """
-    yield from textwrap.wrap(paragraph(epsilon, delta, attacks), WIDTH)
+    yield from textwrap.wrap(paragraph(epsilon, delta, attacks, unit), WIDTH)
     yield ""
     yield from table(attacks)
 
 
-def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
+def _of_any_mechanism(epsilon: float, delta: float, unit: str | None) -> Iterator[str]:
     worst = [best_attack(guarantee_trade_off(epsilon, delta, each), each) for each in GROUPS]
     gaussian = [best_attack(claimed_gaussian(epsilon, delta, each), each) for each in GROUPS]
     pair = f"({rounded_up(epsilon)}, {rounded_up(delta)})"
@@ -96,7 +101,7 @@ def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
         WIDTH,
     )
     yield ""
-    yield from in_words(epsilon, delta, worst)
+    yield from in_words(epsilon, delta, worst, unit)
     yield ""
     yield from textwrap.wrap(
         f"The Gaussian mechanism with {pair}, such as full-batch training: exact, but no bound for others. "
@@ -107,20 +112,24 @@ def _of_any_mechanism(epsilon: float, delta: float) -> Iterator[str]:
     yield from table(gaussian)
 
 
-def paragraph(epsilon: float, delta: float, attacks: Sequence[Attack]) -> str:
+def paragraph(
+    epsilon: float, delta: float, attacks: Sequence[Attack], unit: str | None = None
+) -> str:
     """Return a paragraph on how much an attacker can learn about one person.
 
     Args:
         epsilon: of the guarantee.
         delta: of the guarantee.
         attacks: the best attacks, first on one record, then on groups of records.
+        unit: what a record is, if it has several rows, such as "one patient: all of their images".
     """
     alone, *groups = attacks
     false, true = alone.false_positive_rates[_QUOTED], alone.true_positive_rates[_QUOTED]
     of_groups = ", ".join(
         f"{_of_100(each.true_positive_rates[_QUOTED])} for {each.records}" for each in groups
     )
-    return (
+    begin = f"A record is here {unit}. " if unit else ""
+    return begin + (
         "Take the best attacker that there can be: one who sees all that was released, knows the method "
         "and every other record, and wants to find out whether a person's record was in the training data. "
         f"If this attacker wrongly takes {_of_100(false)} of 100 absent people for present, they recognise "

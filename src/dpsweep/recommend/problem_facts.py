@@ -51,7 +51,7 @@ def facts_of_sweep(
     """
     parts, norm = study.sweeps[sweep], expected_gradient_norm(study, sweep, paths)
     return ProblemFacts(
-        train_size=study.datasets[parts.dataset].train_size,
+        train_size=study.datasets[parts.dataset].protected,
         epsilon=epsilon,
         delta=study.privacy.delta,
         epochs=epochs,

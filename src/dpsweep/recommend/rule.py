@@ -40,6 +40,7 @@ class ProblemFacts:
     """Facts about a problem that are known before training; none is read from its data."""
 
     train_size: int
+    """N, of rows or of units of several rows"""
     epsilon: float
     delta: float
     epochs: int

@@ -47,10 +47,14 @@ def recommendation(
     """
     facts = facts_of_sweep(study, sweep, epsilon, epochs, paths)
     made = recommend(facts)
+    dataset = study.datasets[study.sweeps[sweep].dataset]
+    unit = dataset.protects if dataset.has_units else None
+    if unit:
+        yield f"unit             {unit}; N = {facts.train_size}"
     yield from _table(facts, made)
     yield ""
     noise = calibrate(epsilon, facts.delta, facts.train_size, made.batch_size, made.steps)
-    yield from in_words(epsilon, facts.delta, attacks_on_training(noise))
+    yield from in_words(epsilon, facts.delta, attacks_on_training(noise), unit)
     yield ""
     setting, tuning = _section(sweep, facts, made), _tuning(facts, made)
     if refused := release_mistakes(study, setting):

@@ -24,7 +24,12 @@ def model_card(certificate: Certificate) -> str:
         reading=reading_code(network),
         accuracy=accuracy.in_words(certificate),
         no_better=accuracy.advice_if_no_better(certificate),
-        meaning=paragraph(certificate.epsilon, certificate.delta, attacks),
+        meaning=paragraph(
+            certificate.epsilon,
+            certificate.delta,
+            attacks,
+            certificate.split.unit and _text(certificate.protected),
+        ),
         attacks="\n".join(table(attacks)),
     )
 

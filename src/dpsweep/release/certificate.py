@@ -16,7 +16,7 @@ from pydantic import (
 
 from dpsweep.config import Features, Method, Optimizer, OptimizerSection
 from dpsweep.config.clipping import SMALLEST_BOUND, PrivateRule
-from dpsweep.config.datasets import KindName
+from dpsweep.config.datasets import KindName, protected_in_words
 from dpsweep.config.release import MOST_TRIALS
 from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
 from dpsweep.data.prepared import Resize, TokenizerIdentity
@@ -55,13 +55,16 @@ class Setting(_Part):
     learning_rate: LearningRate
 
 
+UnitName = Annotated[str | None, Field(min_length=1, exclude_if=lambda unit: unit is None)]
+"""The column or pattern of the study that names the unit of each row; None: each row is a unit."""
+
+
 class DataSplit(_Part):
     """The training set and its held-out part for scores, which is drawn by a hash of the row number."""
 
     examples: PositiveInt
     """Of the training set: rows, or units if these have several rows."""
-    unit: Annotated[str | None, Field(min_length=1, exclude_if=lambda unit: unit is None)] = None
-    """The column or pattern of the study that names the unit of each row; None: each row is a unit."""
+    unit: UnitName = None
     rows_per_unit: Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)] = None
     """The most rows of a unit in a step, if units have several rows."""
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
@@ -77,13 +80,6 @@ class DataSplit(_Part):
         if self.unit is None:
             return {"adjacency": "add or remove one example", "unit": "one training example"}
         return {"adjacency": "add or remove one unit", "unit": "one unit with all of its rows"}
-
-    @property
-    def protected(self) -> str:
-        """What the guarantee protects, in words."""
-        if self.unit is None:
-            return "one example"
-        return f"one unit ({self.unit}): all of its rows, at most {self.rows_per_unit} of them in a step"
 
 
 class Tuning(_Part):
@@ -171,6 +167,7 @@ class ReleasedModel(_Part):
     delta: Probability
     noise: Calibration | None
     """Its calibration; None if epsilon covers a choice among several trials."""
+    unit: UnitName = None
 
 
 class Releases(_Part):
@@ -251,6 +248,11 @@ class Certificate(_Part):
     versions: dict[str, str]
     files: dict[str, Checksum]
     """SHA-256 of the files of parameters and of the tokenizer."""
+
+    @property
+    def protected(self) -> str:
+        """What the guarantee protects, in words."""
+        return protected_in_words(self.split.unit, self.split.rows_per_unit, self.network.kind)
 
 
 UNVERIFIABLE_CLAIMS: Mapping[str, str] = {

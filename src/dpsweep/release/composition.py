@@ -49,7 +49,11 @@ def joint_epsilon(
 
 
 def released_together(
-    earlier: list[ReleasedModel], noise: Calibration | None, epsilon: float, delta: float
+    earlier: list[ReleasedModel],
+    noise: Calibration | None,
+    epsilon: float,
+    delta: float,
+    unit: str | None = None,
 ) -> Releases:
     """Return the earlier models with the joint epsilon and delta of these and a new one.
 
@@ -58,10 +62,18 @@ def released_together(
         noise: of the new model; None if its epsilon covers a choice among several trials.
         epsilon: of the new model.
         delta: of the new model.
+        unit: what the new model protects; see `DataSplit`.
 
     Raises:
-        CalibrationError: the deltas sum to 1 or more, so there is no guarantee.
+        CalibrationError: the deltas sum to 1 or more, so there is no guarantee, or an earlier model protects
+            another unit.
     """
+    if others := [each for each in earlier if each.unit != unit]:
+        raise CalibrationError(
+            f"releases: found {len(others)} earlier on the same data with unit: {others[0].unit or 'row'}, "
+            f"and this one with unit: {unit or 'row'}; allowed: one unit for all, because their epsilons are "
+            "different guarantees, which have no joint one"
+        )
     joint_delta = total_delta([delta, *(each.delta for each in earlier)])
     if joint_delta >= 1:
         raise CalibrationError(

@@ -196,10 +196,14 @@ def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Itera
         return
     noise = None if certificate.tuning else certificate.noise
     stated = ReleasedModel(
-        certificate=own, epsilon=certificate.epsilon, delta=certificate.delta, noise=noise
+        certificate=own,
+        epsilon=certificate.epsilon,
+        delta=certificate.delta,
+        noise=noise,
+        unit=certificate.split.unit,
     )
     if line.model != stated:
-        yield "the ledger has another epsilon, delta or noise for this certificate"
+        yield "the ledger has another epsilon, delta, noise or unit for this certificate"
     expected, found = ledger.before(line), certificate.releases.earlier
     if found != expected:
         yield (

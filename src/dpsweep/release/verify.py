@@ -390,7 +390,9 @@ def _proven_again(certificate: Certificate) -> Certificate:
             "attacks": best_attacks(noise, tuning),
             "noise": noise,
             "tuning": stated_tuning,
-            "releases": released_together(earlier, alone, certificate.epsilon, certificate.delta),
+            "releases": released_together(
+                *(earlier, alone, certificate.epsilon, certificate.delta), certificate.split.unit
+            ),
         }
     )
 

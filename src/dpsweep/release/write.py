@@ -130,8 +130,9 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     with open_ledger(paths.ledger) as ledger:
         earlier = ledger.released(*data)
     planned = fixed_noise(study, release)
+    of_new = release.epsilon, study.privacy.delta, ReleasePlan(study, release).split.unit
+    together = released_together(earlier, planned, *of_new)
     refuse_beyond_budget(study, release, earlier, planned)
-    together = released_together(earlier, planned, release.epsilon, study.privacy.delta)
     tokenizer = _tokenizer(study, paths, release)
     gpus = study.release_gpus(release)
     model, tuning, score = launch(gpus, train_release, study, paths, release)
@@ -145,8 +146,8 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         network = _write_network(study, paths, release, model, tokenizer, made)
         others = ledger.released(*data)
         if (others, alone) != (earlier, planned):  # another release was made during training
+            together = released_together(others, alone, *of_new)
             refuse_beyond_budget(study, release, others, alone)
-            together = released_together(others, alone, release.epsilon, study.privacy.delta)
         certificate = Certificate.model_validate(
             ReleasePlan(study, release).decided()
             | _trained(study, release, model, tuning, score)
@@ -172,6 +173,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
                 epsilon=certificate.epsilon,
                 delta=certificate.delta,
                 noise=alone,
+                unit=certificate.split.unit,
             ),
         )
         made.replace(folder)

@@ -108,7 +108,9 @@ def inputs(study: Study, trials: pd.DataFrame) -> dict[str, TextTable]:
 
 def _dataset(study: Study, name: str) -> dict[str, str]:
     dataset = study.datasets[name]
-    of_all = f" of {dataset.train_size:,}" if study.holdout_size(name) else ""
+    of_all = f" of {dataset.protected:,}" if study.holdout_size(name) else ""
+    if dataset.has_units:
+        of_all += f" units with {dataset.train_size:,} rows; {dataset.protects}"
     return {
         "Dataset": dataset.title,
         "Name": name,
