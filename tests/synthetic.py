@@ -1,4 +1,4 @@
-"""A small study, and result files for it with known numbers, in the formats of docs/design.md."""
+"""A small study, and result files for it with known numbers, in the formats of docs/files.md."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -10,13 +10,13 @@ from dpsweep.analysis import frames
 from dpsweep.report import trials
 from dpsweep.study.records import DOCUMENTATION, TRIALS, trial_table
 
-DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
+FILES = Path(__file__).parents[2] / "docs" / "files.md"
 VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
 ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIALS}
 
 
 def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
-    assert DOCUMENTATION in DESIGN.read_text(encoding="utf-8"), "python -m dpsweep.study.records"
+    assert DOCUMENTATION in FILES.read_text(encoding="utf-8"), "python -m dpsweep.study.records"
     assert {*frames.TRIAL_COLUMNS, *trials.COLUMNS} <= {*TRIALS.names, "problem"}
 
 

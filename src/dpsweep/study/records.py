@@ -1,6 +1,6 @@
-"""The record of a trial: its columns, as listed in docs/design.md, and tables of rows.
+"""The record of a trial: its columns, as listed in docs/files.md, and tables of rows.
 
-``python -m dpsweep.study.records`` prints the table of docs/design.md.
+``python -m dpsweep.study.records`` prints the table of docs/files.md.
 """
 
 import sys

@@ -82,7 +82,7 @@ def measure_gradient_norms(
 ) -> None:
     """Write the gradient norms of the best (B, learning rate), first seed, in eval mode.
 
-    Rows: one per (epoch, training example), in the order of the training set; see docs/design.md. With units
+    Rows: one per (epoch, training example), in the order of the training set; see docs/files.md. With units
     of several rows, an example is a unit: its norm is that of its averaged gradient.
     Arguments are those of `best_cell`.
 

@@ -52,7 +52,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
     With units of several rows, a gradient is the mean over the rows of a unit.
 
     Rows: one per (seed, epoch, draw, example of the draw with a gradient that is not zero), ascending in
-    the norm; see docs/design.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
+    the norm; see docs/files.md. Batches have the trial's expected size, or ``theory.largest_batch`` if
     that is smaller, and are drawn without replacement. They are the same after every epoch, and for
     all trials with the same number of examples.
 
