@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dpsweep.config import Film
 from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.config.methods import Augmentations
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientSum
 from dpsweep.gradients.engine import FactoredEngine
@@ -41,6 +42,7 @@ from dpsweep.training.specification import TrialSpec
 MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
 Check = Callable[[AuditedTrial, TrialSpec], None]
 FILM = Film(kind="film")
+AUGMENTED = FILM.model_copy(update={"augmentations": Augmentations(count=2, crop=1)})
 REAL, CANARIES, GUESSES = 89, 500, 100
 SIZE = REAL + CANARIES
 FULL = SIZE  # batch sizes
@@ -149,6 +151,30 @@ def test_a_canary_contributes_only_in_steps_that_sample_it(
     sampled = np.array([np.isin(np.arange(REAL, SIZE), sampler.batch(t)) for t in (1, 2, 3)])
     np.testing.assert_allclose(seen.observations, sampled & seen.included, atol=1e-3)
     assert 0.1 < sampled.mean() < 0.3
+
+
+@pytest.mark.parametrize("method", [FILM, AUGMENTED], ids=["rows", "views"])
+@pytest.mark.parametrize("units", [None, np.arange(REAL) // 3], ids=["images", "persons"])
+def test_a_canary_of_several_rows_contributes_exactly_one(
+    prepared: Inputs, units: Any, method: Film
+) -> None:
+    """A canary is a unit: it has several rows, or several views, and counts once."""
+    data, backbone = prepared
+    size = CANARIES + (REAL if units is None else len(set(units)))
+    trial = spec(math.inf, PART, steps=2, train_size=size, rows_per_unit=0 if units is None else 2)
+    coins = numpy_stream(trial.key, "canaries")
+    made = replace(data, train_units=units), backbone, method, CANARIES, coins
+    context = CanaryContext(*made, device=CPU)
+    assert context.train.protected == size
+    seen = audit_trial(trial, context)
+    sampler = PoissonSampler(trial.sampling, trial.key, "sampling", secret=b"")
+    sampled = np.array(
+        [np.isin(np.arange(size - CANARIES, size), sampler.batch(t)) for t in (1, 2)]
+    )
+    np.testing.assert_allclose(seen.observations, sampled & seen.included, atol=1e-3)
+    assert seen.trial.steps["sampled_examples"].tolist() == [
+        len(sampler.batch(step)) for step in (1, 2)
+    ]
 
 
 def test_masked_canaries_contribute_nothing(prepared: Inputs) -> None:
