@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.config.small import complaints, load_small
 
+from dpsweep.config.methods import Augmentations
 from dpsweep.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
 from dpsweep.study.fingerprints import trainer_fingerprint
 
@@ -90,6 +91,25 @@ def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
     assert study.targets.undrawn == {
         "map_rms": "no sweep trains Pretrained with FiLM on Digits by RMSprop (alpha 0.9, centered)"
     }
+
+
+def test_a_sweep_of_counts_of_views_is_a_sweep_of_each(tmp_path: Path) -> None:
+    methods = {
+        f"views{count}": {"kind": "film", "augmentations": {"count": count, "flip": True}}
+        for count in (1, 4)
+    }
+    edits = {f"methods/{name}": each for name, each in methods.items()}
+    edits |= {"sweeps/flat/method": [*methods, "film"], "sweeps/flat/optimizer": ["adam", "sgd"]}
+    study = load_small(tmp_path, edits)
+    assert [name for name in study.sweeps if name.startswith("flat")] == [
+        *("flat_views1_adam", "flat_views1_sgd", "flat_views4_adam", "flat_views4_sgd"),
+        *("flat_film_adam", "flat_film_sgd"),
+    ]
+    sweep = study.sweeps["flat_views4_sgd"]
+    assert sweep.problem.name == "digits_pretrained_views4_sgd"
+    assert study.methods[sweep.method].augmentations == Augmentations(count=4, flip=True)
+    again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
+    assert again.sweeps == study.sweeps
 
 
 def test_names_of_expanded_sweeps_must_be_unused(tmp_path: Path) -> None:

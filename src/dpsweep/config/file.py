@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from dpsweep.config.backbones import Backbone, Features
 from dpsweep.config.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
@@ -19,7 +19,7 @@ from dpsweep.config.roles import Roles
 from dpsweep.config.section import Engine, Name, Section, Title, usable_folder
 from dpsweep.config.shares import held_out_rows
 from dpsweep.config.style import Style
-from dpsweep.config.sweeps import Sweep, one_optimizer_each
+from dpsweep.config.sweeps import Sweep, one_method_each, one_optimizer_each
 from dpsweep.config.training import Privacy, Theory, Training
 from dpsweep.privacy import Sampling
 
@@ -50,7 +50,12 @@ class StudyFile(Section):
     """by name"""
     optimizers: dict[Name, Optimizer] = {}
     """adam, adamw, sgd and adam-bc have their defaults unless defined here"""
-    sweeps: Annotated[dict[Name, Sweep], Field(min_length=1), AfterValidator(one_optimizer_each)]
+    sweeps: Annotated[
+        dict[Name, Sweep],
+        BeforeValidator(one_method_each),
+        Field(min_length=1),
+        AfterValidator(one_optimizer_each),
+    ]
     """by name; a grid each"""
     roles: Roles = Roles()
     """what the paper's figures draw"""

@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, WithJsonSchema, model_validator
 
 from dpsweep.config.cells import CELL_AXES, Cell, Full, Problem, number
 from dpsweep.config.clipping import RULES, ClippingBound, RuleName
@@ -22,6 +23,8 @@ from dpsweep.config.section import (
     Section,
     strictly_increasing,
 )
+
+Part = TypeVar("Part")
 
 
 def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
@@ -52,14 +55,37 @@ def one_optimizer_each(sweeps: dict[str, "Sweep"]) -> dict[str, "Sweep"]:
     Raises:
         ValueError: there is a sweep with such a name.
     """
-    found: dict[str, Sweep] = {}
+    return _one_each(sweeps, lambda sweep: list(sweep.by_optimizer().items()))
+
+
+def one_method_each(sweeps: Any) -> Any:
+    """Replace a sweep of several methods, before it is read, by one sweep for each, ``<sweep>_<method>``.
+
+    Raises:
+        ValueError: there is a sweep with such a name.
+    """
+    return _one_each(sweeps, _by_method) if isinstance(sweeps, dict) else sweeps
+
+
+def _by_method(sweep: Any) -> list[tuple[Any, Any]]:
+    """Return one sweep for each of several methods, with the method; none for a single method."""
+    methods = sweep.get("method") if isinstance(sweep, dict) else None
+    several = methods if isinstance(methods, list) else []
+    return [(each, sweep | {"method": each}) for each in several]
+
+
+def _one_each(
+    sweeps: dict[str, Part], divided: Callable[[Part], list[tuple[str, Part]]]
+) -> dict[str, Part]:
+    """Replace each sweep that is divided by its parts, ``<sweep>_<part>``."""
+    found: dict[str, Part] = {}
     for name, sweep in sweeps.items():
-        several = {f"{name}_{each}": one for each, one in sweep.by_optimizer().items()}
-        for each, one in (several or {name: sweep}).items():
+        several = [(f"{name}_{each}", one) for each, one in divided(sweep)]
+        for each, one in several or [(name, sweep)]:
             if each in found or (each in sweeps and several):
                 raise ValueError(
                     f"{name}: stands for a sweep {each}, and there is another one of this name; allowed: "
-                    "names that are unique when optimizers are joined to them with _"
+                    "names that are unique when methods and optimizers are joined to them with _"
                 )
             found[each] = one
     return found
@@ -77,8 +103,10 @@ class Sweep(Section):
     """a name of datasets"""
     backbone: Name
     """a name of backbones"""
-    method: Name
-    """a name of methods"""
+    method: Annotated[
+        Name, WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
+    ]
+    """a name of methods, or a list of names: then it stands for a sweep of each, ``<sweep>_<method>``"""
     optimizer: Name | Optimizers = "adam"
     """a name, or a list of names; or a mapping from each to its own learning rates"""
     epsilon: Axis[Epsilon]
