@@ -81,7 +81,10 @@ def rules(studies: dict[str, Row]) -> list[str]:
         "gain [interval]": gain,
         "must exceed": lambda row: number(row, "threshold"),
         "visible": lambda row: number(row, "smallest_visible_here"),
-        "comparisons of units (for, against)": "{comparisons} of {units} ({in_favour}, {against})",
+        "comparisons": "{comparisons}",
+        "units": "{units}",
+        "units for": "{in_favour}",
+        "against": "{against}",
         "verdict": "{verdict}",
     }
     of_studies = [
@@ -216,8 +219,7 @@ def film_advice(numbers: Row) -> list[str]:
     said = [
         f"**Take a C below the gradient norms**, which are {film.low:.0f} to {film.high:.0f} before "
         f"training. C = {small} cost {costs} points in the mean ({listed(shares)} of the best "
-        f"accuracy). If they were equally good, each would still cost about "
-        f"{chance:.1f}, because seeds scatter and the best one is lucky.",
+        f"accuracy). Chance alone would cost equally good values about {chance:.1f}.",
         f"**Not above them**: C = {film.bounds[-1]:g} costs {above.min():.1f} to {above.max():.1f} points "
         f"({_relative(film.of_bound, -1)} in the mean). "
         f"Nothing between {film.bounds[-2]:g} and {film.bounds[-1]:g} is trained.",

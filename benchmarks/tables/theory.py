@@ -1,7 +1,6 @@
 """Tables of the best clipping bound: effects of privacy on it, and rules that predict it."""
 
 import itertools
-import math
 from pathlib import Path
 
 import pandas as pd
@@ -38,12 +37,9 @@ def theory_effects(
             short(row[f"plateau_{end}"]) for end in ("lower", "upper")
         ),
     }
-    rows, said = [], []
-    for folder, method, over in (
-        (heads, "", "batches"),
-        (film, ", FiLM", "batches and trainings"),
-        (fashion, "", "batches"),
-    ):
+    rows: list[pd.Series] = []
+    factors: list[list[str]] = []
+    for folder, method in ((heads, ""), (film, ", FiLM"), (fashion, "")):
         traced = read_numbers(folder / "optimal_clipping.csv").query("epoch == epochs")
         traced = traced.sort_values(["title", "epsilon"], ascending=[True, False])
         effects = read_numbers(folder / "privacy_effects.csv").query("rule == 'C*'")
@@ -55,43 +51,33 @@ def theory_effects(
         rows += [row for _, row in ends.iterrows()]
         for title, members in traced.groupby("title"):
             of = effects[effects["title"] == title].set_index(["effect", "epsilon"]).sort_index()
-            found = _describe_effects(members.iloc[0], members.iloc[-1], of, over)
-            said.append(f"- {title}{method}, {found}")
-    return [*columns(shown, rows), "", *said]
+            factors.append([f"{title}{method}", *_effects(members.iloc[0], members.iloc[-1], of)])
+    heads_of_factors = ["", "ε", "norm", "C\\* by the noise", "C\\* by the gradients"]
+    moved = ["gradients raise C\\*", "lower C\\*"]
+    return [*columns(shown, rows), "", *grid([*heads_of_factors, *moved], factors)]
 
 
-def _describe_effects(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame, over: str) -> str:
-    """Describe the effects of noise and of gradients on C*, between the largest and smallest epsilon."""
-    said, sizes = [], []
+def _effects(loose: pd.Series, tight: pd.Series, effects: pd.DataFrame) -> list[str]:
+    """Return by how much a smaller epsilon multiplies the median norm and C*, with ranges over batches.
+
+    The last two entries are the numbers of smaller epsilons at which the gradients alone move C* beyond
+    its range.
+    """
     gradients = effects.loc["gradients alone"].drop(loose["epsilon"])
+    found = []
     for each in (effects.loc["noise alone"], gradients):
         row = each.loc[tight["epsilon"]]
         # The smallest and the largest factor between batches.
         ends = row["smallest"] / loose["largest"], row["largest"] / loose["smallest"]
         factor = row["best_bound"] / loose["best_bound"]
-        said.append(f"{short(factor)} ({short(ends[0])} to {short(ends[1])})")
-        sizes.append(sorted(abs(math.log(end)) if end else math.inf for end in ends))
-    larger = " The noise has the larger effect." if sizes[0][0] > sizes[1][1] else ""
-    grown = (gradients["smallest"] > loose["largest"]).sum()
-    fallen = (gradients["largest"] < loose["smallest"]).sum()
-    return (
-        f"from ε = {loose['epsilon']:g} to {tight['epsilon']:g}: the median norm is multiplied by "
-        f"{tight['median_norm'] / loose['median_norm']:.2f}. The noise alone multiplies C\\* by {said[0]}, "
-        f"the gradients alone by {said[1]}.{larger}{_direction(grown, fallen, len(gradients), over)}"
-    )
-
-
-def _direction(grown: int, fallen: int, smaller: int, over: str) -> str:
-    """Describe at how many of the smaller epsilons the gradients alone move C* beyond its range."""
-    if smaller > 1:
-        return (
-            f" The paper says that the gradients alone raise C\\*: beyond the range over {over} they do at "
-            f"{grown} of the {smaller} smaller ε, and lower it at {fallen}."
-        )
-    if grown:
-        return f" The gradients alone raise C\\* beyond the range over {over}, as the paper says."
-    moved = "lower C\\* beyond" if fallen else "leave C\\* within"
-    return f" The gradients alone {moved} the range over {over}."
+        found.append(f"{short(factor)} ({short(ends[0])} to {short(ends[1])})")
+    moved = gradients["smallest"] > loose["largest"], gradients["largest"] < loose["smallest"]
+    return [
+        f"{loose['epsilon']:g} to {tight['epsilon']:g}",
+        f"{tight['median_norm'] / loose['median_norm']:.2f}",
+        *found,
+        *(f"{each.sum()} of {len(gradients)}" for each in moved),
+    ]
 
 
 def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
@@ -124,8 +110,10 @@ def theory_rules(folder: Path = THEORY, film: Path = FILM_THEORY) -> list[str]:
         ]
         for rule in firsts["heads"].index
     ]
-    said = [_describe_rules(name, studies[name], firsts[name]) for name in studies]
-    return [*grid(["rule", *map(", ".join, asked)], rows), "", *said]
+    judged = [_judge_rules(name, studies[name], firsts[name]) for name in studies]
+    heads = ["study", "settings", "problems", "they follow the best C", "they differ"]
+    more = ["a prediction loses at most", "best C on the plateau of R"]
+    return [*grid(["rule", *map(", ".join, asked)], rows), "", *grid([*heads, *more], judged)]
 
 
 def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
@@ -139,8 +127,8 @@ def lost_more(numbers: pd.DataFrame, rule: str, other: str) -> Estimate:
     return jackknife(pairs, lambda rows: (rows["lost"] - rows["lost_other"]).mean())
 
 
-def _describe_rules(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> str:
-    """Describe the results of a study for the three predictions."""
+def _judge_rules(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> list[str]:
+    """Return what the intervals of a study say about the three predictions."""
     predictions = list(firsts.index[:3])
     plateau = numbers.loc[numbers["rule"] == predictions[0], "measured_on_plateau"].astype(bool)
     pairs = [*((rule, HINDSIGHT) for rule in predictions), *itertools.combinations(predictions, 2)]
@@ -149,10 +137,12 @@ def _describe_rules(name: str, numbers: pd.DataFrame, firsts: pd.DataFrame) -> s
     follow = sum(firsts.loc[rule, "rank_correlation_lower"] > 0 for rule in predictions)
     worst = 100 * numbers.loc[numbers["rule"].isin(predictions), "lost"].max()
     first = firsts.iloc[0]
-    return (
-        f"- {name[0].upper()}{name[1:]}, {first['settings']} settings of {first['problems']} problems: the "
-        f"rank correlation has an interval above 0 for {follow} of the three predictions, and {apart} of "
-        f"their {len(pairs)} differences in points lost (among each other and from the best fixed C) have an "
-        f"interval without 0. A prediction loses up to {worst:.1f} points. The measured best C lies on the "
-        f"plateau of R in {plateau.sum()} settings."
-    )
+    return [
+        name,
+        str(first["settings"]),
+        str(first["problems"]),
+        f"{follow} of {len(predictions)}",
+        f"{apart} of {len(pairs)}",
+        f"{worst:.1f} points",
+        f"{plateau.sum()} of {first['settings']}",
+    ]

@@ -13,9 +13,25 @@ It replaces two parts, with which a tight bound would take seconds and gigabytes
   masses telescope, the mean comes from Gauss-Legendre quadrature, and the bound includes an
   allowance for rounding.
 
-`docs/privacy.md` derives the bound. Both directions of add/remove adjacency are bounded: removing
-an example, (P, Q) = (mixture, Gaussian), and adding one, (Gaussian, mixture). For one step,
-removing is the worse for every epsilon >= 0; we know of no proof of this for composed steps.
+The bound. Let Y be the privacy loss of a step, and S the sum of T of them, so that
+delta(epsilon) = E max(0, 1 - exp(epsilon - S)). Y is rounded to a mesh of width h that keeps its mean.
+The composition by an FFT over the window gives a delta' with
+
+    delta(epsilon) <= delta'(epsilon - eta) + d,
+
+where d is a thousandth of delta (`DELTA_ERROR_SHARE`), and eta 0.0005 times the target. The errors are
+
+* 2 d/8: a step falls outside the window (counts twice);
+* 2 d/12: rounding moves S by more than eta, by Hoeffding with h = eta / sqrt(T/2 log(12/d)) (twice);
+* d/4: S - eta exceeds the window, wraps around and is lost.
+
+They sum to 2d/3 <= d. Mass that leaves the window on the left reappears on the right, and can only
+increase delta'. So the epsilon at which delta' is delta - d, plus eta, is an upper bound. An allowance for
+rounding in double precision is added to d.
+
+Both directions of add/remove adjacency are bounded: removing an example, (P, Q) = (mixture,
+Gaussian), and adding one, (Gaussian, mixture). For one step, removing is the worse for every
+epsilon >= 0; we know of no proof of this for composed steps, and of no case where it is not.
 """
 
 import math

@@ -13,7 +13,13 @@ methods make the mesh smaller and the sum of many steps precise enough:
   Saddle-Point Method in Differential Privacy"). Then the rounding and wrap-around errors of the fast
   Fourier transform are small compared with delta, even for a tiny delta.
 
-`docs/privacy.md` derives the bound.
+The bound. A loss y between two points of the mesh is split between them so that E 1 and E exp(-Y) stay,
+the probabilities under both neighbours. The split losses determine the unsplit ones, so their
+delta(epsilon) = E max(0, 1 - exp(epsilon - S)) is at least the exact one. The FFT composes probabilities
+times exp(t y - K(t)) with K(t) = log E exp(t Y), and the result is multiplied by exp(T K(t) - t s). Any
+t >= 0 gives a valid bound. What is lost is added to delta: losses of single steps above the mesh, sums
+above the window (a tilted probability by Chernoff) and rounding of the FFT. Sums below the window wrap
+around, and can only increase delta.
 """
 
 import math
