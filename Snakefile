@@ -18,6 +18,7 @@ try:
 except DpsweepError as error:
     raise WorkflowError(str(error))
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
+progress.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 
@@ -51,3 +52,14 @@ include: "workflow/rules/analyse.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/release.smk"
 include: "workflow/rules/check.smk"
+
+
+# A figure, a table or a problem by its name: `snakemake fig1_accuracy_heatmaps`.
+for NAME in (*STUDY.figures, *STUDY.tables, *STUDY.problems):
+    if not workflow.is_rule(NAME):
+
+        rule:
+            name:
+                NAME
+            input:
+                lambda w, name=NAME: OUTPUTS.named(name).files,

@@ -269,3 +269,29 @@ def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
     assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1
     assert not (folder / "results").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_a_dry_run_shows_once_what_the_jobs_of_a_rule_ask_for() -> None:
+    target = "digits_vit-strong_film"
+    asking = ["--default-resources", "slurm_partition=gpu", "slurm_account=mine"]
+    run = ["run", "mine.yaml", target, "--", "--profile", "slurm", "-np", *asking]
+    done = called([sys.executable, "-m", "dpsweep.cli", *run])
+    asked = r"jobs, partition gpu, account mine, GPUs 1, CPUs 1, \d+ MB, \d+( to \d+)? minutes"
+    shown = done.stderr
+    assert len(re.findall(rf"(?m)^train: \d+ {asked}\n  dpsweep train {target} eps", shown)) == 1
+    here = r"(?m)^calibrate: \d+ jobs, on this machine\n  dpsweep calibrate digits "
+    assert len(re.findall(here, shown)) == 1
+    assert shown.count("  dpsweep train ") == 1
+
+
+@pytest.mark.slow
+def test_plain_snakemake_makes_what_has_a_name(folder: Path) -> None:
+    (folder / "drawn.yaml").write_text("extends: demo\nresults: results/drawn\n")
+    names = ["digits_vit-strong_film", "fig1_accuracy_heatmaps", "tab1_tuning_implications"]
+    project = ["--snakefile", PROJECT / "Snakefile", "--config", "study=drawn.yaml"]
+    done = called([sys.executable, "-m", "snakemake", *project, "-n", "--", *names])
+    counts = dict(re.findall(r"(?m)^ (\w[\w -]*\w) +(\d+) *$", done.stdout + done.stderr))
+    assert (counts["figure"], counts["table with comparisons"]) == ("1", "1")
+    assert int(counts["train"]) > 100

@@ -115,6 +115,7 @@ def test_a_job_refuses_private_data_without_permission(
         (["digits_vit_method"], False),
         (["report", "release"], False),
         (["release"], True),
+        (["--", "--unlock"], True),
         (["--unaccounted"], True),
         (["all", "--unaccounted", "--", "--cores", "1"], True),
         (["--", "-n"], True),

@@ -1,5 +1,6 @@
 """Resources of jobs on a cluster, by the cost model and the attempt, and the shell of jobs."""
 
+import logging
 import math
 import re
 import subprocess
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm.partitions import get_best_partition, read_partition_file
 from snakemake_executor_plugin_slurm_jobstep import get_cpu_setting
 from tests.waiting import called
 from workflow.resources import JobResources
@@ -169,6 +171,19 @@ def profiles_of_the_page() -> list[dict[str, object]]:
     page = (ROOT / "docs/cluster.md").read_text()
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     return [yaml.safe_load(block) for block in blocks]
+
+
+@pytest.mark.parametrize(("minutes", "partition"), [(12, "short"), (60, "short"), (61, "long")])
+@pytest.mark.parametrize("asks", [{"gpu": 1}, {"gpu": 0, "gres": "gpu:h100:1"}])
+def test_jobs_go_to_the_shorter_partition_that_lets_them_end(
+    tmp_path: Path, minutes: int, partition: str, asks: dict[str, int | str]
+) -> None:
+    (example,) = (each for each in profiles_of_the_page() if "partitions" in each)
+    (tmp_path / "partitions.yaml").write_text(yaml.safe_dump(example))
+    resources = asks | {"runtime": minutes, "cpus_per_task": 4, "mem_mb": 3000}
+    job = SimpleNamespace(name="train", threads=1, resources=resources)
+    found = get_best_partition(read_partition_file(tmp_path / "partitions.yaml"), job, logging)
+    assert found == partition
 
 
 def test_the_profile_and_the_examples_name_rules_that_exist() -> None:

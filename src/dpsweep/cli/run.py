@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
+from dpsweep.cli import progress
 from dpsweep.cli.options import FoundStudyFile, locate_study, pick_cell
 from dpsweep.config.messages import unknown
 from dpsweep.planning.outputs import Outputs
@@ -29,7 +30,7 @@ _WORKFLOW = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
-_DRY = re.compile(r"-\w*n\w*|--dry-?run")
+_RUNS_NOTHING = re.compile(f"{progress.DRY.pattern}|--unlock")
 _PREPARED = {"data", "backbones", "tokenizers", "features", "noise"}
 _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
@@ -94,7 +95,7 @@ def run(
     files = [
         file for each in targets for file in target_files(study, Paths(Path(study.results)), each)
     ]
-    paths, dry = Paths(folder / study.results), any(map(_DRY.fullmatch, options))
+    paths, dry = Paths(folder / study.results), any(map(_RUNS_NOTHING.fullmatch, options))
     if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
         _refuse_unaccounted(study, paths, targets)
     if note := _note_on_sources(study, paths):
@@ -255,12 +256,8 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
     if not cells and ("/" in target or target in _RULES):
         return [target]
     outputs = Outputs(study, paths)
-    if target in study.figures:
-        found = [outputs.figure(target)]
-    elif target in study.tables:
-        found = [outputs.table(target)]
-    elif target in study.problems:
-        found = [outputs.problem(target)]
+    if (named := outputs.named(target)) is not None:
+        found = [named]
     else:
         cells += study.sweep_cells(target) if target in study.sweeps else []
         found = [outputs.cell(cell) for cell in cells]

@@ -262,6 +262,15 @@ class Outputs:
             (self._paths.cell_trials(self._study, cell),),
         )
 
+    def named(self, name: str) -> Output | None:
+        """Return the output that a user asks for by the name of a figure, a table or a problem."""
+        study = self._study
+        if name in study.figures:
+            return self.figure(name)
+        if name in study.tables:
+            return self.table(name)
+        return self.problem(name) if name in study.problems else None
+
     def problem(self, name: str) -> Output:
         """Return the table of a problem's trials."""
         cells = self._study.problem_cells(name)

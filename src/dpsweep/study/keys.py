@@ -71,7 +71,7 @@ def study_keys(part: str = "") -> list[Key]:
     """Return the keys of a study, section by section.
 
     >>> [(key.path, key.default) for key in study_keys("privacy.delta")]
-    [('privacy.delta', '1e-05')]
+    [('privacy.delta', '1.0e-05')]
 
     Args:
         part: a section (``release``), a path (``datasets.source``; names of yours may be left out), or the
