@@ -56,7 +56,7 @@ include: "workflow/rules/check.smk"
 
 # A figure, a table or a problem by its name: `snakemake fig1_accuracy_heatmaps`.
 for NAME in (*STUDY.figures, *STUDY.tables, *STUDY.problems):
-    if not workflow.is_rule(NAME):
+    if not workflow.is_rule(workflow.modifier.modify_rulename(NAME)):
 
         rule:
             name:

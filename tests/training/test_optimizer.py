@@ -232,3 +232,22 @@ def test_parameters_may_be_noncontiguous(fused: bool) -> None:
             optimizer.step(split(np.arange(EXAMPLES), 8, torch.float32))
         ends.append(parameters(model))
     torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (data(), "2 arguments"),
+        ([data()], "a Tensor in the list"),
+        ([[data()]], "a tuple of 2 in the list"),
+        ([[list(data())]], "a list in the list"),
+    ],
+)
+def test_a_step_says_what_it_takes(arguments: Any, found: str) -> None:
+    model = net()
+    optimizer, before = private(model, sgd(model)), parameters(model)
+    with pytest.raises(
+        ValueError, match=rf"found {found}; expected one list of tuples \(inputs, labels, mask"
+    ):
+        optimizer.step(*arguments)
+    assert torch.equal(parameters(model), before) and optimizer.steps == 0

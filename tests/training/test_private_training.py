@@ -232,6 +232,11 @@ def test_a_batch_is_used_once_and_in_order() -> None:
     for other in (batch, batch._replace(rows=np.arange(N))):
         with pytest.raises(ValueError, match="each batch once"):
             made.step(other)
+    one = next(made.batches(*data()))
+    for wrong in (data(), (one, one)):
+        with pytest.raises(ValueError, match=r"for batch in training\.batches"):
+            made.step(*wrong)
+    made.step(one)
     passed = iter(training().batches(*data()))
     next(passed)
     with pytest.raises(ValueError, match="call `step` with each batch"):

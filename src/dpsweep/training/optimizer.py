@@ -141,7 +141,7 @@ class PrivateOptimizer:
         """The number of steps so far."""
         return self._steps
 
-    def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
+    def step(self, microbatches: Iterable[MicroBatch], *more: object) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A micro-batch may have a fourth element, the number of each row's unit, as
@@ -152,11 +152,13 @@ class PrivateOptimizer:
 
         Raises:
             ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
-                from its noise, or a unit has rows in two micro-batches.
+                from its noise, a micro-batch has other parts, or a unit has rows in two micro-batches.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
         """
+        if more:
+            raise _other_parts(f"{1 + len(more)} arguments")
         self._refuse_other_parameters()
         self._noise.reserve(self._user)
         if not self._compared:
@@ -198,7 +200,12 @@ class PrivateOptimizer:
         statistics = StepStatistics(count, buffer.new_zeros(()), count, count)
         seen: set[int] = set()
         with processes.all_or_none():
-            for inputs, labels, mask, *units in processes.share(microbatches):
+            for microbatch in processes.share(microbatches):
+                if not isinstance(microbatch, tuple):
+                    raise _other_parts(f"a {type(microbatch).__name__} in the list")
+                if len(microbatch) not in (3, 4):
+                    raise _other_parts(f"a tuple of {len(microbatch)} in the list")
+                inputs, labels, mask, *units = microbatch
                 counted = mask
                 for ids in units:
                     _refuse_split(ids, seen)
@@ -301,6 +308,13 @@ class PrivateOptimizer:
         self._steps = steps
         self._compared = False
         self._noise.reserve(self._user, move=True)
+
+
+def _other_parts(found: str) -> ValueError:
+    return ValueError(
+        f"a step: found {found}; expected one list of tuples (inputs, labels, mask), as "
+        "`dpsweep.microbatches` yields them"
+    )
 
 
 def _refuse_split(units: Any, seen: set[int]) -> None:

@@ -197,7 +197,7 @@ class PrivateTraining:
             self._batch = Batch(self._sampler.batch(step), inputs, labels)
             yield self._batch
 
-    def step(self, batch: Batch) -> StepStatistics:
+    def step(self, batch: Batch, *more: object) -> StepStatistics:
         """Take one step with the batch that was handed out last.
 
         If it fails, neither the parameters nor the optimizer have changed, and it may be called again.
@@ -210,11 +210,12 @@ class PrivateTraining:
             DoesNotFitError: not even one example fits in memory.
             UnsupportedModelError: see `PrivateOptimizer.step`.
         """
-        if batch is not self._batch:
+        if more or batch is not self._batch:
             if self.steps_taken == self.calibration.steps:
                 self._refuse(self.steps_taken + 1)
             raise ValueError(
-                "a step takes the batch that `batches` handed out last, and each batch once: the noise is "
+                "a step takes the batch that `batches` handed out last, and each batch once "
+                "(for batch in training.batches(inputs, labels): training.step(batch)): the noise is "
                 "calibrated for batches that are drawn anew, not for chosen ones"
             )
         statistics = self._physical.fit(lambda size: self._optimizer.step(self._parts(batch, size)))
