@@ -30,7 +30,9 @@ def shown(notebook: NotebookNode) -> list[list[tuple[str, str]]]:
         [
             (kind, re.sub(r"\s*\b[0-9.]+(e-?\d+)?\b", "#", text if kind == "text/plain" else ""))
             for output in cell.get("outputs", [])
-            for kind, text in output.get("data", {"text/plain": output.get("text", "")}).items()
+            for kind, text in sorted(
+                output.get("data", {"text/plain": output.get("text", "")}).items()
+            )
         ]
         for cell in notebook.cells
     ]

@@ -91,7 +91,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         try:
             size, notes = _outline(study, sweeps[0], architecture)
         except Exception as error:  # libraries raise all kinds of exceptions for wrong arguments
-            wrong[str(error) or type(error).__name__] += sweeps
+            wrong[_explained(study, sweeps[0], error)] += sweeps
         else:
             for note in notes:
                 unusual[note] += sweeps
@@ -112,6 +112,20 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     found.mistakes += [_line(sweeps, what) for what, sweeps in wrong.items()]
     found.notes += [_line(sweeps, what) for what, sweeps in unusual.items()]
     return found
+
+
+def _explained(study: Study, sweep: str, error: Exception) -> str:
+    """Return a message of a network, with the key that may be missing: timm builds one for its own size."""
+    what = str(error) or type(error).__name__
+    dataset = study.datasets[study.sweeps[sweep].dataset]
+    backbone = study.backbones[study.sweeps[sweep].backbone]
+    given = isinstance(error, DpsweepError) or "img_size" in backbone.arguments
+    if dataset.kind != "image" or backbone.library != "timm" or given:
+        return what
+    return (
+        f"{what.rstrip('.')}; images have image_size: {dataset.image_size}: give the backbone "
+        f"arguments: {{img_size: {dataset.image_size}}} if its network needs the size"
+    )
 
 
 def _line(sweeps: list[str], what: str) -> str:
