@@ -37,6 +37,7 @@ from dpsweep.report import summary
 from dpsweep.report.checks import Check, _axis, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
+from dpsweep.report.page import study_yaml
 from dpsweep.report.targets import links
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
@@ -452,8 +453,8 @@ def test_failed_checks_are_named_at_the_top_and_notes_are_counted(empty: Paths) 
 
 def test_the_summary_counts_cells_trials_and_hours(page: Page) -> None:
     assert (
-        "2 sweeps over 1 dataset, 1 backbone and 1 method: 40 trials in 10 of 10 planned cells, "
-        "60 min of training on a small CPU." in page.text()
+        "2 sweeps over 1 dataset (200 test examples), 1 backbone and 1 method: 40 trials in 10 of 10 "
+        "planned cells, 60 min of training on a small CPU." in page.text()
     )
     # 14 November, 22:13:20, plus 9 hours.
     assert "Newest results: 15 November 2023, 07:13 UTC" in page.text()
@@ -481,6 +482,7 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     trials = read_trials(study, whole)
     trials = trials.assign(**change(trials))
     assert said in summary.sentence(study, trials)
+    assert "1 dataset (200 test examples)" in summary.sentence(study, trials)
     assert len(summary.hardware(trials).rows) == 1
     finding = check_of(trials, "Diverged trials").finding
     assert finding.startswith(f"None: {trials['trial_key'].nunique()} trials")
@@ -713,6 +715,37 @@ def test_the_study_in_the_page_is_the_study(page: Page, tmp_path: Path) -> None:
     assert "physical_batch: 256" in copy.read_text()  # a default, which the study file omits
 
 
+def test_the_study_in_the_page_leaves_out_what_no_sweep_uses() -> None:
+    content = yaml.safe_load((Path(__file__).parents[2] / "profiles/demo/study.yaml").read_text())
+    study = load_study(Path(__file__).parents[2] / content["study"])
+    whole = study.model_dump(exclude_none=True)
+    unused = study.model_copy(
+        update={
+            "backbones": study.backbones | {"unused": study.backbones[study.swept_backbones[0]]}
+        }
+    )
+    shown = yaml.safe_load(study_yaml(unused))
+    assert "unused" not in shown["backbones"]
+    # Networks of sweeps, and the datasets that they are pretrained on.
+    assert set(shown["backbones"]) == {*study.swept_backbones, *_readers(study)}
+    assert set(shown["datasets"]) == {*study.swept_datasets, *_pretraining(study)}
+    assert {key: shown[key] for key in ("sweeps", "roles")} == {
+        key: yaml.safe_load(yaml.safe_dump(whole[key])) for key in ("sweeps", "roles")
+    }
+
+
+def _readers(study: Study) -> set[str]:
+    """The backbones whose tokenizers read the texts of sweeps."""
+    return {name for each in study.swept_datasets if (name := study.datasets[each].tokenizer)}
+
+
+def _pretraining(study: Study) -> set[str]:
+    """The datasets that the networks of sweeps are pretrained on."""
+    return {
+        name for each in study.swept_backbones for name in study.backbones[each].made_from.values()
+    }
+
+
 @pytest.mark.parametrize("rows", [10, 30_000])
 def test_a_download_is_the_file(rows: int) -> None:
     content = ("x,y\n" + "1,2\n" * rows).encode()
@@ -870,11 +903,11 @@ class TestInABrowser:
             assert noise.locator("table.values td").count() == 3_000
             assert noise.locator("table.values td").nth(1).inner_text() == "0.14286"
             assert noise.get_by_text('In every row: words a, "b".').is_visible()
-            # Text is legible: 5.5 points at 300 dpi are 9 pixels or more. A click enlarges the figure.
+            # A figure fits the window. A click enlarges it: 5.5 points at 300 dpi are 9 pixels or more.
             image = curve.get_by_alt_text("Clipping curve, 1 panel: digits. Lines: all of it.")
-            assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
+            assert 300 < image.bounding_box()["width"] < 390  # type: ignore[index]
             image.click()
-            assert image.bounding_box()["width"] > 900  # type: ignore[index]
+            assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
             assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -84,7 +84,7 @@ def _one_each(
         for each, one in several or [(name, sweep)]:
             if each in found or (each in sweeps and several):
                 raise ValueError(
-                    f"{name}: stands for a sweep {each}, and there is another one of this name; allowed: "
+                    f"{name}: makes a sweep {each}, and there is another one of this name; allowed: "
                     "names that are unique when methods and optimizers are joined to them with _"
                 )
             found[each] = one

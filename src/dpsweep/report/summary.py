@@ -27,15 +27,16 @@ def each_once(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(study: Study, trials: pd.DataFrame) -> str:
-    """Write a sentence on the size and progress of the study."""
+    """Write a sentence on the size and progress of the study; test sets limit what it can tell apart."""
     sweeps = study.sweeps.values()
-    parts = (
-        count(len(sweeps), "sweep"),
-        *(
-            count(len({getattr(sweep, part) for sweep in sweeps}), part)
-            for part in ("dataset", "backbone", "method")
-        ),
-    )
+    counts = {
+        part: count(len({getattr(sweep, part) for sweep in sweeps}), part)
+        for part in ("dataset", "backbone", "method")
+    }
+    tested = sorted({study.datasets[name].test_size for name in study.swept_datasets})
+    tested = [tested[0], tested[-1]] if len(tested) > 1 else tested
+    counts["dataset"] += f" ({' to '.join(f'{size:,}' for size in tested)} test examples)"
+    parts = (count(len(sweeps), "sweep"), *counts.values())
     once, planned = each_once(trials), count(len(study.all_cells()), "planned cell")
     if once.empty:
         so_far = f"none of the {planned} has been trained yet."
