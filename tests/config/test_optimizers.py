@@ -116,7 +116,7 @@ def test_names_of_expanded_sweeps_must_be_unused(tmp_path: Path) -> None:
     sweeps = {"sweeps/flat/optimizer": ["adam", "sgd"]}
     flat = load_small(tmp_path, {}).sweeps["flat"].model_dump(mode="json")
     (found,) = complaints(tmp_path, {**sweeps, "sweeps/flat_sgd": flat})
-    assert "flat: stands for a sweep flat_sgd, and there is another one of this name" in found
+    assert "flat: makes a sweep flat_sgd, and there is another one of this name" in found
 
 
 # -- schedules and averages ------------------------------------------------------------------

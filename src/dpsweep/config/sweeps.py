@@ -106,7 +106,7 @@ class Sweep(Section):
     method: Annotated[
         Name, WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
     ]
-    """a name of methods, or a list of names: then it stands for a sweep of each, ``<sweep>_<method>``"""
+    """a name of methods, or a list of names: one sweep for each, ``<sweep>_<method>``"""
     optimizer: Name | Optimizers = "adam"
     """a name, or a list of names; or a mapping from each to its own learning rates"""
     epsilon: Axis[Epsilon]

@@ -225,6 +225,8 @@ class _Walk:
         if "$ref" in field:
             return [self.schema["$defs"][field["$ref"].rpartition("/")[2]]]
         several = field.get("anyOf") or field.get("oneOf")
+        if isinstance(kinds := field.get("type"), list):
+            several = [field | {"type": kind} for kind in kinds]
         if several is None:
             return [] if field.get("type") == "null" else [field]
         return [variant for each in several for variant in self._variants(each)]
