@@ -69,10 +69,10 @@ class Recorded:
             monkeypatch.setattr(module, "evaluate", self._evaluate(module.evaluate))
         batch = TrialContext.batch
 
-        def gathered(context: TrialContext, examples: Examples, rows: Tensor) -> Any:
+        def gathered(context: TrialContext, examples: Examples, rows: Tensor, *views: Any) -> Any:
             if examples is context.train:
                 self.trained_on |= set(examples.rows[rows].tolist())
-            return batch(context, examples, rows)
+            return batch(context, examples, rows, *views)
 
         monkeypatch.setattr(TrialContext, "batch", gathered)
 

@@ -145,6 +145,9 @@ def test_a_training_is_not_copied() -> None:
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="share their noise"):
             duplicate(made)
+    with pytest.raises(TypeError, match="two processes would share it"):
+        pickle.dumps(GaussianNoise("noise", secret=new_secret()))
+    assert pickle.loads(pickle.dumps(GaussianNoise("noise", secret=b"")))  # noqa: S301 (written here)
 
 
 # -- what was calibrated is what is trained ----------------------------------------------------
@@ -243,6 +246,52 @@ def test_a_batch_is_used_once_and_in_order() -> None:
         next(passed)
 
 
+def test_two_threads_do_not_take_one_step() -> None:
+    """The second one would compute another gradient with the same noise."""
+    made = training()
+    batch = next(made.batches(*data()))
+    refused = []
+
+    class Parallel:
+        """Inputs that another thread steps with while they are read."""
+
+        def __getitem__(self, rows: np.ndarray) -> Tensor:
+            with pytest.raises(ValueError, match="each batch once") as error:
+                made.step(batch)
+            refused.append(error)
+            return data()[0][rows]
+
+    made._batch = batch = batch._replace(inputs=Parallel())
+    made.step(batch)
+    assert refused
+    assert made.steps_taken == 1
+
+
+def test_an_interrupted_step_does_not_use_its_noise_again() -> None:
+    made = training()
+    torch_step = made._optimizer.optimizer.step
+
+    def interrupted() -> None:
+        torch_step()
+        raise KeyboardInterrupt
+
+    made._optimizer.optimizer.step = interrupted
+    batch = next(made.batches(*data()))
+    with pytest.raises(KeyboardInterrupt):
+        made.step(batch)
+    assert made.steps_taken == 1
+    made._optimizer.optimizer.step = torch_step
+    with pytest.raises(ValueError, match="each batch once"):
+        made.step(batch)
+    made.step(next(made.batches(*data())))
+    assert made.steps_taken == 2
+
+
+def test_the_calibration_cannot_be_replaced() -> None:
+    with pytest.raises(AttributeError):
+        training().calibration = replace(noise(), steps=100)
+
+
 class Files:
     """Inputs that are read when they are needed."""
 
@@ -331,13 +380,15 @@ def test_another_optimizer_continues_the_steps_and_the_noise() -> None:
         made.batches(*data())
 
 
-def test_a_forked_process_cannot_draw_the_noise_of_its_parent() -> None:
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_forked_process_cannot_draw_the_noise_of_its_parent(steps: int) -> None:
     """Both would take the step with the same noise, perhaps on other data."""
     model = net()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     training = PrivateTraining(model, sgd, clipping=FlatClipping(1.0), calibration=noise())
     batches = training.batches(*data())
-    training.step(next(batches))
+    for _ in range(steps):
+        training.step(next(batches))
     second = next(batches)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
@@ -350,4 +401,4 @@ def test_a_forked_process_cannot_draw_the_noise_of_its_parent() -> None:
     os.waitpid(child, 0)
     assert "the process that this one was forked from" in os.read(reader, 4096).decode()
     training.step(second)  # the parent goes on
-    assert training.steps_taken == 2
+    assert training.steps_taken == steps + 1

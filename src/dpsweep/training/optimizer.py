@@ -148,7 +148,8 @@ class PrivateOptimizer:
         `dpsweep.microbatches` yields it; numbers below 0 are of padding.
 
         A step that runs out of memory changes neither the parameters nor the optimizer's state. Calling
-        it again repeats it with the same noise.
+        it again repeats it with the same noise. A step that is interrupted (Ctrl-C) while the parameters
+        change counts, and its noise is not used again.
 
         Raises:
             ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
@@ -165,8 +166,9 @@ class PrivateOptimizer:
             self._require_equal_processes()
         parameters = self.engine.parameters
         total, statistics = self._clipped_sum(microbatches)
+        step = self._steps
         if self.noise_multiplier > 0:
-            self._noise.add_to(total, self._steps, self.noise_multiplier)
+            self._noise.add_to(total, step, self.noise_multiplier)
         total /= self.expected_batch_size
         pieces = torch.split(total, [each.numel() for each in parameters.values()])
         for parameter, piece in zip(parameters.values(), pieces, strict=True):
@@ -174,8 +176,12 @@ class PrivateOptimizer:
             if not parameter.is_contiguous():  # fused optimizers need equal strides of both
                 gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
-        self._take_step()
-        self._steps += 1
+        self._steps = step + 1
+        try:
+            self._take_step(first=step == 0)
+        except Exception:
+            self._steps = step
+            raise
         return statistics
 
     def _clipped_sum(self, microbatches: Iterable[MicroBatch]) -> tuple[Tensor, StepStatistics]:
@@ -231,9 +237,9 @@ class PrivateOptimizer:
             )
         return buffer[: sum(sizes)], statistics
 
-    def _take_step(self) -> None:
+    def _take_step(self, *, first: bool) -> None:
         """Take a step of the torch optimizer; if it runs out of memory, in no process."""
-        if self._steps > 0:
+        if not first:
             self.optimizer.step()
             return
         # The only step that allocates the optimizer's state.

@@ -75,7 +75,6 @@ class PrivateTraining:
     first process, and train one model together (see docs/library.md).
 
     Attributes:
-        calibration: N, B, the number of steps, the noise multiplier and the proven epsilon.
         model: the network.
     """
 
@@ -112,7 +111,7 @@ class PrivateTraining:
             UnsupportedModelError: see `dpsweep.make_engine`.
         """
         verify(calibration)
-        self.calibration = calibration
+        self._calibration = calibration
         self.model = model
         self._clipping = clipping
         self._engine, self._autocast = engine, autocast
@@ -127,6 +126,11 @@ class PrivateTraining:
             raise ValueError(f"physical_batch = {size}: it must be at least 1")
         self._physical = PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """N, B, the number of steps, the noise multiplier and the proven epsilon."""
+        return self._calibration
 
     @property
     def steps_taken(self) -> int:
@@ -200,7 +204,8 @@ class PrivateTraining:
     def step(self, batch: Batch, *more: object) -> StepStatistics:
         """Take one step with the batch that was handed out last.
 
-        If it fails, neither the parameters nor the optimizer have changed, and it may be called again.
+        If it fails, neither the parameters nor the optimizer have changed, and it may be called again. After
+        Ctrl-C, call `batches` again: a step that may have changed parameters counts.
 
         Returns:
             Statistics of the batch, which are not private.
@@ -210,7 +215,10 @@ class PrivateTraining:
             DoesNotFitError: not even one example fits in memory.
             UnsupportedModelError: see `PrivateOptimizer.step`.
         """
-        if more or batch is not self._batch:
+        # Taken before it is compared, so that of two threads one has it.
+        expected, self._batch = self._batch, None
+        if more or expected is None or batch is not expected:
+            self._batch = expected
             if self.steps_taken == self.calibration.steps:
                 self._refuse(self.steps_taken + 1)
             raise ValueError(
@@ -218,9 +226,11 @@ class PrivateTraining:
                 "(for batch in training.batches(inputs, labels): training.step(batch)): the noise is "
                 "calibrated for batches that are drawn anew, not for chosen ones"
             )
-        statistics = self._physical.fit(lambda size: self._optimizer.step(self._parts(batch, size)))
-        self._batch = None
-        return statistics
+        try:
+            return self._physical.fit(lambda size: self._optimizer.step(self._parts(batch, size)))
+        except Exception:
+            self._batch = batch
+            raise
 
     def _parts(self, batch: Batch, size: int) -> MicroBatches[Indices, MicroBatch]:
         units = self._sampler.units

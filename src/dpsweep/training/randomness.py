@@ -35,13 +35,13 @@ KEY_BITS = 128
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-# The user of each secret stream of noise that was drawn from, by the stream's key.
+# The user of each secret stream of noise by the stream's key; None before the first draw.
 _USERS: dict[int, object] = {}
 _PARENT = object()
 
 
 def _leave_streams_to_parent() -> None:
-    """Let a forked process draw from no stream that its parent draws from: both would have the same noise."""
+    """Let a forked process draw from no stream that its parent has: both would have the same noise."""
     _USERS.update(dict.fromkeys(_USERS, _PARENT))
 
 
@@ -343,6 +343,21 @@ class GaussianNoise:
         self._key = stream_key(*stream_parts, secret=secret)
         # A stream without a secret is public anyway: trials are trained again with the same noise.
         self._public_users: dict[int, object] | None = None if secret else {}
+        if secret:
+            _USERS.setdefault(self._key, None)
+
+    def __deepcopy__(self, memo: object) -> "GaussianNoise":
+        """Return this stream, which has one user."""
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """Refuse to write a secret stream: whoever reads it draws the same noise."""
+        if self._public_users is None:
+            raise TypeError(
+                "noise with a secret is not pickled, because two processes would share it; give each "
+                "training its own secret = dpsweep.new_secret()"
+            )
+        return vars(self)
 
     @property
     def identity(self) -> str:
@@ -360,9 +375,9 @@ class GaussianNoise:
             ValueError: another user has the stream.
         """
         users = _USERS if self._public_users is None else self._public_users
-        if move:
+        if move or users.get(self._key) is None:
             users[self._key] = user
-        elif users.setdefault(self._key, user) is not user:
+        elif users[self._key] is not user:
             raise ValueError(
                 "the noise of this name and secret belongs to another optimizer, or to the process that this "
                 "one was forked from: two models with the same "
