@@ -138,6 +138,7 @@ def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.delenv("NOWHERE", raising=False)
+    monkeypatch.setenv("EMPTY", "")  # $EMPTY/results would be /results
     (tmp_path / "base.yaml").write_text(
         "extends: demo\nresults: ${SCRATCH}/results\nfigures: none\n"
         "datasets: {digits: {source: !replace {kind: folder, path: ~/images}}}\n"
@@ -152,10 +153,15 @@ def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.Monke
     assert study.datasets["digits"].source.local_folders() == {"path": f"{tmp_path}/images"}
     for path in (
         "results: $NOWHERE/results",
+        "results: $EMPTY/results",
+        "results: ${EMPTY}results",
+        "results: $(pwd)/results",
+        "results: ${NOWHERE",
+        "results: ${NOWHERE:-/tmp}/results",
         "extends: ${NOWHERE}/base.yaml",
         "figures: [$NOWHERE/a.py]",
         "backbones: {vit: {architecture: 'local-dir:$NOWHERE/vit'}}",
     ):
         file.write_text(path if path.startswith("extends") else f"extends: demo\n{path}\n")
-        with pytest.raises(StudyError, match=r"NOWHERE\}? is not"):
+        with pytest.raises(StudyError, match=r"\$.* is not, or is empty"):
             load_study(file)

@@ -105,15 +105,19 @@ def usable_path(text: str) -> str:
     'data/digits'
 
     Raises:
-        ValueError: the path cannot exist, or names a variable that is not set.
+        ValueError: the path cannot exist, or names a variable that is not set, or empty.
     """
+    # An empty variable would make $SCRATCH/x the folder /x.
+    for variable in re.finditer(r"\$(?:\{(\w+)\}|(\w+)|[({].*)", text):
+        if not os.environ.get(variable[1] or variable[2] or ""):
+            raise ValueError(
+                f"allowed: environment variables that are set; {variable[0]} is not, or is empty"
+            )
     path = os.path.expandvars(os.path.expanduser(text))  # noqa: PTH111 (keeps a leading ./)
     if any(ord(character) < ord(" ") for character in path):
         raise ValueError("allowed: a path without control characters")
     if path.startswith("~"):
         raise ValueError("allowed: a path of a user that exists, or one that does not start with ~")
-    if variable := re.search(r"\$(\w+|\{[^}]*\})", path):
-        raise ValueError(f"allowed: environment variables that are set; {variable[0]} is not")
     if any(len(part.encode()) > _LONGEST_NAME for part in Path(path).parts):
         raise ValueError(f"allowed: names of at most {_LONGEST_NAME} bytes")
     return path
