@@ -37,7 +37,7 @@ def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
     shutil.move(first, first.with_name("published"))
     monkeypatch.setattr("dpsweep.release.write.train_release", lambda *_: pytest.fail("it trains"))
     with pytest.raises(
-        ReleaseError, match=r"release.epsilon: found 8, which and 1 earlier .*budget of 8"
+        ReleaseError, match=r"release.epsilon: found 8, which and 1 earlier .*budget of 8 together, of which epsilon 0 is left"
     ):
         release(allowed, paths)
     assert not paths.release.exists()

@@ -106,8 +106,8 @@ def refuse_beyond_budget(
         others = f" and {len(earlier)} earlier on the same data" if earlier else ""
         raise ReleaseError(
             f"release.epsilon: found {release.epsilon:g}, which{others} makes epsilon {rounded_up(joint, 4)} "
-            f"at delta {budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together. "
-            "Nothing was released"
+            f"at delta {budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together, "
+            f"of which epsilon {left:.4g} is left. Nothing was released"
         )
 
 
