@@ -36,8 +36,9 @@ def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
     first = release(allowed, paths)
     shutil.move(first, first.with_name("published"))
     monkeypatch.setattr("dpsweep.release.write.train_release", lambda *_: pytest.fail("it trains"))
+    found = "release.epsilon: found 8, which and 1 earlier .*"
     with pytest.raises(
-        ReleaseError, match=r"release.epsilon: found 8, which and 1 earlier .*budget of 8 together, of which epsilon 0 is left"
+        ReleaseError, match=f"{found}budget of 8 together, of which epsilon 0 is left"
     ):
         release(allowed, paths)
     assert not paths.release.exists()
