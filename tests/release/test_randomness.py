@@ -33,7 +33,7 @@ from dpsweep.privacy.tuning import total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
-from dpsweep.release.certificate import Releases, epsilon_by_pld
+from dpsweep.release.certificate import Releases, TestSet, epsilon_by_pld
 from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import StudyError
@@ -313,7 +313,7 @@ def test_the_command_lists_choices_that_epsilon_does_not_cover(
     stated = SimpleNamespace(
         epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, pld_epsilon=7.8,
         earlier_sweeps=["first", "second"], earlier_trials=7,
-        test_accuracy=0.9, test_set=SimpleNamespace(size=100, largest_class=50),
+        test_accuracy=0.9, test_set=TestSet(size=100, largest_class=50),
         releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
     )  # fmt: skip
     monkeypatch.setattr("dpsweep.release.verify.verify", lambda *_: stated)

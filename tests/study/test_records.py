@@ -22,6 +22,9 @@ def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
 
 def test_rows_are_kept_and_wrong_rows_are_refused() -> None:
     assert trial_table([ROW, ROW]).to_pylist() == [ROW, ROW]
+    of_rows = {key: value for key, value in ROW.items() if key != "unit_accuracy"}
+    assert trial_table([of_rows]).to_pylist() == [of_rows]
+    assert trial_table([ROW, of_rows]).to_pylist() == [ROW, of_rows | {"unit_accuracy": None}]
     for name in ("noise_multiplier", "trial_key"):
         with pytest.raises(ValueError, match=name):
             trial_table([{key: value for key, value in ROW.items() if key != name}])

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.special import softmax
+from scipy.stats import binomtest
 from tests.training.tiny_study import SPEC
 from typer.testing import CliRunner
 
@@ -35,15 +36,16 @@ from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
-from dpsweep.training.cell import OpenCell, train_cell
+from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.gradient_norms import measure_gradient_norms
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import CellError, check_size
 from dpsweep.training.store import TrialStore
 from dpsweep.training.theory import draw_batches, measure_overlap
-from dpsweep.training.trial import train_trial
+from dpsweep.training.trial import evaluate, train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16
 UNIT = "one unit with all of its rows"
@@ -140,6 +142,39 @@ def test_coins_of_patients_cannot_be_learnt(tmp_path: Path) -> None:
     # Four standard deviations of a fair coin for each patient.
     assert abs(accuracy(by_unit) - 0.5) < 4 * 0.5 / np.sqrt(15)
     assert test_patients >= 15
+
+
+def test_a_unit_is_right_if_more_than_half_of_its_rows_are(tmp_path: Path) -> None:
+    coin_flips(tmp_path / "coins.npz")
+    found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
+    rows = found.context.test
+    assert rows.units is not None
+    # Of every unit 0, 1, ... 10 rows are right: those with 5 and fewer count as wrong.
+    right = np.concatenate(
+        [np.arange(size) < number % 11 for number, size in enumerate(np.bincount(rows.units))]
+    )
+    right = right[np.argsort(np.argsort(rows.units, kind="stable"))]
+
+    class Oracle(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = 0
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            here = slice(self.place, self.place + len(inputs))
+            self.place += len(inputs)
+            wanted = rows.labels[here] ^ ~torch.from_numpy(right[here])
+            return torch.nn.functional.one_hot(wanted, 2).float()
+
+    measured = evaluate(Oracle(), found.context, rows)
+    expected = np.mean([number % 11 > 5 for number in range(rows.protected)])
+    assert measured["unit_accuracy"] == expected
+    assert measured["accuracy"] == right.mean() != expected
+    assert "unit_accuracy" not in evaluate(Oracle(), found.context, replace(rows, units=None))
+    (spec,) = found.specs.values()
+    trial, _ = train_trial(spec, found.context, None, 1e9)
+    table = trial_table([_row(found, spec, trial.record) | {"best": True}])
+    assert table["unit_accuracy"].to_pylist() == [trial.record["unit_accuracy"]]
 
 
 def test_noise_and_key_count_units(tmp_path: Path) -> None:
@@ -352,6 +387,12 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     )
     assert found.noise is not None and found.noise.train_size == units
     card = (paths.release / "README.md").read_text()
+    test = found.test_set
+    assert test.units == 16 and test.size == 10 * test.units
+    assert f"; {test.unit_accuracy:.3f} of {test.units} units, of which more than half" in card
+    # Ten rows of a patient are right or wrong together: the interval is that of 16 rows, not of 160.
+    lower, upper = binomtest(round(found.test_accuracy * 16), 16).proportion_ci(method="wilson")
+    assert f"95 % interval {lower:.3f} to {upper:.3f}" in card
     assert f"| units trained on | {units} |" in card and "One example is protected" not in card
     assert "one patient: all of their embeddings, at most 3 of them in a step" in card
     assert "neighbours add or remove one unit" in card and "A record is here one patient" in card

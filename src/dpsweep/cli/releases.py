@@ -149,7 +149,7 @@ def verify(
         f"{found.adjacency}; epsilon {rounded_up(found.certified_epsilon)} proven, "
         f"{rounded_up(found.pld_epsilon)} by PLD"
     )
-    if found.split.unit:
+    if found.adjacency == "add or remove one unit":
         typer.echo(
             f"protected: {printable(found.protected)}; N = {found.split.train_size} of them; epsilon of rows "
             "is another guarantee, and not comparable"

@@ -8,12 +8,21 @@ from dpsweep.release.certificate import Certificate
 
 
 def in_words(certificate: Certificate) -> str:
-    """Return the accuracy with its 95 % interval (Wilson 1927), and that of naming the largest class."""
+    """Return the accuracy with its 95 % interval (Wilson 1927), and that of naming the largest class.
+
+    With units of several rows, the accuracy of units is added, and the interval is that of as many examples
+    as there are units, because rows of a unit may be right or wrong together.
+    """
     found, lower, upper = _accuracy(certificate)
     test = certificate.test_set
+    of_units = (
+        f"; {test.unit_accuracy:.3f} of {test.units:,} units, of which more than half of the rows are right"
+        if test.units
+        else ""
+    )
     return (
         f"{found:.3f} of {test.size:,} test examples (95 % interval {lower:.3f} to {upper:.3f}); always "
-        f"naming the largest class: {test.largest_class / test.size:.3f}"
+        f"naming the largest class: {test.largest_class / test.size:.3f}{of_units}"
     )
 
 
@@ -49,7 +58,7 @@ def _accuracy(certificate: Certificate) -> tuple[float, float, float]:
     """Return the accuracy and the ends of its interval."""
     from scipy.stats import binomtest  # noqa: PLC0415 (takes a second)
 
-    size = certificate.test_set.size
+    size = certificate.test_set.units or certificate.test_set.size
     right = round(certificate.test_accuracy * size)
     interval = binomtest(right, size).proportion_ci(method="wilson")
     return certificate.test_accuracy, float(interval.low), float(interval.high)

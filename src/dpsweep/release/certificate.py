@@ -187,6 +187,12 @@ class TestSet(_Part):
     """number of test examples"""
     largest_class: PositiveInt
     """number of them in their most frequent class, which a model without any training could always name"""
+    units: Annotated[PositiveInt | None, Field(exclude_if=lambda units: units is None)] = None
+    """number of units in it, if they have several rows"""
+    unit_accuracy: Annotated[
+        float | None, Field(ge=0, le=1, exclude_if=lambda accuracy: accuracy is None)
+    ] = None
+    """share of them of which more than half of the rows are right; exactly half counts as wrong"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

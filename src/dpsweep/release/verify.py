@@ -292,8 +292,13 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
     yield from _network_contradictions(certificate.network)
     for name, expected in split.guarantee().items():
         yield from _differs(name, getattr(certificate, name), expected)
-    if (split.unit is None) != (split.rows_per_unit is None) or (split.unit and tuning):
-        yield "split.unit: found it without rows_per_unit, alone, or with tuning"
+    test = certificate.test_set
+    of_units = split.rows_per_unit, test.units, test.unit_accuracy
+    if any((split.unit is None) != (each is None) for each in of_units) or (split.unit and tuning):
+        yield (
+            "split.unit: found it without rows_per_unit, test_set.units or test_set.unit_accuracy, one of "
+            "these without it, or it with tuning"
+        )
 
 
 def _split_mistakes(split: DataSplit) -> Iterator[str]:

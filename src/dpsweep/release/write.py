@@ -153,7 +153,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
             | _trained(study, release, model, tuning, score)
             | {
                 "title": study.title,
-                "test_set": _test_set(paths.dataset(dataset)),
+                "test_set": _test_set(paths.dataset(dataset), model.record.get("unit_accuracy")),
                 "earlier_sweeps": swept.sweeps,
                 "earlier_trials": swept.trials,
                 "releases": together,
@@ -180,9 +180,15 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         sync_folder(folder.parent)
 
 
-def _test_set(dataset: Path) -> TestSet:
-    counts = np.bincount(PreparedDataset.open(dataset).test_labels)
-    return TestSet(size=int(counts.sum()), largest_class=int(counts.max()))
+def _test_set(dataset: Path, unit_accuracy: float | None) -> TestSet:
+    data = PreparedDataset.open(dataset)
+    counts = np.bincount(data.test_labels)
+    return TestSet(
+        size=int(counts.sum()),
+        largest_class=int(counts.max()),
+        units=data.metadata.test_units,
+        unit_accuracy=unit_accuracy,
+    )
 
 
 def _trained(

@@ -34,6 +34,7 @@ DOCUMENTATION = """\
 | `certified_epsilon` | float | the proven upper bound on epsilon at sigma |
 | `accuracy` | float | on the test set, after training, in [0, 1]; of the averaged parameters if the optimizer averages |
 | `macro_accuracy` | float | the same, as the mean over classes with test examples |
+| `unit_accuracy` | float | only with units of several rows: share of the test units of which more than half of the rows are right; exactly half counts as wrong |
 | `selection_accuracy` | float | decides every choice: `macro_accuracy`, or the same on held-out training examples (`select_on: holdout`) |
 | `last_accuracy` | float | `accuracy` of the parameters after the last step; equal to `accuracy` without averaging |
 | `last_macro_accuracy` | float | `macro_accuracy` of the same parameters |
@@ -76,6 +77,8 @@ def _column(row: str) -> pa.Field:
 
 TRIALS = pa.schema([_column(row) for row in DOCUMENTATION.splitlines()[2:]])
 """The columns of ``trials.parquet``, which has one row per trial."""
+_OF_UNITS = {"unit_accuracy"}
+"""Columns that only trials on units of several rows have."""
 
 
 def trial_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -86,9 +89,11 @@ def trial_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         pyarrow.ArrowInvalid: a value does not have the type of its column.
     """
     for row in rows:
-        if different := row.keys() ^ set(TRIALS.names):
+        if different := (row.keys() ^ set(TRIALS.names)) - (_OF_UNITS - row.keys()):
             raise ValueError(f"a trial's record lacks or should not have {sorted(different)}")
-    return pa.Table.from_pylist(list(rows), schema=TRIALS)
+    absent = _OF_UNITS.difference(*rows)
+    schema = pa.schema([each for each in TRIALS if each.name not in absent])
+    return pa.Table.from_pylist(list(rows), schema=schema)
 
 
 if __name__ == "__main__":

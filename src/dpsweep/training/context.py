@@ -140,7 +140,8 @@ class TrialContext:
         self.train = replace(self._examples(inputs, labels, rows), units=units)
         self.holdout = self._examples(inputs, labels, held_out)
         inputs, labels = self._place(data.test_inputs), torch.from_numpy(data.test_labels.copy())
-        self.test = self._examples(inputs, labels, torch.arange(len(labels)))
+        tested = self._examples(inputs, labels, torch.arange(len(labels)))
+        self.test = replace(tested, units=data.test_units)
         self._model: nn.Module | None = None
         self._seed: int | None = None
         self._initial: dict[str, Tensor] = {}

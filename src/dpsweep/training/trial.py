@@ -243,7 +243,8 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
     """Return accuracy (all, macro, per class), mean loss and divergence of a model on some examples.
 
     Macro accuracy is the mean over classes with examples; a class without examples has a per-class
-    accuracy of NaN. Outputs that are not finite count as wrong.
+    accuracy of NaN. Outputs that are not finite count as wrong. With units of several rows, unit accuracy is
+    the share of units of which more than half of the rows are right; exactly half counts as wrong.
     """
     labels, correct = examples.labels, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=context.device)
@@ -265,9 +266,15 @@ def evaluate(model: nn.Module, context: TrialContext, examples: Examples) -> dic
         bool(parameter.isfinite().all()) for parameter in trainable_parameters(model).values()
     )
     mean_loss = float(loss) / len(labels)
+    of_units = {}
+    if examples.units is not None:
+        _, numbers, rows_of = np.unique(examples.units, return_inverse=True, return_counts=True)
+        right_rows = np.bincount(numbers, weights=hits.cpu().numpy())
+        of_units["unit_accuracy"] = float((2 * right_rows > rows_of).mean())
     return {
         "accuracy": float(hits.double().mean()),
         "macro_accuracy": float(per_class[counts > 0].mean()),
+        **of_units,
         "per_class_accuracy": per_class.tolist(),
         "loss": mean_loss,
         "diverged": not (finite_parameters and np.isfinite(mean_loss)),
