@@ -27,8 +27,8 @@ THREE = {"count": 3, "crop": 2, "flip": True}
 FILM = {"kind": "film", "augmentations": THREE}
 
 
-def views(**settings: Any) -> Views:
-    return Views(Augmentations(**(THREE | settings)), "test", "views")
+def views(secret: bytes = b"", **settings: Any) -> Views:
+    return Views(Augmentations(**(THREE | settings)), "test", "views", secret=secret)
 
 
 def test_views_are_padded_crops_of_torchvision() -> None:
@@ -53,6 +53,8 @@ def test_views_have_every_shift_equally_often_and_depend_on_the_step_alone() -> 
     for place, values in enumerate((5, 5, 2)):
         shares = drawn[:, place].unique(return_counts=True)[1] / len(drawn)
         assert shares.tolist() == pytest.approx([1 / values] * values, abs=0.02)
+    others = (Views(Augmentations(**THREE), "other", "views"), views(b"secret"))
+    assert not any(torch.equal(each.draw(5, 10_000), drawn) for each in others)
     assert set(views(flip=False).draw(0, 1000)[:, 2].tolist()) == {0}
     assert not views(crop=0).draw(0, 1000)[:, :2].any()
     # A view of an image is as good as independent of its next one.
@@ -122,6 +124,23 @@ def test_only_training_images_are_augmented(
     monkeypatch.setattr(TrialContext, "batch", noted)
     end(tiny.of({}, FILM).spec(1), context)
     assert read == {"train": {True}, "test": {False}}
+
+
+def test_views_come_from_the_stream_of_the_trial_with_its_secret(
+    tiny: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, batch = list[Tensor](), TrialContext.batch
+
+    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
+        read.extend([] if views is None else [views])
+        return batch(self, examples, rows, views)
+
+    monkeypatch.setattr(TrialContext, "batch", noted)
+    made = tiny.of({}, FILM)
+    spec = made.spec(1)
+    train_trial(spec, made.context(), None, 1e9, b"mine")
+    wanted = Views(Augmentations(**THREE), spec.key, "views", secret=b"mine")
+    assert torch.equal(torch.cat(read), wanted.draw(1, spec.train_size))
 
 
 def test_a_stopped_trial_goes_on_with_the_same_views(tiny: Prepared, tmp_path: Path) -> None:

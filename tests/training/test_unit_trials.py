@@ -4,6 +4,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after
-from dpsweep.training.gradient_norms import measure_gradient_norms
+from dpsweep.training.context import Sampled
+from dpsweep.training.gradient_norms import labels_of_units, measure_gradient_norms
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import CellError, check_size
 from dpsweep.training.store import TrialStore
@@ -271,6 +273,14 @@ def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
     np.testing.assert_allclose(overlaps["norm"], wanted.norms, rtol=1e-4, atol=1e-5)
     scale = float(wanted.norms.sum())
     np.testing.assert_allclose(overlaps["dot_smaller"], wanted.smaller, atol=1e-5 * scale**2)
+
+
+def test_a_unit_has_the_class_of_most_of_its_rows() -> None:
+    context: Any = SimpleNamespace(
+        classes=3, train=SimpleNamespace(labels=torch.tensor([2, 0, 2, 1, 1, 0]))
+    )
+    sampled = Sampled(np.arange(6), np.array([0, 0, 0, 1, 1, 1]))
+    assert labels_of_units(context, sampled).tolist() == [2, 1]
 
 
 # -- reading -----------------------------------------------------------------------------------
