@@ -117,6 +117,9 @@ def test_grids_of_a_dataset_share_what_a_rule_chooses(tmp_path: Path) -> None:
     # Alone, the grid of AUTO-S would take the 4 epochs that most cells of the dataset have, too.
     both = by_dataset([flat, automatic], epochs=usual)
     assert [each.epochs for each in both] == [[4], [4]]
+    apart = load_small(tmp_path, edits | {"sweeps/automatic/epochs": [2, 8]})
+    both = by_dataset([apart.grid(), apart.grid(clipping="automatic")], epochs=few)
+    assert [each.epochs for each in both] == [[8], [8]]  # alone: 4 and 2
     kept = by_dataset([flat.at(epochs=8), automatic], epochs=few)
     assert [each.epochs for each in kept] == [[8], [2]]
 
