@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.described import described
+from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY
 
 from dpsweep.cli import main as command_line
@@ -132,6 +134,30 @@ def test_an_error_after_ctrl_c_is_no_mistake(
         signal.signal(signal.SIGINT, before)
     assert end.value.code == 128 + signal.SIGINT
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_in_a_finaliser_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted(path: Path) -> None:
+        Finalised()
+        threading.Event().wait(PATIENCE)
+        raise AssertionError("the interrupt was lost")
+
+    monkeypatch.setattr("dpsweep.cli.options.load_study", interrupted)
+    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 128 + signal.SIGINT
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

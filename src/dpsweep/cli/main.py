@@ -5,11 +5,15 @@ status 1. For any other error, the message names a file with the traceback.
 """
 
 import logging
+import os
 import shlex
 import signal
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +28,8 @@ from dpsweep.study.commands import make_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_SOON = 0.05  # seconds, until a finaliser has returned
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,24 +66,41 @@ app.add_typer(stages.app)
 def main(call: "Callable[..., None]" = app) -> None:
     """Run the command line."""
     start_log(logging.INFO)
+    with _noted_interrupts() as interrupts:
+        try:
+            call(prog_name="dpsweep")
+        except Exception as error:
+            # Torch swallows Ctrl-C while it imports numpy, as transformers does; a later import then fails.
+            sys.exit(128 + signal.SIGINT if interrupts else _message(error))
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Yield a list that has an entry for each Ctrl-C; repeat one that a finaliser could only report."""
+    # A shell's background job ignores Ctrl-C, and so does this process.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield []
+        return
     interrupts = list[int]()
+    report = sys.unraisablehook
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupts.append(number)
         signal.default_int_handler(number, frame)
 
-    # A shell's background job ignores Ctrl-C, and so does this process.
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
+    def unraisable(found: "sys.UnraisableHookArgs") -> None:
+        if issubclass(found.exc_type, KeyboardInterrupt):
+            threading.Timer(_SOON, os.kill, [os.getpid(), signal.SIGINT]).start()
+        else:
+            report(found)
+
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = unraisable
     try:
-        call(prog_name="dpsweep")
-    except Exception as error:
-        # Torch swallows Ctrl-C while it imports numpy, as transformers does; a later import then fails.
-        sys.exit(128 + signal.SIGINT if interrupts else _message(error))
+        yield interrupts
     finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = report
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _message(error: Exception) -> str:
