@@ -148,10 +148,11 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     # A cell runs in a separate process, without the simulation. One network is enough for the others.
     left_out = ("cell", "compiled", "vit-tiny_all")
     chosen = [each for each in pieces.all_pieces(kit) if not each.name.endswith(left_out)]
-    assert len(chosen) == 8
+    assert len(chosen) == 9
     with PretendedGpu().pretended():
         found = {each.name: each.run(kit) for each in chosen}
     assert not found["right_vit-tiny_film"]["failures"]
+    assert [row["processes"] for row in found["processes"]["rows"]] == [1]
     for row in found["step_vit-tiny_film"]["rows"]:
         assert all("ratio" in each for each in row["contenders"].values()), row
 

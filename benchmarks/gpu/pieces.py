@@ -63,6 +63,7 @@ def all_pieces(kit: Kit) -> list[Piece]:
         first,
         *(Piece(f"step_{row.name}", partial(speed.measure_step, row=row)) for row in rows),
         Piece("noise_cost", speed.measure_noise),
+        Piece("processes", speed.measure_processes),
         Piece("cell", speed.measure_cell, least_seconds=_LONG),
         *first_compiled,
         second,

@@ -14,7 +14,7 @@ import torch
 from benchmarks.common import REPOSITORY
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
-from benchmarks.speed import step_cost, steps
+from benchmarks.speed import processes, step_cost, steps
 from benchmarks.speed.steps import REFERENCE, Row, Setting
 from dpsweep.config import Film
 from dpsweep.data.prepared import PreparedDataset
@@ -84,6 +84,15 @@ def _measure_noise_of(row: Row, batch_size: int, device: torch.device) -> dict[s
         "float32_noise_seconds": round(median["old"], 5),
         "added_percent": round(100 * added, 3),
     }
+
+
+def measure_processes(kit: Kit) -> dict[str, Any]:
+    """Measure a step that 1, 2 and 4 GPUs share, as many as there are; in a rehearsal one process."""
+    row, batch = (steps.REHEARSAL[0], 4) if kit.rehearse else (steps.ROWS[0], 4096)
+    most = 1 if kit.rehearse else torch.cuda.device_count()
+    counts = tuple(count for count in (1, 2, 4) if count <= most)
+    rounds = 1 if kit.rehearse else 3
+    return processes.measure_counts(row, counts, batch, row.batch_on(kit.device), rounds, steps=2)
 
 
 def measure_cell(kit: Kit, compiled: bool = False) -> dict[str, Any]:
