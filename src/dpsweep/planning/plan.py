@@ -138,9 +138,6 @@ class Plan:
         """Yield the plan as text for a terminal, with wall times for some numbers of GPUs or cores."""
         cells = self._cells()
         done = sum(self._status.states[cell] == "done" for cell in cells)
-        for name in self._study.swept_datasets:
-            if (dataset := self._study.datasets[name]).has_units:
-                yield f"{name}: epsilon protects {dataset.protects}; N = {dataset.protected}"
         yield f"{done} of {len(cells)} cells are done. Estimates for what is missing:"
         estimates = self.estimates()
         everything = sum(estimates.values(), CostEstimate())
@@ -154,6 +151,9 @@ class Plan:
             f"Disk: {size(everything.bytes)}, and {size(preparation)} of datasets and weights "
             "to prepare."
         )
+        for name in self._study.swept_datasets:
+            if (dataset := self._study.datasets[name]).has_units:
+                yield f"{name}: epsilon protects {dataset.protects}; N = {dataset.protected}"
         if not estimates:
             return
         if self._device.unit == "GPU":
