@@ -34,8 +34,8 @@ rule = study.clipping(cell)
 norms = torch.tensor([0.0, 1e-3, 1.0, 1e9], dtype=torch.float64)
 assert rule.sensitivity == 1 and bool((norms * rule.factors(norms) <= 1).all())
 assert not rule.clipped(norms).any()
-from dpsweep.figures.style import write_clipping
-assert write_clipping(float("nan"), rule.kind) == "PSAC"
+from dpsweep.config.clipping import RULES
+assert RULES[rule.kind].title == "PSAC"
 """,
     "A method": """
 from dpsweep.models.architectures import create
