@@ -3,6 +3,7 @@
     python -m benchmarks.evidence.recommend inputs           # features of all pairs
     python -m benchmarks.evidence.recommend train            # what is missing of the grid; can be killed
     python -m benchmarks.evidence.recommend train --hidden   # the same of the hidden pairs
+    python -m benchmarks.evidence.recommend judge            # then python -m benchmarks.tables
 
 The pairs of an encoder and data are the sweeps of recommend.yaml, each at epsilon 0.5, 2 and 8. A rule reads
 no accuracy, and its constants come from other data sets than those it is judged on. It is compared with a
@@ -11,6 +12,7 @@ cross-fitted search: what one seed chooses in the whole grid, the others measure
 The pairs of `HIDDEN` were named before any rule was tried.
 """
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
@@ -22,20 +24,23 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from benchmarks.common import RESULTS, command_line
-from dpsweep.base.files import atomic_path
+from benchmarks.common import REPOSITORY, RESULTS, command_line
+from dpsweep.base.files import atomic_path, read_json, write_json
 from dpsweep.cli import stages
 from dpsweep.config.cells import FeatureSource
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
+from dpsweep.privacy.gaussian import gaussian_noise_multiplier
+from dpsweep.recommend import rule
 from dpsweep.recommend.problem_facts import facts_of_sweep
-from dpsweep.recommend.rule import ProblemFacts, learning_rate
+from dpsweep.recommend.rule import ProblemFacts, learning_rate, recommend
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 from dpsweep.training.features import open_features
 
 STUDY = Path(__file__).with_suffix(".yaml")
 TRIALS = RESULTS / "recommend.parquet"
+RESULT = RESULTS / "recommend.json"
 EPSILONS = (0.5, 2.0, 8.0)
 HIDDEN = ("mnist_scattering", "cifar-tenth_lite")
 """Not looked at until the rule is fixed: data and an encoder that no other pair has."""
@@ -256,22 +261,185 @@ def train_grid(chosen: Sequence[str], seeds: Iterable[int]) -> None:
             _data.cache_clear()
 
 
+class Problem:
+    """A pair at an epsilon, with its trials and what a rule may know.
+
+    Args:
+        known: for a rule.
+        data: the name of its data set.
+        trials: rows of (batch_size, clipping_bound, learning_rate, seed, macro_accuracy).
+    """
+
+    def __init__(self, known: ProblemFacts, data: str, trials: pd.DataFrame):
+        self.known, self.data = known, data
+        self._seeds = sorted(trials["seed"].unique())
+        keys = ["batch_size", "clipping_bound", "learning_rate"]
+        self._table = trials.pivot_table(values="macro_accuracy", index=keys, columns="seed") * 100
+
+    def searched(self) -> float:
+        """Accuracy of what one seed chooses in the whole grid, measured by the others."""
+        repeated = self._table[self._table.notna().sum(axis=1) > 1]
+        # In the stored sweeps the first seed trains all rates, and the others repeat the best one.
+        choosing = [seed for seed in self._seeds if self._table[seed].notna().all()]
+        return float(
+            np.mean([repeated.loc[repeated[seed].idxmax()].drop(seed).mean() for seed in choosing])
+        )
+
+    def accuracy(self, size: int, bound: float, rate: float, seed: int | None = None) -> float:
+        """Accuracy of a setting, between those that were trained: on logarithmic axes of B and the rate.
+
+        C is that of the nearest cell. Without a seed it is the mean over all.
+        """
+        sizes = self._table.index.get_level_values(0).unique().to_numpy()
+        values = [
+            self._at(each, bound, rate * self.unit(each) / self.unit(size), seed) for each in sizes
+        ]
+        return float(np.interp(math.log(size), np.log(sizes), values))
+
+    def unit(self, size: int) -> float:
+        """Return the unit of learning rates for a batch size."""
+        return learning_rate(self.known.gradient_norm, self.known.steps(size))
+
+    def _at(self, size: int, bound: float, rate: float, seed: int | None) -> float:
+        cells = self._table.loc[size]
+        bounds = cells.index.get_level_values(0).unique().to_numpy()
+        cell = cells.loc[bounds[np.abs(np.log(bounds / bound)).argmin()]]
+        found = (cell.mean(axis=1) if seed is None else cell[seed]).dropna()
+        return float(np.interp(math.log(rate), np.log(found.index), found))
+
+    def small_grid(self) -> float:
+        """Accuracy of what one seed chooses in the small grid, measured by the others."""
+        made = recommend(self.known)
+        settings = [
+            (size, made.clipping_bound, rate)
+            for size, rates in made.small_grid.items()
+            for rate in rates
+        ]
+        found = pd.DataFrame(
+            {seed: [self.accuracy(*each, seed) for each in settings] for seed in self._seeds}
+        )
+        return float(
+            np.mean([found.loc[found[seed].idxmax()].drop(seed).mean() for seed in self._seeds])
+        )
+
+
+def trained_problems(hidden: bool) -> dict[tuple[str, float], Problem]:
+    """Return the problems that `train` has trained with two seeds or more, by pair and epsilon."""
+    names, study = pairs(), load_study(STUDY)
+    return {
+        (pair, epsilon): Problem(facts(pair, epsilon), study.sweeps[pair].dataset, rows)
+        for (pair, epsilon), rows in kept().groupby(["pair", "epsilon"])
+        if names[pair] == hidden and rows["seed"].nunique() > 1
+    }
+
+
+def stored_problems() -> dict[tuple[str, float], Problem]:
+    """Return the problems of docs/findings.md, by pair and epsilon."""
+    found = {}
+    for name, file, epochs in (
+        ("frozen-features-local", "frozen_features", (4, 8, 16)),
+        ("fashion-mnist", "fashion/fashion-mnist", (10,)),
+    ):
+        study = load_study(REPOSITORY / "studies" / f"{name}.yaml")
+        trials = pd.read_parquet(RESULTS / f"{file}.parquet")
+        flat = trials["clipping"] == "flat"
+        adam = trials["optimizer"].str.contains("adam")
+        chosen = trials[
+            flat & adam & trials["epochs"].isin(epochs) & trials["epsilon"].isin(EPSILONS)
+        ]
+        for keys, rows in chosen.groupby(["dataset", "backbone", "epochs", "epsilon"]):
+            dataset, backbone, passes, epsilon = keys
+            sweep = next(
+                each
+                for each, parts in study.sweeps.items()
+                if (parts.dataset, parts.backbone) == (dataset, backbone)
+            )
+            known = facts_of_sweep(study, sweep, epsilon, passes)
+            pair = f"{dataset}, {study.backbones[backbone].title}, {passes} epochs"
+            found[pair, epsilon] = Problem(known, dataset, rows)
+    return found
+
+
+@cache
+def approximate_noise(epsilon: float, delta: float, sampling: Sampling) -> float:
+    """Return the noise multiplier by the central limit theorem of Bu, Dong, Long and Su (2020).
+
+    Rules compare batch sizes, so ratios count; calibrating every size of every problem takes hours.
+    """
+    total = gaussian_noise_multiplier(epsilon, delta)
+    steps, rate = sampling.steps, sampling.batch_size / sampling.units
+    if rate == 1:
+        return total * math.sqrt(steps)
+    return 1 / math.sqrt(math.log1p((1 / (total * rate)) ** 2 / steps))
+
+
+def earlier_rule(known: ProblemFacts) -> tuple[int, float, float]:
+    """Return B, C and the rate by the rule of version 0.1: nearly the least noise, at least 20 steps."""
+    sizes = [32 * 2**power for power in range(20) if 32 * 2**power < known.train_size]
+    allowed = [size for size in [*sizes, known.train_size] if known.steps(size) >= 20]
+    best = allowed[-1]
+
+    def noise(size: int) -> float:
+        sampling = Sampling(known.train_size, size, known.steps(size))
+        sigma = approximate_noise(known.epsilon, known.delta, sampling)
+        return math.sqrt(sampling.steps) * sigma
+
+    least = noise(best)
+    for size in reversed(allowed[:-1]):
+        if noise(size) > 1.05 * least:
+            break
+        best = size
+    norm = known.gradient_norm
+    return best, 0.15 * norm, learning_rate(norm, known.steps(best))
+
+
+def judge(problems: dict[tuple[str, float], Problem], grids: bool) -> list[dict[str, Any]]:
+    """Return what the rule loses on every problem, and where B and the rate lie."""
+    rows = []
+    for (pair, epsilon), problem in problems.items():
+        made, searched = recommend(problem.known), problem.searched()
+        accuracy = problem.accuracy(made.batch_size, made.clipping_bound, made.learning_rate)
+        row = {
+            **{
+                "pair": pair,
+                "epsilon": epsilon,
+                "batch_size": made.batch_size,
+                "steps": made.steps,
+            },
+            **{"searched": searched, "loss": searched - accuracy},
+            "earlier": searched - problem.accuracy(*earlier_rule(problem.known)),
+            "small_grid": searched - problem.small_grid() if grids else None,
+        }
+        rows.append(
+            {key: round(each, 2) if isinstance(each, float) else each for key, each in row.items()}
+        )
+        print(row, flush=True)
+    return rows
+
+
 def main() -> None:
     """Train or judge."""
     parser = command_line(__doc__)
-    parser.add_argument("what", choices=("inputs", "train"))
+    parser.add_argument("what", choices=("inputs", "train", "judge"))
     parser.add_argument(
         "--hidden", action="store_true", help="the hidden pairs in place of the others"
     )
     parser.add_argument("--pairs", nargs="*", help="only these")
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
-    chosen = [name for name, hidden in pairs().items() if hidden == options.hidden]
-    chosen = options.pairs or chosen
-    if options.what == "inputs":
-        prepare_inputs(chosen)
-    else:
-        train_grid(chosen, range(1, options.seeds + 1))
+    chosen = options.pairs or [name for name, hidden in pairs().items() if hidden == options.hidden]
+    match options.what:
+        case "inputs":
+            prepare_inputs(chosen)
+        case "train":
+            train_grid(chosen, range(1, options.seeds + 1))
+        case _:
+            rule.noise_multiplier = approximate_noise
+            rows = judge(trained_problems(hidden=False), grids=True)
+            rows += judge(stored_problems(), grids=False)
+            hidden = judge(trained_problems(hidden=True), grids=True)
+            old = read_json(RESULT)
+            write_json(RESULT, old | {"pairs": rows, "hidden": hidden})
 
 
 if __name__ == "__main__":

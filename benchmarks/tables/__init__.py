@@ -29,6 +29,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "fashion, C and B": ("fashion/fashion-mnist", choices.bounds_and_sizes),
     "fashion, advice": ("fashion/fashion-mnist", choices.advice),
     "optimizers": ("fashion/optimizers", choices.optimizers),
+    "advice by pair": ("recommend", choices.advice_by_pair),
     "longer training": ("recommend", choices.longer_training),
     "errors of verdicts": ("verdicts", intervals.errors),
     "power of verdicts": ("verdicts", intervals.power),

@@ -47,6 +47,34 @@ def bounds_and_sizes(result: Result) -> list[str]:
     return grid(["accuracy in %", *head], rows)
 
 
+def advice_by_pair(result: Result) -> list[str]:
+    """Return what advice without a search loses on each pair of an encoder and data."""
+    pairs: dict[str, dict[float, Result]] = {}
+    for row in result["pairs"] + result["hidden"]:
+        pairs.setdefault(row["pair"], {})[row["epsilon"]] = row
+    hidden = {row["pair"] for row in result["hidden"]}
+
+    def cells(name: str, key: str) -> str:
+        found = [row.get(key) for _, row in sorted(pairs[name].items())]
+        return minus(", ".join("" if each is None else f"{each:.1f}" for each in found))
+
+    rows = [
+        [
+            f"{name.replace('_', ', ')}{' (hidden)' if name in hidden else ''}",
+            cells(name, "searched"),
+            cells(name, "loss"),
+            cells(name, "earlier"),
+            ""
+            if None in [row["small_grid"] for row in pairs[name].values()]
+            else cells(name, "small_grid"),
+        ]
+        for name in pairs
+    ]
+    return grid(
+        ["at ε = 0.5, 2, 8", "search", "formula loses", "earlier formula", "small grid"], rows
+    )
+
+
 def advice(result: Result) -> list[str]:
     """Return the loss of the formula and of its small grid against a search."""
     rows = []

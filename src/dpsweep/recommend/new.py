@@ -374,9 +374,9 @@ def draft_study(
     classes = max(2, len(found.classes))  # the study refuses fewer later
     private = release_epsilon is not None
     grid = (
-        _first_grid(section, classes, size, delta)
+        _first_grid(section, classes, size, delta, method == "head")
         if release_epsilon is None
-        else _one_setting(section, classes, size, delta, release_epsilon)
+        else _one_setting(section, classes, size, delta, release_epsilon, method == "head")
     )
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
@@ -481,10 +481,17 @@ def _delta(base: Study, train_size: int) -> float:
 
 
 def _one_setting(
-    backbone: Backbone, classes: int, train_size: int, delta: float, epsilon: float
+    backbone: Backbone,
+    classes: int,
+    train_size: int,
+    delta: float,
+    epsilon: float,
+    normalised: bool,
 ) -> dict[str, Any]:
     """Return only the recommended setting, for a release."""
-    (facts,) = facts_of_first_sweep(backbone, classes, train_size, delta, [epsilon], _EPOCHS)
+    (facts,) = facts_of_first_sweep(
+        backbone, classes, train_size, delta, [epsilon], _EPOCHS, normalised
+    )
     one = recommend(facts)
     return {
         "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
@@ -493,11 +500,15 @@ def _one_setting(
     }
 
 
-def _first_grid(backbone: Backbone, classes: int, train_size: int, delta: float) -> dict[str, Any]:
+def _first_grid(
+    backbone: Backbone, classes: int, train_size: int, delta: float, normalised: bool
+) -> dict[str, Any]:
     """Join the small grids of all epsilons, with batch sizes at least a factor of three apart."""
     made = [
         recommend(each)
-        for each in facts_of_first_sweep(backbone, classes, train_size, delta, _EPSILONS, _EPOCHS)
+        for each in facts_of_first_sweep(
+            backbone, classes, train_size, delta, _EPSILONS, _EPOCHS, normalised
+        )
     ]
     sizes: list[int] = []
     for each in sorted(set().union(*(one.small_grid for one in made))):

@@ -58,6 +58,9 @@ def facts_of_sweep(
         optimizer=study.optimizer(parts.problem.optimizer).identity(),
         gradient_norm=norm.value,
         norm_source=norm.source,
+        parameters=_head_parameters(
+            study.backbones[parts.backbone], study.datasets[parts.dataset].classes
+        ),
         rounding=study.privacy.step_rounding,
     )
 
@@ -138,10 +141,15 @@ def _norm_of_shape(backbone: Backbone, classes: int, transformation: object | No
     """Return G of normalised features, whose length follows from their number."""
     if transformation == "unit-norm":
         return _norm(1, classes)
+    return _norm(_head_parameters(backbone, classes) // classes - 1, classes)
+
+
+def _head_parameters(backbone: Backbone, classes: int) -> int:
+    """Return the number of parameters of a head on all features of a network, with a bias."""
     with torch.device("meta"):
         model = create(described_architecture(backbone), classes)
     layer = model.get_submodule(find_head(model).outputs[0])
-    return _norm(float(layer.weight.shape[1]), classes)  # type: ignore[index]
+    return classes * (int(layer.weight.shape[1]) + 1)  # type: ignore[index]
 
 
 def facts_of_first_sweep(
@@ -151,6 +159,7 @@ def facts_of_first_sweep(
     delta: float,
     epsilons: Sequence[float],
     epochs: int,
+    normalised: bool,
 ) -> list[ProblemFacts]:
     """Return the facts for the first sweep of a new dataset, one for each epsilon.
 
@@ -161,9 +170,15 @@ def facts_of_first_sweep(
         delta: of the guarantee.
         epsilons: of the sweep.
         epochs: of the sweep.
+        normalised: whether a head trains on normalised features, so that G is exact.
 
     Raises:
         BackboneError: the network cannot be built.
     """
+    parameters = _head_parameters(backbone, classes)
+    source = "exact" if normalised else "a guess"
     norm = _norm_of_shape(backbone, classes)
-    return [ProblemFacts(train_size, each, delta, epochs, "adam", norm) for each in epsilons]
+    return [
+        ProblemFacts(train_size, each, delta, epochs, "adam", norm, source, parameters)
+        for each in epsilons
+    ]

@@ -1,4 +1,4 @@
-"""Recommended hyperparameters: the batch size by the paper's rule, C and the learning rate by a formula.
+"""Recommended hyperparameters: batch size, C and learning rate by formulas.
 
 The unit of C is G, the norm of an example's gradient before training. Bounds below the norms clip every
 gradient, and give nearly the same accuracy.
@@ -6,11 +6,13 @@ gradient, and give nearly the same accuracy.
 The unit of the learning rate r is 1 / (G sqrt(T)). Adam moves every parameter by about r in each step.
 Where noise is larger than the gradients, T steps are a random walk of length r sqrt(T). The gradients of
 a linear layer with input x have a norm of about |x|, so its logits walk by about r sqrt(T) G. This should
-be about 1: shorter walks cannot separate the classes, longer ones hide them in noise.
+be about 1: shorter walks cannot separate the classes, longer ones hide them in noise. Where features are
+normalised, G is known exactly, and 2 was the better number: what examples have in common separates no
+classes, so less than G counts. docs/recommend.md says how the numbers were chosen and judged.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +22,12 @@ from dpsweep.config.optimizers import BY_DEFAULT, optimizer_of
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
 
-TOLERANCE = 0.05
-"""The share by which cumulative noise may exceed its minimum."""
+SIGNAL = 0.05
+"""How much few steps cost where the signal is above the noise (`best_batch_size`)."""
 LEAST_STEPS = 20
-"""Fewer optimizer steps train badly even with little noise (paper, figure 5)."""
+"""Of fewer optimizer steps a user is warned (paper, figure 5)."""
+WALK = {"exact": 2.0}
+"""How far logits walk, by where G comes from; otherwise 1."""
 BOUND = 0.15
 """C in units of G; below nearly all norms."""
 SIZES, RATES = (1 / 4, 1.0, 4.0), (1 / 2, 1.0, 2.0)
@@ -50,6 +54,8 @@ class ProblemFacts:
     """G, of one example before training"""
     norm_source: str = "exact"
     """exact, measured on made-up inputs, or a guess"""
+    parameters: int = 2000
+    """trainable ones of the head"""
     rounding: str = "round"
     """how epochs become steps (``privacy.step_rounding``)"""
 
@@ -70,29 +76,33 @@ class Recommendation:
     """learning rates to try for each batch size, all with the same clipping bound"""
 
 
-def smallest_batch_size(noise: Callable[[int], float], steps: Mapping[int, int]) -> int:
-    """Return the smallest batch size with nearly the least cumulative noise.
+def best_batch_size(noise: Callable[[int], float], sizes: Iterable[int], parameters: int) -> int:
+    """Return the batch size with the best trade of noise against steps.
 
     >>> noise = {64: 30.0, 256: 15.1, 1024: 15.0}
-    >>> smallest_batch_size(noise.__getitem__, {64: 200, 256: 50, 1024: 12})
+    >>> best_batch_size(noise.__getitem__, noise, 2000)
     256
+    >>> best_batch_size(noise.__getitem__, noise, 1_000_000)
+    1024
 
-    Only batch sizes with at least `LEAST_STEPS` steps count. Without any, return the one with most steps.
+    Noise is counted by its logarithm. Few steps cost the more, the larger the signal of a training is
+    beside its noise: `SIGNAL` times B / (sigma sqrt(T) sqrt(d)), which is that ratio divided by T. A sum of
+    gradients grows with B, and noise in d dimensions has a norm of about sqrt(d).
 
     Args:
         noise: returns sigma sqrt(T) for a batch size; it falls with the size. Called for large sizes first.
-        steps: T by batch size.
+        sizes: to choose from.
+        parameters: d, the number of trainable parameters.
     """
-    allowed = sorted(size for size in steps if steps[size] >= LEAST_STEPS)
-    if not allowed:
-        return max(steps, key=lambda size: (steps[size], -size))
-    *smaller, best = allowed
-    enough = (1 + TOLERANCE) * noise(best)
+    best, least = 0, math.inf
     # Begin with the large sizes: calibration takes longest for small ones, with their many steps.
-    for size in reversed(smaller):
-        if noise(size) > enough:
-            break
-        best = size
+    for size in sorted(sizes, reverse=True):
+        cumulative = noise(size)
+        if math.log(cumulative) >= least:
+            break  # smaller ones have more noise still
+        cost = math.log(cumulative) + SIGNAL * size / (cumulative * math.sqrt(parameters))
+        if cost < least:
+            best, least = size, cost
     return best
 
 
@@ -107,15 +117,14 @@ def batch_size(facts: ProblemFacts) -> int:
     while size < whole:
         sizes.append(size)
         size *= 2
-    steps = {size: facts.steps(size) for size in sizes}
 
     def noise(size: int) -> float:
         """Return sigma sqrt(T)."""
-        sampling = Sampling(whole, size, steps[size])
+        sampling = Sampling(whole, size, facts.steps(size))
         sigma = noise_multiplier(facts.epsilon, facts.delta, sampling)
         return math.sqrt(sampling.steps) * sigma
 
-    return smallest_batch_size(noise, steps)
+    return best_batch_size(noise, sizes, facts.parameters)
 
 
 def learning_rate(gradient_norm: float, steps: float) -> float:
@@ -136,7 +145,7 @@ def recommend(facts: ProblemFacts) -> Recommendation:
 
     >>> made = recommend(ProblemFacts(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0))
     >>> made.batch_size, made.steps, made.clipping_bound, f"{made.learning_rate:.2g}"
-    (1024, 39, 0.75, '0.032')
+    (1024, 39, 0.75, '0.064')
 
     Args:
         facts: about the problem.
@@ -160,7 +169,7 @@ def recommend(facts: ProblemFacts) -> Recommendation:
     def rate(steps: int) -> float:
         # With a schedule, the sum of the squares of its factors takes the place of T.
         squares = math.fsum(optimizer.factor(step, steps) ** 2 for step in range(1, steps + 1))
-        return learning_rate(norm, squares)
+        return WALK.get(facts.norm_source, 1.0) * learning_rate(norm, squares)
 
     size, norm = batch_size(facts), facts.gradient_norm
     steps, whole = facts.steps(size), facts.train_size
