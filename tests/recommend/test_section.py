@@ -168,12 +168,12 @@ def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
 
     monkeypatch.setattr("dpsweep.recommend.rule.noise_multiplier", noise)
     size = batch_size(ProblemFacts(1001, 2.0, 3e-6, 5, "adam", 1.0, rounding="ceil"))
-    # All have equal sigma, so that the full batch has much less cumulative noise.
-    assert size == 1001
+    # All have equal sigma, so that the fewest steps, at least 20, have much less cumulative noise.
+    assert size == 256
     assert {(epsilon, delta) for epsilon, delta, *_ in asked} == {(2.0, 3e-6)}
-    # They begin at the full batch, and end at the first size whose noise alone costs more.
+    # They begin at the largest size with 20 steps, and end at the first whose noise alone costs more.
     assert [sampling for *_, sampling in asked] == [
-        Sampling(1001, each, 5 * math.ceil(1001 / each)) for each in (1001, 512, 256)
+        Sampling(1001, each, 5 * math.ceil(1001 / each)) for each in (256, 128)
     ]
 
 

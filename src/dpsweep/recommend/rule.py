@@ -25,7 +25,7 @@ from dpsweep.privacy.calibration import noise_multiplier
 SIGNAL = 0.05
 """How much few steps cost where the signal is above the noise (`best_batch_size`)."""
 LEAST_STEPS = 20
-"""Of fewer optimizer steps a user is warned (paper, figure 5)."""
+"""Fewer optimizer steps train badly even with little noise (paper, figure 5)."""
 WALK = {"exact": 2.0}
 """How far logits walk, by where G comes from; otherwise 1."""
 BOUND = 0.15
@@ -124,7 +124,8 @@ def batch_size(facts: ProblemFacts) -> int:
         sigma = noise_multiplier(facts.epsilon, facts.delta, sampling)
         return math.sqrt(sampling.steps) * sigma
 
-    return best_batch_size(noise, sizes, facts.parameters)
+    enough = [size for size in sizes if facts.steps(size) >= LEAST_STEPS]
+    return best_batch_size(noise, enough or [min(sizes)], facts.parameters)
 
 
 def learning_rate(gradient_norm: float, steps: float) -> float:
