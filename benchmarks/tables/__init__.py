@@ -27,7 +27,6 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "FiLM, theory": ("film/film", findings.film_plateau),
     "fashion, published": ("fashion/fashion-mnist", choices.published),
     "fashion, C and B": ("fashion/fashion-mnist", choices.bounds_and_sizes),
-    "fashion, advice": ("fashion/fashion-mnist", choices.advice),
     "optimizers": ("fashion/optimizers", choices.optimizers),
     "advice by pair": ("recommend", choices.advice_by_pair),
     "longer training": ("recommend", choices.longer_training),

@@ -75,22 +75,6 @@ def advice_by_pair(result: Result) -> list[str]:
     )
 
 
-def advice(result: Result) -> list[str]:
-    """Return the loss of the formula and of its small grid against a search."""
-    rows = []
-    for row in result["advice"]:
-        cells = [f"{row['epsilon']:g}", f"{row['searched']:.1f}"]
-        for size, bound, rate, accuracy in (row["advised"], row["chosen"]):
-            cells += [f"B = {size:,.0f}, C = {bound:g}, η = {rate:g}", f"{accuracy:.1f}"]
-            cells.append(f"{row['searched'] - accuracy:.1f}")
-        rows.append(list(map(minus, cells)))
-    head = [
-        *("ε", "search of 12 cells", "formula", "accuracy", "loss"),
-        *("small grid", "accuracy", "loss"),
-    ]
-    return grid(head, rows)
-
-
 def optimizers(result: Result) -> list[str]:
     """Return the gains over DP-Adam over all settings, with intervals over seeds."""
 
