@@ -37,7 +37,7 @@ def test_every_picture_of_the_documents_comes_from_a_command() -> None:
     others = {
         file for name in ("findings", "film", "theory") for file in (images / name).glob("*.png")
     }
-    others |= {images / "price.png", images / "regret.png"}
+    others |= {images / "price.png"}
     assert shown - others == {pictures.PICTURE}
     assert set(tracked("docs/images/**/*.png")) == shown
 
