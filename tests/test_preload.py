@@ -236,6 +236,7 @@ def test_ctrl_c_before_the_command_runs_reaches_it(tmp_path: Path) -> None:
             connection.sendall(bytes([130]))
 
     handlers = {number: signal.getsignal(number) for number in preload._FORWARDED_SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen()
