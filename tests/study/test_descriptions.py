@@ -117,6 +117,30 @@ def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> N
     assert study.targets.undrawn == {"parts of mine": unbound, "strong": unbound}
 
 
+def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
+    text = """
+        from dpsweep.figures import figure, families
+
+        def curve(*panels):
+            panels = [families.LinePanel.of(grids) for grids in panels]
+            return families.ClippingCurve(caption="C.", quantity="accuracy", panels=panels)
+
+        @figure("Mine")
+        def one(grids):
+            grid = grids.one()
+            ends = [grid.at(epsilon=max(grid.epsilon)), grid.at(epsilon=min(grid.epsilon))]
+            return curve(ends, ends[::-1], ends[:1] * 2)
+
+        @figure("Mine")
+        def none(grids):
+            return curve([grids.one().at(epsilon=8.0)] * 2)
+    """
+    study = load(tmp_path, ["none", "mine.py"], mine=text)
+    assert len(study.figures["one"].parts()) == 2
+    reason = "digits_pretrained_film has one value of what is compared"
+    assert study.targets.undrawn == {"parts of one": reason, "none": reason}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -311,7 +311,7 @@ class Targets:
                 for part, role in roles.items():
                     names[part] = grids.name(part, role)
                 for target in description.targets(grids, roles):
-                    self._add(study, description, names, target)
+                    self._add(description, names, target, grids)
                     if grids.left_out:
                         name = _name(description, names, target)
                         self.undrawn[f"parts of {name}"] = "; ".join(grids.left_out)
@@ -330,7 +330,7 @@ class Targets:
                 self.mistakes.append(said)
 
     def _add(
-        self, study: "Study", description: Description, names: Mapping[str, str], target: Target
+        self, description: Description, names: Mapping[str, str], target: Target, grids: Grids
     ) -> None:
         for place, leaf in _places(target):
             if target.needs_bounds and (rule := named_rule(leaf)):
@@ -344,7 +344,7 @@ class Targets:
                         f"{place}.{axis}: found {shorten(map(number, values))}; allowed: one of them (a "
                         f"{target.family} draws one {axis} here)"
                     )
-        target = _finished(study, target.with_study(study))
+        target = _finished(target.with_study(grids.study), grids)
         name = _name(description, names, target)
         if not re.fullmatch(NAME_PATTERN, name) or len(name) > LONGEST_JOINED_NAME:
             raise MistakeError(
@@ -390,24 +390,30 @@ def _places(target: Target) -> Iterator[tuple[str, Selection]]:
             yield place, part
 
 
-def _finished(study: "Study", target: Target) -> Target:
+def _finished(target: Target, grids: Grids) -> Target:
     """Return a target with titles and a caption."""
     if target.part == "panels" and target.parts():
-        target = target.model_copy(update={"panels": _titled(study, target)})
+        target = target.model_copy(update={"panels": _titled(target, grids)})
     try:
-        return target.model_copy(update={"caption": caption(study, target)})
+        return target.model_copy(update={"caption": caption(grids.study, target)})
     except KeyError as word:
         raise MistakeError(f"caption: {unknown(word.args[0], CAPTION_WORDS)} in braces") from None
 
 
-def _titled(study: "Study", target: Target) -> list[Any]:
-    """Return the panels of a figure, each once and with a title."""
+def _titled(target: Target, grids: Grids) -> list[Any]:
+    """Return the panels of a figure, each once and with a title; leave out panels with two equal lines."""
     found: dict[Any, Any] = {}
     for panel in target.parts():
-        # Panels of the same cells with titles of their own are all drawn.
-        cells = [each.model_dump_json(exclude={"label", "difficulty"}) for each in _leaves(panel)]
-        found.setdefault((panel.title, *cells), panel)
-    said = [[facts(study, each) for each in _leaves(panel)] for panel in found.values()]
+        leaves = _leaves(panel)
+        cells = [each.model_dump_json(exclude={"label", "difficulty"}) for each in leaves]
+        if len(set(cells)) == len(cells):
+            # Panels of the same cells with titles of their own are all drawn.
+            found.setdefault((panel.title, *cells), panel)
+        else:
+            grids.left_out[f"{leaves[0].problem.name} has one value of what is compared"] = None
+    if not found:
+        raise NotDrawnError("; ".join(grids.left_out))
+    said = [[facts(grids.study, each) for each in _leaves(panel)] for panel in found.values()]
     titles = tell_apart([shared(own) for own in said])
     panels = []
     for panel, own, title in zip(found.values(), said, titles, strict=True):
