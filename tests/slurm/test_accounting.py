@@ -54,7 +54,8 @@ def test_a_run_survives_a_restart_of_the_controller(
         pid = wait_for(lambda: training_pid(cell), "training", run)
         os.kill(pid, signal.SIGSTOP)
         cluster.stop_controller()
-        unanswered = "could not check status"
+        # The plugin asks the controller for MinJobAge before each status check.
+        unanswered = "MinJobAge=None"
         wait_for(lambda: site.snakemake_log().count(unanswered) > 2, "three status checks", run)
         cluster.start_controller()
         number = next(job for job, _, name, _ in site.starts(SHORT) if name == cell)
