@@ -89,6 +89,7 @@ peers: setup ## measure other libraries beside dpsweep and write the tables of d
 	$(PYTHON) -m venv build/peers && build/peers/bin/pip install --quiet --disable-pip-version-check jax-privacy==2.0.0
 	$(BIN)/python -m benchmarks.peers.layers
 	$(BIN)/python -m benchmarks.peers.budgets --jax build/peers/bin/python
+	$(BIN)/python -m benchmarks.peers.speed
 	$(BIN)/python -m benchmarks.tables
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)

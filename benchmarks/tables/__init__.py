@@ -37,6 +37,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "histories": ("histories", reliability.histories),
     "peers, layers": ("peers/layers", peers.layers),
     "peers, budgets": ("peers/budgets", peers.budgets),
+    "peers, speed": ("peers/speed", peers.speed),
 }
 """The result file and the renderer of each table."""
 GPU = {

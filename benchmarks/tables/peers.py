@@ -47,6 +47,18 @@ def budgets(result: Result) -> list[str]:
     return [*grid(heads, rows), "", describe_environment(result["environment"])]
 
 
+def speed(result: Result) -> list[str]:
+    """Return the seconds of a step, and the time as a multiple of dpsweep's."""
+    rows = []
+    for row in result["rows"]:
+        ours = row["contenders"]["dpsweep"]["seconds"]
+        for name, found in row["contenders"].items():
+            times = f"{found['seconds'] / ours:.2f}x"
+            rows.append([name, f"{found['seconds']:.3f}", times])
+    heads = ["library", "seconds", "beside dpsweep"]
+    return [*grid(heads, rows), "", describe_environment(result["environment"])]
+
+
 def _ran(ran: Result, wanted: float) -> list[str]:
     if "refused" in ran:
         return [f"`{ran['refused']}`", *[""] * 7]
