@@ -400,13 +400,12 @@ def judge(problems: dict[tuple[str, float], Problem], grids: bool) -> list[dict[
         made, searched = recommend(problem.known), problem.searched()
         accuracy = problem.accuracy(made.batch_size, made.clipping_bound, made.learning_rate)
         row = {
-            **{
-                "pair": pair,
-                "epsilon": epsilon,
-                "batch_size": made.batch_size,
-                "steps": made.steps,
-            },
-            **{"searched": searched, "loss": searched - accuracy},
+            "pair": pair,
+            "epsilon": epsilon,
+            "batch_size": made.batch_size,
+            "steps": made.steps,
+            "searched": searched,
+            "loss": searched - accuracy,
             "earlier": searched - problem.accuracy(*earlier_rule(problem.known)),
             "small_grid": searched - problem.small_grid() if grids else None,
         }

@@ -5,7 +5,6 @@ each validation error into a message for the author of the file.
 """
 
 from dpsweep.config.backbones import (
-    HASHED_NGRAMS,
     Backbone,
     BytesTokenizer,
     Features,
@@ -39,7 +38,6 @@ from dpsweep.config.sweeps import Sweep
 from dpsweep.config.training import Training
 
 __all__ = [
-    "HASHED_NGRAMS",
     "AllParameters",
     "ArraysSource",
     "Audit",

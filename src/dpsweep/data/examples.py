@@ -289,6 +289,22 @@ def stratified_share(
     return np.sort(np.concatenate(kept)) if kept else np.arange(0)
 
 
+def usual_classes(groups: npt.NDArray[np.int64], labels: Labels) -> Labels:
+    """Return the class that most examples of each group have, the first one of equally many.
+
+    >>> usual_classes(np.array([0, 0, 0, 1]), np.array([2, 1, 2, 0]))
+    array([2, 0])
+
+    Args:
+        groups: of the examples, shape (N,): numbers from 0 on, without a gap.
+        labels: of the examples, shape (N,).
+    """
+    counts = np.zeros((int(groups.max()) + 1, int(labels.max()) + 1), np.int64)
+    np.add.at(counts, (groups, labels), 1)
+    usual: Labels = counts.argmax(axis=1)
+    return usual
+
+
 def cut_test_set(
     names: Sequence[str], labels: Labels, share: float, seed: int, by_class: bool = False
 ) -> tuple[list[int], list[int]]:
@@ -312,10 +328,8 @@ def cut_test_set(
     """
     if by_class:
         found, positions = np.unique(np.asarray(names), return_inverse=True)
-        counts = np.zeros((len(found), int(labels.max()) + 1), np.int64)
-        np.add.at(counts, (positions, labels), 1)
         drawn = stratified_share(
-            counts.argmax(axis=1), lambda place: ("test", str(found[place])), share, seed
+            usual_classes(positions, labels), lambda place: ("test", str(found[place])), share, seed
         )
         tested = set(found[drawn].tolist())
     else:

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
 from dpsweep.config import (
-    HASHED_NGRAMS,
     ArraysSource,
     Backbone,
+    BytesTokenizer,
     FilesSource,
     FolderSource,
     HubSource,
@@ -368,7 +368,7 @@ def draft_study(
         method, network = _chosen(base_file, base, text, backbone)
         section, image_size = base.backbones[network], _image_size(base, network, method)
         head = head or section.weights.kind == "none"  # nothing else could train
-    hashed = (section.library, section.architecture) == HASHED_NGRAMS
+    hashed = isinstance(section.reads_with, BytesTokenizer)
     method = "head" if head else method
     size, delta = found.protected, _delta(base, found.protected)
     classes = max(2, len(found.classes))  # the study refuses fewer later
@@ -454,9 +454,7 @@ def _chosen(base_file: Path, base: Study, text: bool, backbone: str | None) -> t
 def _hashed_ngrams(base: Study) -> str | None:
     """Return the backbone of the base study that reads texts without a download, or None."""
     found = (
-        name
-        for name, each in base.backbones.items()
-        if (each.library, each.architecture) == HASHED_NGRAMS
+        name for name, each in base.backbones.items() if isinstance(each.reads_with, BytesTokenizer)
     )
     return next(found, None)
 

@@ -264,7 +264,7 @@ def _limited(name: str, field: dict[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """Return a value as YAML on one line, empty for None, an empty text and an empty section."""
-    if value is None or value in ("", {}) or isinstance(value, dict):
+    if value in (None, "") or isinstance(value, dict):
         return ""
     return (
         yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()

@@ -12,6 +12,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.parquet import read_rows
 from dpsweep.config.cells import number
 from dpsweep.config.clipping import ClippingBound
+from dpsweep.data.examples import usual_classes
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
@@ -169,7 +170,4 @@ def labels_of_units(context: TrialContext, sampled: Sampled) -> np.ndarray[Any, 
     sizes = np.diff(sampled.starts)
     if sampled.rows_per_unit == 1:
         return labels
-    counts = np.zeros((len(sizes), context.classes), dtype=np.int64)
-    np.add.at(counts, (np.repeat(np.arange(len(sizes)), sizes), labels), 1)
-    found: np.ndarray[Any, Any] = counts.argmax(axis=1)
-    return found
+    return usual_classes(np.repeat(np.arange(len(sizes)), sizes), labels)
