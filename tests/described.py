@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dpsweep.config.cells import AXES, NAMED
 from dpsweep.figures import families
 from dpsweep.study import Study
+from dpsweep.study.cells import AXES, NAMED
 from dpsweep.study.targets import Figure, Target
 
 # For studies without a file; it is removed at the end of the process.

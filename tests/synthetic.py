@@ -12,8 +12,8 @@ from pyarrow.parquet import write_table
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.files import fingerprint, write_checked_json
-from dpsweep.config.cells import optimizer_steps
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 from tests.described import study_of

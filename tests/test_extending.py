@@ -34,7 +34,7 @@ rule = study.clipping(cell)
 norms = torch.tensor([0.0, 1e-3, 1.0, 1e9], dtype=torch.float64)
 assert rule.sensitivity == 1 and bool((norms * rule.factors(norms) <= 1).all())
 assert not rule.clipped(norms).any()
-from dpsweep.config.clipping import RULES
+from dpsweep.study.clipping import RULES
 assert RULES[rule.kind].title == "PSAC"
 """,
     "A method": """
@@ -81,7 +81,7 @@ np.testing.assert_allclose(weights, np.arange(1, 11) / 55)
 """,
     "A backbone": """
 import torch
-from dpsweep.config.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.architecture import Architecture
 from dpsweep.gradients import make_engine
@@ -100,7 +100,7 @@ torch.testing.assert_close(fast.norms, slow.norms)
     "A layer": """
 import torch
 from torch import nn
-from dpsweep.config.clipping import FlatClipping
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 for slopes in (1, 3):
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.PReLU(slopes), nn.Flatten(), nn.Linear(108, 4))

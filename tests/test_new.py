@@ -18,7 +18,6 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
-from dpsweep.config.roles import Roles
 from dpsweep.data.prepare import load, prepare
 from dpsweep.models.identity import Identity
 from dpsweep.models.prepare import prepare as prepare_backbone
@@ -31,6 +30,7 @@ from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
+from dpsweep.study.roles import Roles
 from tests.data.pictures import picture
 
 ROOT = Path(__file__).parents[1]

@@ -10,11 +10,11 @@ import yaml
 from dpsweep.analysis import tails
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
-from dpsweep.config.shares import held_out_rows
 from dpsweep.figures.audit import AuditFailedError, check_audit, verdict
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import StudyError
+from dpsweep.study.shares import held_out_rows
 from tests.training.tiny_study import N, tiny_sections
 
 HOLDOUT = {"select_on": "holdout", "holdout_share": 0.25}

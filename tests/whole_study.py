@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.config.cells import optimizer_steps
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.choice import choose
 from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths

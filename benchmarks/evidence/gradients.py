@@ -25,10 +25,10 @@ from benchmarks.common import RESULTS, command_line
 from benchmarks.evidence.backbones import networks
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.models.architectures import seeded
+from dpsweep.study.clipping import FlatClipping
 
 RESULT = RESULTS / "gradients.csv"
 _COLUMNS = ["case", "outcome", "engine", "detail"]

@@ -27,7 +27,6 @@ from torch import Tensor
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import atomic_path, read_json, write_json
 from dpsweep.cli import stages
-from dpsweep.config.cells import FeatureSource
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
@@ -35,6 +34,7 @@ from dpsweep.recommend import rule
 from dpsweep.recommend.problem_facts import facts_of_sweep
 from dpsweep.recommend.rule import ProblemFacts, learning_rate, recommend
 from dpsweep.study import load_study
+from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training.features import open_features
 

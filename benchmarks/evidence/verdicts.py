@@ -28,8 +28,8 @@ from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import SimulationSettings, design, prospects, ruled_cells, simulate
 from dpsweep.analysis.rules import RULES
 from dpsweep.base.files import write_json
-from dpsweep.config.datasets import related_datasets
 from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.datasets import related_datasets
 
 RESULT = RESULTS / "verdicts.json"
 Related = list[tuple[str, str]]

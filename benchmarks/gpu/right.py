@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from benchmarks.gpu import trials
 from benchmarks.gpu.kit import Kit
 from benchmarks.speed.steps import Row
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import GradientEngine, GradientSum, make_engine
 from dpsweep.models.build import head_parameter_names
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.randomness import GaussianNoise
 
 EXAMPLES = 6

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsweep.config.cells import optimizer_steps
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.specification import TrialSpec
 
 _BLOCK = 1000

@@ -12,13 +12,13 @@ from benchmarks.common import REPOSITORY
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
 from dpsweep.base.files import read_json
-from dpsweep.config import Film
-from dpsweep.config.cells import optimizer_steps
-from dpsweep.config.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.record import Calibration
 from dpsweep.study import Cell, Study, load_study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.clipping import NoClipping
+from dpsweep.study.methods import Film
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
 from dpsweep.training.checkpoint import parameters_after

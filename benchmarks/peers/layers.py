@@ -29,9 +29,9 @@ from transformers.pytorch_utils import Conv1D
 
 from benchmarks.common import RESULTS, command_line, environment
 from dpsweep.base.files import write_json
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.models.architectures import seeded
+from dpsweep.study.clipping import FlatClipping
 
 RESULT = RESULTS / "peers" / "layers.json"
 EXAMPLES, CLASSES, WIDTH, TOKENS, WORDS = 5, 3, 4, 5, 9

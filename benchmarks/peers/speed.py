@@ -20,9 +20,9 @@ from benchmarks.common import RESULTS, command_line, environment
 from benchmarks.speed.step_cost import CPU, timed, warm_up
 from benchmarks.speed.steps import CONTENDERS, Row, Setting, Step, opacus
 from dpsweep.base.files import write_json
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.models.architectures import seeded
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

@@ -20,9 +20,9 @@ import torch
 
 from benchmarks.common import command_line, environment
 from benchmarks.speed.steps import ROWS, Row, Setting
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.models.build import head_parameter_names
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import processes
 from dpsweep.training.launch import launch
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer

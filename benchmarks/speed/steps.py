@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import REPOSITORY
-from dpsweep.config import HeadOnly, Method
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names, trainable_parameters
 from dpsweep.study import load_study
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.methods import HeadOnly, Method
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpsweep.config.cells import optimizer_steps
-    from dpsweep.config.clipping import AutomaticClipping, FlatClipping
     from dpsweep.gradients import make_engine
     from dpsweep.privacy.calibration import calibrate
     from dpsweep.release.verify import verify
+    from dpsweep.study.cells import optimizer_steps
+    from dpsweep.study.clipping import AutomaticClipping, FlatClipping
     from dpsweep.training.optimizer import PrivateOptimizer
     from dpsweep.training.private_training import PrivateTraining
     from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches, new_secret
@@ -26,8 +26,8 @@ TRAINER_VERSION = 6
 IMAGES_VERSION = 2
 
 _MODULES = {
-    "AutomaticClipping": "config.clipping",
-    "FlatClipping": "config.clipping",
+    "AutomaticClipping": "study.clipping",
+    "FlatClipping": "study.clipping",
     "GaussianNoise": "training.randomness",
     "PoissonSampler": "training.randomness",
     "PrivateOptimizer": "training.optimizer",
@@ -36,7 +36,7 @@ _MODULES = {
     "make_engine": "gradients",
     "microbatches": "training.randomness",
     "new_secret": "training.randomness",
-    "optimizer_steps": "config.cells",
+    "optimizer_steps": "study.cells",
     "verify": "release.verify",
 }
 

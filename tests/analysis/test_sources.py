@@ -15,14 +15,14 @@ from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.units import one_line
 from dpsweep.cli import run
 from dpsweep.cli.main import app
-from dpsweep.config.cells import Cell
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.data.prepared import Resize
 from dpsweep.figures import draw
 from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_model
 from dpsweep.report.checks import check_sources
 from dpsweep.study import fingerprints, load_study
+from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.fingerprints import TRAINER, report_fingerprint, source_files, sources
 from dpsweep.study.paths import Paths
 from dpsweep.training.optimizer import PrivateOptimizer

@@ -8,7 +8,7 @@ import huggingface_hub.constants
 import pytest
 from PIL import Image
 
-from dpsweep.config import Dataset
+from dpsweep.study.datasets import Dataset
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 from tests.data.pictures import section
 
-from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.prepare import inspect, prepare
 from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
 

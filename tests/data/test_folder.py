@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tests.data.pictures import fill, picture, red, section
 
-from dpsweep.config import FolderSource
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import prepare
 from dpsweep.recommend.new import FoundDataset, look_at
+from dpsweep.study.datasets import FolderSource
 from dpsweep.study.fingerprints import source_fingerprint
 
 

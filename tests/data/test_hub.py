@@ -8,9 +8,9 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from tests.data.pictures import LFS, offline, picture, red
 
-from dpsweep.config import Dataset as Section
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.prepare import prepare
+from dpsweep.study.datasets import Dataset as Section
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 FIRST = "{}-00000-of-00001.parquet".format

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dpsweep.config import Dataset
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import Resize
+from dpsweep.study.datasets import Dataset
 
 Images = npt.NDArray[np.uint8]
 

@@ -17,12 +17,12 @@ from pyarrow import csv as pa_csv
 from pyarrow import parquet
 from tests.data.pictures import LFS
 
-from dpsweep.config import Dataset, FilesSource
 from dpsweep.data import DatasetError
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import prepare
 from dpsweep.data.texts import load_files, read_table
 from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
+from dpsweep.study.datasets import Dataset, FilesSource
 
 GOOD = "text,label\nbuy now,spam\nsee you,ham\n"
 SPAM, NUMBERS, MEGABYTES = ["ham", "spam"], ["0", "1"], 2**20

@@ -9,11 +9,12 @@ from tests.data.pictures import LFS, offline
 from transformers import BertTokenizer
 
 from dpsweep.base.files import read_checked_json, write_json
-from dpsweep.config import Backbone, Dataset
 from dpsweep.data import DatasetError
 from dpsweep.data.hub import HubError
 from dpsweep.data.prepare import prepare_tokenizer as prepare
 from dpsweep.data.tokenizer import Tokenizer, train_word_pieces
+from dpsweep.study.backbones import Backbone
+from dpsweep.study.datasets import Dataset
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

@@ -13,12 +13,12 @@ import pytest
 from sklearn.datasets import load_digits as original_digits
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import Dataset
 from dpsweep.data import Split
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import load
 from dpsweep.demo import glyphs
 from dpsweep.demo.docstrings import _package_names
+from dpsweep.study.datasets import Dataset
 
 INK = {round(255 * ink / 16) for ink in range(17)}
 
@@ -195,7 +195,7 @@ def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
     assert list(first.train.inputs) != list(other.train.inputs)
     code = (
         "from dpsweep.demo.docstrings import load_docstrings as load\n"
-        "from dpsweep.config import DocstringsSource as Source\n"
+        "from dpsweep.study.datasets import DocstringsSource as Source\n"
         "keys = {'modules': ['planets', 'recipes'], 'train_per_class': 20, 'test_per_class': 5}\n"
         "(texts, labels), (tested, _), *_ = load(Source(kind='docstrings', **keys))\n"
         "print(*texts, *tested, *labels, sep='\\n')"

@@ -22,11 +22,11 @@ from tests.figures.test_draw import FAMILIES, FIGURES, SWEEP
 from tests.synthetic import make_study
 
 from dpsweep.base.units import markdown, one_line
-from dpsweep.config.section import Title
 from dpsweep.figures import classes, style
 from dpsweep.figures.drawing import plot
 from dpsweep.report.explore import _json
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import Title
 from dpsweep.tables.text import TextTable, latex
 
 # Characters with a special meaning in some format.

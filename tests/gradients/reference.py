@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from tests.gradients.tiny_models import Case
 from torch import Tensor
 
-from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.gradients import _ENGINES, GradientEngine, make_engine
 from dpsweep.gradients.opacus import OpacusEngine
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 
 GAMMA = 0.3
 

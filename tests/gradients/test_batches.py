@@ -9,8 +9,8 @@ from tests.gradients.reference import check
 from tests.gradients.tiny_models import CLASSES, HEAD, Case, Net
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
+from dpsweep.study.clipping import NoClipping
 
 WIDTH, TOKENS, EXAMPLES = 4, 3, 5
 

@@ -17,12 +17,12 @@ from tests.gradients.tiny_models import CLASSES, Case, Layer, make
 from torch import Tensor, nn
 from torch.nn.utils import rnn
 
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.data.prepared import PADDING
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.checks import CheckedEngine
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.clipping import FlatClipping
 
 WIDTH, TOKENS, EXAMPLES, END = 4, 6, 8, -9.0
 HEAD = frozenset({"head.weight", "head.bias"})

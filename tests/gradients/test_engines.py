@@ -20,9 +20,9 @@ from tests.gradients.tiny_models import (
 )
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import FlatClipping, NoClipping
 from dpsweep.gradients import engines, make_engine
 from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.study.clipping import FlatClipping, NoClipping
 
 NETWORKS = {
     "linear": ["linear-head"],

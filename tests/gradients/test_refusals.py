@@ -15,10 +15,10 @@ from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from dpsweep.config.clipping import NoClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.engines import BookkeepingEngine
 from dpsweep.gradients.refusals import check_model
+from dpsweep.study.clipping import NoClipping
 
 WIDTH, TOKENS, EXAMPLES, VOCABULARY = 4, 3, 6, 50
 WITH_RULES = ("expanded", "bookkeeping")

@@ -9,12 +9,12 @@ from tests.gradients.tiny_models import ENGINES_ON_IMAGES, Case, make
 from timm.layers import StdConv2d
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.gradients import GradientSum, make_engine
 from dpsweep.gradients.convolutions import Convolutions
 from dpsweep.gradients.per_example import Lookups, OuterProducts
 from dpsweep.models.architectures import seeded
 from dpsweep.models.wide_resnet import StandardizedConv2d
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 
 each_engine = pytest.mark.parametrize(("engine", "name"), ENGINES_ON_IMAGES)
 of_any_model = pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from tests.gradients.tiny_models import CLASSES, HEAD, Case, Net
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, weight_norm
 
-from dpsweep.config import Features
-from dpsweep.config.clipping import FlatClipping, NoClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.representation import Representation
 from dpsweep.models.wide_resnet import WideResNet
+from dpsweep.study.backbones import Features
+from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.features import check_representation
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise

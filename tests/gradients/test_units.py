@@ -10,9 +10,9 @@ from tests.gradients.reference import build, factors, lengths, one_by_one
 from tests.gradients.tiny_models import CASES, Case, make
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import AutomaticClipping, FlatClipping
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.batches import BatchError
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping
 
 RAGGED = [4, 7, 7, 1, 1, 1, 1, 1, 1, 1, 9, 0, 0, 0, 2, 2]
 """Units of 1, 2, 7, 1, 3 and 2 rows."""

@@ -20,7 +20,6 @@ from tests.models.networks import (
 )
 from torch import nn
 
-from dpsweep.config import LoRA, Method
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import (
@@ -29,6 +28,7 @@ from dpsweep.models.build import (
     head_parameter_names,
     trainable_parameters,
 )
+from dpsweep.study.methods import LoRA, Method
 
 
 def lora(*targets: str, rank: int = 2) -> LoRA:

@@ -7,12 +7,13 @@ import pytest
 import torch
 from tests.models.networks import VIT
 
-from dpsweep.config import Dataset, Pretraining
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.demo_pretraining import Pretrained, pretrain
 from dpsweep.models.preprocess import Normalise
+from dpsweep.study.backbones import Pretraining
+from dpsweep.study.datasets import Dataset
 
 SMALL = VIT | {"embed_dim": 16, "depth": 1}
 NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL)

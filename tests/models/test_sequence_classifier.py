@@ -25,8 +25,6 @@ from tests.models.networks import (
 from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
-from dpsweep.config import AllParameters, Backbone, Film, LoRA, Method
-from dpsweep.config.clipping import NoClipping
 from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
 from dpsweep.gradients import make_engine
@@ -43,6 +41,9 @@ from dpsweep.models.build import (
 )
 from dpsweep.models.prepare import prepare
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
+from dpsweep.study.backbones import Backbone
+from dpsweep.study.clipping import NoClipping
+from dpsweep.study.methods import AllParameters, Film, LoRA, Method
 from dpsweep.study.paths import Paths
 
 LORA = LoRA(kind="lora", rank=2, target_modules=["q_lin", "k_lin"])

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from packaging.utils import canonicalize_name
 from torch import Tensor
 
-from dpsweep.config import DocstringsSource, Film
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepare import prepare_tokenizer
@@ -22,6 +21,8 @@ from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import load_study
+from dpsweep.study.datasets import DocstringsSource
+from dpsweep.study.methods import Film
 from dpsweep.study.paths import Paths
 
 DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"

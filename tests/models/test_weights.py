@@ -10,13 +10,13 @@ from safetensors.torch import save_file
 from tests.data.pictures import offline
 
 from dpsweep.base.files import write_json
-from dpsweep.config import Backbone
 from dpsweep.data.hub import HubError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.described import configured
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import load_weights
+from dpsweep.study.backbones import Backbone
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"

@@ -13,12 +13,12 @@ from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
-from dpsweep.config import Dataset
 from dpsweep.planning.cost import ProblemCost, _size_in_tables, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.planning.status import Status
 from dpsweep.study import Study
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.paths import Paths
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"

@@ -11,7 +11,6 @@ from tests.training.test_features import with_weights
 from tests.training.tiny_study import prepare, tiny_sections
 from torch.nn import functional
 
-from dpsweep.config import HeadOnly
 from dpsweep.models.build import build_head, build_model
 from dpsweep.recommend.problem_facts import expected_gradient_norm
 from dpsweep.recommend.rule import (
@@ -22,6 +21,7 @@ from dpsweep.recommend.rule import (
     recommend,
 )
 from dpsweep.study import Study, load_study
+from dpsweep.study.methods import HeadOnly
 
 STUDIES = Path(__file__).parents[2] / "studies"
 FACTS = ProblemFacts(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)

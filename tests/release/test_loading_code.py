@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method
 from dpsweep.data.decoding import Transform
 from dpsweep.data.prepared import Resize
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
@@ -23,6 +22,7 @@ from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.release.verify import _network_contradictions
+from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
 
 VIT = Architecture(
     library="timm",

@@ -22,7 +22,6 @@ from tests.training.tiny_study import N, tiny_sections
 from torch import Tensor
 
 from dpsweep.cli.main import app
-from dpsweep.config.shares import held_out_rows
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, trainable_parameters
@@ -38,6 +37,7 @@ from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import StudyError
 from dpsweep.study.paths import Paths
+from dpsweep.study.shares import held_out_rows
 from dpsweep.training import randomness, trial
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.randomness import new_secret

@@ -30,7 +30,6 @@ from timm.models.vision_transformer import VisionTransformer
 import dpsweep
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
-from dpsweep.config.cells import FeatureSource
 from dpsweep.data.prepared import METADATA, PreparedDataset
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import create
@@ -43,6 +42,7 @@ from dpsweep.release.section import compare
 from dpsweep.release.verify import unverifiable_claims, verify
 from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
+from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features

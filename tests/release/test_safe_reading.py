@@ -19,13 +19,13 @@ from tests.release.releases import Content, forge, put
 from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.limited import LimitError, limited
-from dpsweep.config import Film
 from dpsweep.models.architecture import Architecture
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, parameters
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.parameters import outline
 from dpsweep.release.verify import verify
+from dpsweep.study.methods import Film
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
 VIT = Architecture(

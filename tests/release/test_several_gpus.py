@@ -14,13 +14,13 @@ from tests.training.tiny_study import tiny_sections
 
 from dpsweep.base.files import read_checked_json
 from dpsweep.cli.main import app
-from dpsweep.config import Release
 from dpsweep.release import CERTIFICATE, TRAINED, write
 from dpsweep.release import train as release_training
 from dpsweep.release.train import train_release
 from dpsweep.release.verify import verify
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 from dpsweep.training import processes
 
 

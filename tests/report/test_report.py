@@ -32,7 +32,6 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
-from dpsweep.config.section import Geometric
 from dpsweep.report import summary
 from dpsweep.report.checks import Check, _axis, check_data, check_trials
 from dpsweep.report.embed import download_content, picture
@@ -43,6 +42,7 @@ from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import Geometric
 from dpsweep.tables.inputs import HyperparameterGrid
 
 STUDY_FILE = Path("studies/small.yaml")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.config.small import SMALL
+from tests.study.small import SMALL
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.fingerprints import target_fingerprint

@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 import yaml
 from benchmarks.catalogue import catalogue
-from tests.config.small import DELETE, Edits, edited
 from tests.described import described
+from tests.study.small import DELETE, Edits, edited
 from tests.tracked import tracked
 
 from dpsweep.study import Study, load_study

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dpsweep.config.cells import Cell
 from dpsweep.study import Study, fingerprints
+from dpsweep.study.cells import Cell
 from dpsweep.study.fingerprints import (
     _DRAWING,
     _WRITING,

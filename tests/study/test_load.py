@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
-from tests.config.small import SMALL, load_small
 from tests.described import described
+from tests.study.small import SMALL, load_small
 
-from dpsweep.config import FileWeights, HubWeights
 from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.backbones import FileWeights, HubWeights
 from dpsweep.study.load import StudyLoader
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.config.small import SMALL, Edits, load_small
+from tests.study.small import SMALL, Edits, load_small
 
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
-from tests.config.small import complaints, load_small
+from tests.study.small import complaints, load_small
 from tests.synthetic import write_cells
 
 from dpsweep.study import Cell, Study

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.config.small import load_small
+from tests.study.small import load_small
 
-from dpsweep.config import optimizer_of
+from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training.adam_bc import AdamBC
 from dpsweep.training.after_noise import (
     OptimizerError,

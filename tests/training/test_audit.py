@@ -17,15 +17,14 @@ from scipy.stats import chi2, kstest
 from tests.training.tiny_study import CPU, SPEC, calibrate, prepare, tiny_sections
 from torch import Tensor
 
-from dpsweep.config import Film
-from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
-from dpsweep.config.methods import Augmentations
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientSum
 from dpsweep.gradients.engine import FactoredEngine
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Study
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
+from dpsweep.study.methods import Augmentations, Film
 from dpsweep.training.canaries import (
     AuditedTrial,
     AuditError,

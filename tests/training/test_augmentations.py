@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as torchvision
 
-from dpsweep.config.clipping import FlatClipping
-from dpsweep.config.methods import Augmentations
 from dpsweep.models.build import trainable_parameters
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.methods import Augmentations
 from dpsweep.training.augmentations import Views, viewed
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.gradient_norms import training_set_norms

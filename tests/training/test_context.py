@@ -9,9 +9,9 @@ import pytest
 import torch
 from tests.training.tiny_study import Prepared, assert_equal, end
 
-from dpsweep.config.clipping import FlatClipping, NoClipping
 from dpsweep.data.prepared import Resize
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.trial import train_trial
 
 LORA = {"kind": "lora", "rank": 2, "target_modules": ["qkv"]}

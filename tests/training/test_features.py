@@ -11,9 +11,6 @@ import torch
 from tests.training.tiny_study import CPU, Prepared, prepare, tiny_sections
 from torch import nn
 
-from dpsweep.config import Features, HeadOnly
-from dpsweep.config.cells import FeatureSource
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
 from dpsweep.models.architecture import BackboneError
@@ -21,6 +18,10 @@ from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import Cell, Study
+from dpsweep.study.backbones import Features
+from dpsweep.study.cells import FeatureSource
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
 from dpsweep.training.context import TrialContext

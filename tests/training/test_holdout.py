@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.training.tiny_study import N, Prepared, calibrate
 
-from dpsweep.config.shares import held_out_rows
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell
+from dpsweep.study.shares import held_out_rows
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.specification import CellError, cell_noise
 from dpsweep.training.store import StoredTrial

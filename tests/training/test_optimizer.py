@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.gradients import GradientSum, make_engine
 from dpsweep.privacy import Sampling
+from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 

@@ -13,8 +13,8 @@ from tests.training.pretended_gpu import CPU, CUDA, MixedDevicesError, Pretended
 from tests.training.tiny_study import Prepared, end, stopped_after
 from torch import Tensor
 
-from dpsweep.config.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.gradients import make_engine
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.training import trial as trial_module
 from dpsweep.training.canaries import CanaryContext, audit_trial
 from dpsweep.training.gradient_norms import training_set_norms

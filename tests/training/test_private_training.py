@@ -15,10 +15,10 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import AutomaticClipping, FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.private_training import PrivateTraining
 from dpsweep.training.randomness import GaussianNoise, new_secret

@@ -9,9 +9,9 @@ import torch
 from tests.training.group import run_in_group
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import calibrate
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import processes
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import MicroBatches, PhysicalBatch, part_size

@@ -8,11 +8,11 @@ import torch
 from tests.training import tiny_study as tiny
 from tests.training.tiny_study import N, Prepared, calibrate
 
-from dpsweep.config import LoRA
-from dpsweep.config.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.study import Cell, Study
+from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.study.fingerprints import trainer_fingerprint
+from dpsweep.study.methods import LoRA
 from dpsweep.training.specification import TrialSpec, specify
 
 PROBLEM = "digits_vit_method"

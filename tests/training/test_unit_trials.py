@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 from dpsweep.base.files import fingerprint
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
-from dpsweep.config.datasets import Dataset, origins
-from dpsweep.config.shares import held_out_rows
 from dpsweep.data.examples import cut_test_set
 from dpsweep.data.prepare import load, prepare
 from dpsweep.data.prepared import DatasetError, PreparedDataset
@@ -36,8 +34,10 @@ from dpsweep.release.ledger import open_ledger
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
+from dpsweep.study.datasets import Dataset, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import trial_table
+from dpsweep.study.shares import held_out_rows
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after

@@ -9,8 +9,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 import dpsweep
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.privacy.sampling import Sampling
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import PoissonSampler, microbatches, numbered, whole_units
 

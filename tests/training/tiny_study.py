@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.config.clipping import FlatClipping
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import Calibration, calibration
 from dpsweep.study import Cell, Study
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext

@@ -11,9 +11,9 @@ from benchmarks.notebooks import FOLDER, run
 from nbformat import NO_CONVERT, NotebookNode, read
 from safetensors.numpy import load_file
 
-from dpsweep.config.shares import is_within
 from dpsweep.release.verify import verify
 from dpsweep.study import load_study
+from dpsweep.study.shares import is_within
 
 
 @pytest.mark.parametrize("example", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
 from dpsweep.analysis.grids import AccuracyGrid, Array
-from dpsweep.config.datasets import related_datasets
-from dpsweep.config.messages import group_by_message
 from dpsweep.study import Cell, Study
+from dpsweep.study.datasets import related_datasets
+from dpsweep.study.messages import group_by_message
 
 LOOSEST = 8.0
 """The epsilon at which a simulated problem is easiest."""

@@ -21,9 +21,9 @@ from scipy import stats
 
 from dpsweep.analysis.frames import load_trials, of_todays_trials, read_all
 from dpsweep.analysis.statistics import jackknife
-from dpsweep.config.clipping import RULES, nearest_to_one
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
+from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import named_rule

@@ -48,7 +48,7 @@ from dpsweep.analysis.grids import (
     without_diverged,
 )
 from dpsweep.analysis.statistics import pooled_variance, share_error
-from dpsweep.config.cells import number
+from dpsweep.study.cells import number
 
 Side = Literal["larger", "smaller"]
 Cells = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]

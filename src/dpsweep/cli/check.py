@@ -9,22 +9,18 @@ from typing import Any
 
 from dpsweep.analysis.power import outlook
 from dpsweep.base.units import count
-from dpsweep.config import (
-    FileWeights,
-    HubSource,
-    HubTokenizer,
-    HubWeights,
-)
-from dpsweep.config.cells import number
-from dpsweep.config.messages import group_by_message, shorten
-from dpsweep.config.section import Section
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.planning.plan import Plan
 from dpsweep.release.unaccounted import price
 from dpsweep.study import Study, StudyError
+from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
+from dpsweep.study.cells import number
+from dpsweep.study.datasets import HubSource
+from dpsweep.study.messages import group_by_message, shorten
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import Section
 from dpsweep.study.trials import trials_per_cell
 
 _FEW = 5  # undrawn targets; up to this number the reasons are always listed

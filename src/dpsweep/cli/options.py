@@ -12,10 +12,10 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
-from dpsweep.config.messages import pick
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.load import home, named_study, only_study
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).

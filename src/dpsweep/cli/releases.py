@@ -8,11 +8,11 @@ import typer
 
 from dpsweep.base.numbers import rounded_up
 from dpsweep.cli.options import StudyFile, open_study, training
-from dpsweep.config import Release
-from dpsweep.config.messages import pick
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.messages import pick
+from dpsweep.study.release import Release
 
 app = typer.Typer()
 

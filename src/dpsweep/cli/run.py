@@ -18,11 +18,11 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.cli import progress
 from dpsweep.cli.options import FoundStudyFile, locate_study, pick_cell
-from dpsweep.config.messages import unknown
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study, StudyError, load_study
 from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
 from dpsweep.study.load import CHANGED, PROJECT, StudyLoader, split_study
+from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()

@@ -22,12 +22,12 @@ from dpsweep.cli.options import (
     pick_cell,
     training,
 )
-from dpsweep.config.cells import number
-from dpsweep.config.messages import pick, shorten
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.study import Study, StudyError, fingerprints
+from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.fingerprints import check_settings, note_settings
+from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -99,7 +99,7 @@ def compute_features(
 
     SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
     """
-    from dpsweep.config.cells import FeatureSource
+    from dpsweep.study.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
 
     study, paths = open_study(study_file)
@@ -132,9 +132,9 @@ def calibrate(
     planned: Planned = None,
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
-    from dpsweep.config.cells import BatchSize
     from dpsweep.privacy.calibration import calibrate_sampling
     from dpsweep.privacy.record import write_calibration
+    from dpsweep.study.cells import BatchSize
 
     study, paths = open_study(study_file)
     find = partial(pick, "dataset", dataset, study.datasets)

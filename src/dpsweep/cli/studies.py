@@ -14,10 +14,10 @@ from dpsweep.cli.options import (
     Teraflops,
     find_study,
 )
-from dpsweep.config.messages import shorten
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.load import PAPER, name_of, named_study, split_study
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()

@@ -17,9 +17,6 @@ from pyarrow import parquet
 from safetensors.numpy import load_file
 
 from dpsweep.base.files import require_content
-from dpsweep.config import ArraysSource
-from dpsweep.config.datasets import KINDS
-from dpsweep.config.messages import shorten, unknown
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -32,6 +29,8 @@ from dpsweep.data.examples import (
 )
 from dpsweep.data.prepared import Array, DatasetError
 from dpsweep.data.write import hash_rows
+from dpsweep.study.datasets import KINDS, ArraysSource
+from dpsweep.study.messages import shorten, unknown
 
 log = logging.getLogger(__name__)
 

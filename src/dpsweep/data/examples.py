@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.units import count
-from dpsweep.config.messages import brief, shorten
-from dpsweep.config.shares import draw, is_within
 from dpsweep.data.prepared import DatasetError
+from dpsweep.study.messages import brief, shorten
+from dpsweep.study.shares import draw, is_within
 
 Labels = npt.NDArray[np.int64]
 

@@ -21,8 +21,6 @@ from pyarrow import parquet
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import found_pointer, visible_files
-from dpsweep.config import HubSource
-from dpsweep.config.messages import brief, shorten
 from dpsweep.data.decoding import Content, EncodedImages
 from dpsweep.data.examples import (
     LabelColumn,
@@ -34,6 +32,8 @@ from dpsweep.data.examples import (
     unit_names,
 )
 from dpsweep.data.prepared import DatasetError
+from dpsweep.study.datasets import HubSource
+from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 

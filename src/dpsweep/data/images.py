@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
-from dpsweep.config import FolderSource, IdxSource
-from dpsweep.config.messages import shorten
 from dpsweep.data.decoding import EncodedImages
 from dpsweep.data.examples import (
     LabelColumn,
@@ -30,6 +28,8 @@ from dpsweep.data.examples import (
     unit_name,
 )
 from dpsweep.data.prepared import DatasetError
+from dpsweep.study.datasets import FolderSource, IdxSource
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

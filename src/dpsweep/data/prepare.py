@@ -11,21 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dpsweep import config
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import (
-    Backbone,
-    BytesTokenizer,
-    Dataset,
-    FilesSource,
-    FileTokenizer,
-    FolderSource,
-    HubSource,
-    HubTokenizer,
-    TrainedTokenizer,
-)
-from dpsweep.config.datasets import TrainAndTest
-from dpsweep.config.messages import shorten
 from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Labels, Split
@@ -52,6 +38,16 @@ from dpsweep.demo import Generated
 from dpsweep.demo.digits import load_digits
 from dpsweep.demo.docstrings import load_docstrings
 from dpsweep.demo.glyphs import load_glyphs
+from dpsweep.study import datasets as sections
+from dpsweep.study.backbones import (
+    Backbone,
+    BytesTokenizer,
+    FileTokenizer,
+    HubTokenizer,
+    TrainedTokenizer,
+)
+from dpsweep.study.datasets import Dataset, FilesSource, FolderSource, HubSource, TrainAndTest
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +232,7 @@ def _state(file: Path) -> tuple[int, int] | None:
 # -- reading ----------------------------------------------------------------------------------
 
 
-def load(dataset: config.Dataset) -> LabelledData:
+def load(dataset: sections.Dataset) -> LabelledData:
     """Read the classes and labels of a dataset; inputs are read when they are needed.
 
     Raises:
@@ -250,21 +246,21 @@ def load(dataset: config.Dataset) -> LabelledData:
         )
     unit = dataset.unit if dataset.has_units else None
     match source:
-        case config.DigitsSource():
+        case sections.DigitsSource():
             data = _labelled(load_digits(source, Resize.of(dataset).size))
-        case config.GlyphsSource():
+        case sections.GlyphsSource():
             data = _labelled(load_glyphs(source, Resize.of(dataset).size))
-        case config.DocstringsSource():
+        case sections.DocstringsSource():
             data = _labelled(load_docstrings(source))
-        case config.IdxSource():
+        case sections.IdxSource():
             data = load_idx(source, Resize.of(dataset).size)
-        case config.FilesSource():
+        case sections.FilesSource():
             data = load_files(source, unit)
-        case config.ArraysSource():
+        case sections.ArraysSource():
             data = load_embeddings(source, dataset.dimension, unit)
-        case config.FolderSource():
+        case sections.FolderSource():
             data = load_folder(source, unit)
-        case config.HubSource():
+        case sections.HubSource():
             data = load_hub(source, dataset.kind, unit)
     return data
 
@@ -285,7 +281,7 @@ def named(name: str) -> Iterator[None]:
         yield
     except DpsweepError as error:
         begins_with = str(error).partition(":")[0].partition(".")[0]
-        dot = "." if begins_with in config.Dataset.model_fields else ": "
+        dot = "." if begins_with in sections.Dataset.model_fields else ": "
         raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error
     except OSError as error:
         what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error

@@ -30,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
-from dpsweep.config.datasets import KINDS, Dataset, Kind
-from dpsweep.config.shares import held_out_rows
+from dpsweep.study.datasets import KINDS, Dataset, Kind
+from dpsweep.study.shares import held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -128,7 +128,7 @@ class FeatureIdentity(BaseModel):
     backbone: str
     """checksum of the backbone"""
     features: dict[str, str | dict[str, str | int] | None]
-    """layer, pooling and transformation (see `dpsweep.config.Features`)"""
+    """layer, pooling and transformation (see `dpsweep.study.Features`)"""
     version: int
     """of the code that computes features"""
 

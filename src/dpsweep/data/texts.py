@@ -21,8 +21,6 @@ from pyarrow import parquet
 
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
-from dpsweep.config import FilesSource
-from dpsweep.config.messages import shorten
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -34,6 +32,8 @@ from dpsweep.data.examples import (
     unit_names,
 )
 from dpsweep.data.prepared import DatasetError
+from dpsweep.study.datasets import FilesSource
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 import xxhash
 
 from dpsweep.base.files import atomic_path, write_checked_json
-from dpsweep.config.datasets import KINDS
-from dpsweep.config.messages import shorten
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     KINDS_OF_INPUTS,
@@ -32,6 +30,8 @@ from dpsweep.data.prepared import (
     contents,
     map_arrays,
 )
+from dpsweep.study.datasets import KINDS
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

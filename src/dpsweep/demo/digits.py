@@ -9,8 +9,8 @@ from importlib.metadata import version
 import numpy as np
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import DigitsSource
 from dpsweep.demo import Generated
+from dpsweep.study.datasets import DigitsSource
 
 _SIZE = 8
 """Height and width, pixels."""

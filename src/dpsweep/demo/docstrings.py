@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import DocstringsSource
 from dpsweep.demo import Generated, Labels, Part
+from dpsweep.study.datasets import DocstringsSource
 
 # Other names of packages in their docstrings.
 _ALIASES = {

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import GlyphsSource
 from dpsweep.demo import Generated, Part
 from dpsweep.demo.digits import INK_LEVELS
+from dpsweep.study.datasets import GlyphsSource
 
 # Text fonts with all ASCII letters and digits. The other Computer Modern files have symbols at the codes of
 # letters, or old-style figures.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
-from dpsweep.config.clipping import RULES
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -25,6 +24,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Panel
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field
 
 from dpsweep.base.files import read_checked_json
-from dpsweep.config.cells import number
-from dpsweep.config.messages import shorten
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -31,7 +29,9 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.cells import number
 from dpsweep.study.grid import MistakeError, Panel, Selection
+from dpsweep.study.messages import shorten
 
 if TYPE_CHECKING:
     from dpsweep.study import Cell, Study

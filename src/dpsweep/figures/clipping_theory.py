@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsweep.config.clipping import nearest_to_one
 from dpsweep.figures.deferred import (
     Axes,
     ClippedSums,
@@ -33,6 +32,7 @@ from dpsweep.figures.deferred import (
     style,
 )
 from dpsweep.study import targets
+from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.targets import named_rule
 

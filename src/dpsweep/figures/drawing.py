@@ -7,11 +7,11 @@ import matplotlib.figure
 import pandas as pd
 
 from dpsweep.analysis.frames import in_order, plain
-from dpsweep.config.messages import pick
-from dpsweep.config.style import Style
 from dpsweep.figures import style
 from dpsweep.study import Study
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
+from dpsweep.study.style import Style
 from dpsweep.study.targets import Figure
 from dpsweep.tables.write import write_numbers
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.config.section import Settings
 from dpsweep.figures.deferred import (
     Axes,
     Figure,
@@ -25,6 +24,7 @@ from dpsweep.figures.deferred import (
 from dpsweep.privacy.record import noise
 from dpsweep.study import targets
 from dpsweep.study.grid import Selection
+from dpsweep.study.section import Settings
 
 if TYPE_CHECKING:
     from dpsweep.study import Study

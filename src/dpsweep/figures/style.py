@@ -27,8 +27,8 @@ from pydantic import BaseModel
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.units import count, one_line
-from dpsweep.config.style import Style
 from dpsweep.figures.fonts import FONT, write_all
+from dpsweep.study.style import Style
 
 _LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 BEST = "#D1001C"

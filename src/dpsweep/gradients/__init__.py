@@ -63,7 +63,7 @@ def make_engine(
 ) -> GradientEngine:
     """Return an engine for the trainable parameters of a model.
 
-    >>> from dpsweep.config.clipping import FlatClipping
+    >>> from dpsweep.study.clipping import FlatClipping
     >>> layer = nn.Linear(2, 2)
     >>> layer.load_state_dict({"weight": torch.zeros(2, 2), "bias": torch.zeros(2)})
     <All keys matched successfully>

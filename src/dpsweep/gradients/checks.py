@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.clipping import Clipping, NoClipping
-from dpsweep.config.messages import shorten
 from dpsweep.gradients.batches import (
     BatchError,
     check_batch,
@@ -32,6 +30,8 @@ from dpsweep.gradients.refusals import (
     without_influence,
 )
 from dpsweep.gradients.state import Watch, check_passes, copy_of, no_warnings, same_draws
+from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import Clipping, NoClipping
 from dpsweep.gradients.per_example import PerExampleGradients, only_usable
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import check_model
 from dpsweep.gradients.units import unit_starts, units_of
+from dpsweep.study.clipping import Clipping, NoClipping
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpsweep.config.clipping import Clipping
-from dpsweep.config.messages import shorten
 from dpsweep.gradients.engine import FactoredEngine, GradientSum, example_losses
 from dpsweep.gradients.per_example import (
     Instantiated,
@@ -33,6 +31,8 @@ from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
 from dpsweep.gradients.units import Units, unit_starts
+from dpsweep.study.clipping import Clipping
+from dpsweep.study.messages import shorten
 
 # Gradients of up to this many numbers are concatenated: copying costs less than separate calls.
 _SMALL = 2**14

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsweep.config.clipping import Clipping
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.units import Units
+from dpsweep.study.clipping import Clipping
 
 
 class LoopEngine(GradientEngine):

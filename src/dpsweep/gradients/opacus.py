@@ -12,13 +12,13 @@ from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
-from dpsweep.config.clipping import Clipping
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.units import units_of
 from dpsweep.models.architectures import has_statistics
+from dpsweep.study.clipping import Clipping
 
 # Attributes that Opacus adds to parameters and layers.
 _LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.messages import shorten
 from dpsweep.models.architectures import has_statistics
+from dpsweep.study.messages import shorten
 
 
 class UnsupportedModelError(DpsweepError, ValueError):

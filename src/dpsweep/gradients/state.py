@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpsweep.config.messages import brief, shorten
 from dpsweep.gradients.refusals import UnsupportedModelError
+from dpsweep.study.messages import brief, shorten
 
 Run = Callable[[nn.Module, Tensor], Tensor]
 """A pass through a network: forward, and backward if it trains; returns the outputs."""

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from torch import nn
 
-from dpsweep.config import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
-from dpsweep.config.messages import brief, shorten, unknown
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import (
     Head,
@@ -18,6 +16,8 @@ from dpsweep.models.architectures import (
 )
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.normalisation import normalisation_parameters, notes_on_film
+from dpsweep.study.messages import brief, shorten, unknown
+from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 
 log = logging.getLogger(__name__)
 

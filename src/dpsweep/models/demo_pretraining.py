@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.config import Pretraining
 from dpsweep.data import PreparedDataset
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.study.backbones import Pretraining
 
 _WARM_UP = 0.1
 """Share of the steps in which the learning rate increases."""

@@ -4,8 +4,8 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from dpsweep.config import GroupNorm
 from dpsweep.models.transformation import transform
+from dpsweep.study.backbones import GroupNorm
 
 Transformation = Literal["layer-norm", "unit-norm", "group-norm"]
 

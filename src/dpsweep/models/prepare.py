@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from dpsweep.config import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
 from dpsweep.data.tokenizer import Tokenizer
@@ -17,6 +16,7 @@ from dpsweep.models.described import named_architecture
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.weights import load_weights
+from dpsweep.study.backbones import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
 from dpsweep.study.paths import Paths
 
 

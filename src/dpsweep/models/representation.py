@@ -6,13 +6,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpsweep.config import Features
-from dpsweep.config.messages import unknown
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.transformation import transform
+from dpsweep.study.backbones import Features
+from dpsweep.study.messages import unknown
 
 _TOKENS, _MAP = 3, 4
 

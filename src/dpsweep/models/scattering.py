@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.config import GroupNorm
 from dpsweep.models.transformation import transform
+from dpsweep.study.backbones import GroupNorm
 
 # The mother wavelet: width of its envelope in pixels, frequency in radians per pixel.
 _WIDTH, _FREQUENCY = 0.8, 3 * math.pi / 4

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpsweep.config.messages import shorten
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.outline import Outline, asks_for_values
+from dpsweep.study.messages import shorten
 
 
 class SequenceClassifier(nn.Module):

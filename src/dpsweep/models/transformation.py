@@ -3,8 +3,8 @@
 from torch import Tensor
 from torch.nn import functional
 
-from dpsweep.config import GroupNorm
 from dpsweep.models.architecture import BackboneError
+from dpsweep.study.backbones import GroupNorm
 
 
 def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tensor:

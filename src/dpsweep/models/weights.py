@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpsweep.base.files import require_content
-from dpsweep.config.messages import brief, shorten
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.messages import brief, shorten
 
 log = logging.getLogger(__name__)
 

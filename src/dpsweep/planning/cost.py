@@ -19,21 +19,11 @@ from typing import Any, Literal
 
 from dpsweep.base.files import read_json, visible_files
 from dpsweep.base.gpus import Gpu
-from dpsweep.config import (
-    AllParameters,
-    Backbone,
-    Dataset,
-    DigitsSource,
-    FileWeights,
-    Film,
-    FolderSource,
-    HeadOnly,
-    HubSource,
-    LoRA,
-    Scratch,
-)
-from dpsweep.config.cells import Cell, optimizer_steps
 from dpsweep.study import Study
+from dpsweep.study.backbones import Backbone, FileWeights
+from dpsweep.study.cells import Cell, optimizer_steps
+from dpsweep.study.datasets import Dataset, DigitsSource, FolderSource, HubSource
+from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.

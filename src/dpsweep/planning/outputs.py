@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.cells import BatchSize, Cell, FeatureSource
-from dpsweep.config.clipping import ClippingBound
 from dpsweep.study import Study
+from dpsweep.study.cells import BatchSize, Cell, FeatureSource
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.targets import Target

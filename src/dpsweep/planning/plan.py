@@ -11,12 +11,12 @@ from typing import Literal
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import columns, duration, size
-from dpsweep.config.cells import Cell, FeatureSource
-from dpsweep.config.messages import unknown
 from dpsweep.planning.cost import GPU, Device, Stage, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import NormsKey, Output, Outputs
 from dpsweep.planning.status import Status, output_name
 from dpsweep.study import Study
+from dpsweep.study.cells import Cell, FeatureSource
+from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.trials import trials_per_cell
 

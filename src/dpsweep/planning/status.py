@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from dpsweep.base.files import read_json
 from dpsweep.base.units import columns, count, duration
-from dpsweep.config.cells import Cell
-from dpsweep.config.messages import group_by_message, shorten
 from dpsweep.planning.cost import GPU, Device, ProblemCost
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study
+from dpsweep.study.cells import Cell
+from dpsweep.study.messages import group_by_message, shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 

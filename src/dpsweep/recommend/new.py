@@ -18,17 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
-from dpsweep.config import (
-    ArraysSource,
-    Backbone,
-    BytesTokenizer,
-    FilesSource,
-    FolderSource,
-    HubSource,
-)
-from dpsweep.config.backbones import IDENTITY
-from dpsweep.config.cells import number
-from dpsweep.config.messages import NAME_PATTERN, explain, shorten, unknown
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.hub import load_hub, open_hub
 from dpsweep.data.images import load_folder
@@ -38,7 +27,11 @@ from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.recommend.problem_facts import facts_of_first_sweep
 from dpsweep.recommend.rule import recommend
 from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
+from dpsweep.study.cells import number
+from dpsweep.study.datasets import ArraysSource, FilesSource, FolderSource, HubSource
 from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies
+from dpsweep.study.messages import NAME_PATTERN, explain, shorten, unknown
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8

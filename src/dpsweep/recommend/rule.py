@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.cells import optimizer_steps
-from dpsweep.config.optimizers import BY_DEFAULT, optimizer_of
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.optimizers import BY_DEFAULT, optimizer_of
 
 SIGNAL = 0.05
 """How much few steps cost where the signal is above the noise (`best_batch_size`)."""

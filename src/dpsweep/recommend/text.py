@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import yaml
 
-from dpsweep.config import Release
-from dpsweep.config.cells import number
-from dpsweep.config.checks import disagreements
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.recommend.problem_facts import facts_of_sweep
 from dpsweep.recommend.rule import LEAST_STEPS, RATES, ProblemFacts, Recommendation, recommend
 from dpsweep.study import Study
+from dpsweep.study.cells import number
+from dpsweep.study.checks import disagreements
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 
 GAINED = {
     1: "",

@@ -10,7 +10,7 @@ A release is one folder::
 """
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.datasets import KindName
+from dpsweep.study.datasets import KindName
 
 CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"

@@ -14,11 +14,6 @@ from pydantic import (
     model_validator,
 )
 
-from dpsweep.config import Features, Method, Optimizer, OptimizerSection
-from dpsweep.config.clipping import SMALLEST_BOUND, PrivateRule
-from dpsweep.config.datasets import KindName, protected_in_words
-from dpsweep.config.release import MOST_TRIALS
-from dpsweep.config.section import ArgumentName, LearningRate, PositiveFloat
 from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.gradients.precision import Precision
 from dpsweep.models.representation import Reduction
@@ -26,6 +21,13 @@ from dpsweep.privacy import Calibration
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import largest_profile, total_epsilon
 from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+from dpsweep.study.backbones import Features
+from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
+from dpsweep.study.datasets import KindName, protected_in_words
+from dpsweep.study.methods import Method
+from dpsweep.study.optimizers import Optimizer, OptimizerSection
+from dpsweep.study.release import MOST_TRIALS
+from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines except opacus, because rounding may make its gradient norms too small."""

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsweep.base.numbers import rounded_up
-from dpsweep.config import Release
-from dpsweep.config.datasets import origins
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
@@ -13,7 +11,9 @@ from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import ReleasedModel, Releases
 from dpsweep.release.ledger import Ledger, LedgerEntry
 from dpsweep.study import Study
+from dpsweep.study.datasets import origins
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 
 
 def joint_epsilon(

@@ -29,10 +29,10 @@ from dpsweep.base.files import (
     sync_folder,
     with_fingerprint,
 )
-from dpsweep.config.datasets import Origins, overlap
 from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel
+from dpsweep.study.datasets import Origins, overlap
 
 log = logging.getLogger(__name__)
 

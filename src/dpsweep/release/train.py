@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpsweep.config import HeadOnly, Release
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, linear_head
@@ -22,7 +21,9 @@ from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan, own_features
 from dpsweep.study import Study
+from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import open_inputs

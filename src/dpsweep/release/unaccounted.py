@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from dpsweep.base.numbers import rounded_up
 from dpsweep.base.units import count
-from dpsweep.config.datasets import shares_examples
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import UNACCOUNTED, is_true
+from dpsweep.study.datasets import shares_examples
 from dpsweep.study.trials import trials_per_cell
 
 

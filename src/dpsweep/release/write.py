@@ -19,8 +19,6 @@ from dpsweep.base.files import (
     write_checked_json,
     write_text,
 )
-from dpsweep.config import Release
-from dpsweep.config.datasets import origins, shares_examples
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
@@ -44,7 +42,9 @@ from dpsweep.release.parameters import save_parameters, stated, stated_tap
 from dpsweep.release.section import ReleasePlan, own_features
 from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
+from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 from dpsweep.training.features import FeatureRun
 from dpsweep.training.launch import launch
 from dpsweep.training.store import TrialStore

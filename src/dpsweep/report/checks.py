@@ -12,15 +12,15 @@ import pandas as pd
 from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
-from dpsweep.config.cells import number
-from dpsweep.config.clipping import SMALLEST_BOUND
-from dpsweep.config.messages import shorten
-from dpsweep.config.section import Geometric
 from dpsweep.report.trials import is_private
 from dpsweep.report.wording import percent, values
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
+from dpsweep.study.clipping import SMALLEST_BOUND
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import Geometric
 from dpsweep.study.trials import trials_per_cell
 from dpsweep.tables.text import TextTable
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.base.units import markdown
-from dpsweep.config.cells import number
 from dpsweep.report.trials import read_trials
 from dpsweep.report.wording import choice, percent, values
 from dpsweep.study import Study
+from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, signed

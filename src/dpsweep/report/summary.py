@@ -5,17 +5,17 @@ import json
 import pandas as pd
 
 from dpsweep.base.units import count, duration
-from dpsweep.config import (
+from dpsweep.report.wording import span, values
+from dpsweep.study import Study
+from dpsweep.study.backbones import (
     FileWeights,
     HubWeights,
-    LoRA,
     NoWeights,
     Pretraining,
     RandomWeights,
     Weights,
 )
-from dpsweep.report.wording import span, values
-from dpsweep.study import Study
+from dpsweep.study.methods import LoRA
 from dpsweep.tables.text import TextTable
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.config.cells import BatchSize, number
-from dpsweep.config.clipping import RULES, ClippingBound
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import BatchSize, number
+from dpsweep.study.clipping import RULES, ClippingBound
 from dpsweep.tables.text import TextTable
 
 # Longer cells are prose, which needs a wide column.

@@ -1,6 +1,6 @@
 """The study: what is run and drawn, read from YAML, checked, and expanded into cells and targets."""
 
-from dpsweep.config.cells import Cell
+from dpsweep.study.cells import Cell
 from dpsweep.study.load import StudyError, load_study
 from dpsweep.study.study import Study
 

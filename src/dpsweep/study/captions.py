@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dpsweep.base.units import count
-from dpsweep.config.cells import PARTS, number
-from dpsweep.config.clipping import RULES
-from dpsweep.config.file import StudyFile
-from dpsweep.config.sweeps import Sweep
+from dpsweep.study.cells import PARTS, number
+from dpsweep.study.clipping import RULES
+from dpsweep.study.file import StudyFile
 from dpsweep.study.grid import Selection
+from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Target
 
 # Facts that titles and labels can show, in their order.

@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dpsweep.config.cells import AXES, NAMED, number
-from dpsweep.config.messages import (
+from dpsweep.study.captions import CAPTION_WORDS, caption, facts, listed, shared, tell_apart
+from dpsweep.study.cells import AXES, NAMED, number
+from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError, Panel, Selection
+from dpsweep.study.messages import (
     LONGEST_JOINED_NAME,
     NAME_PATTERN,
     explain,
@@ -37,9 +39,7 @@ from dpsweep.config.messages import (
     unknown,
     value,
 )
-from dpsweep.config.section import Settings
-from dpsweep.study.captions import CAPTION_WORDS, caption, facts, listed, shared, tell_apart
-from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError, Panel, Selection
+from dpsweep.study.section import Settings
 from dpsweep.study.targets import Figure, PrintedTable, Target, named_rule
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checksum, fingerprint, read_json, visible_files, write_json
-from dpsweep.config import Backbone, Dataset, FolderSource, HubSource
-from dpsweep.config.cells import Cell
-from dpsweep.config.clipping import ClippingBound
-from dpsweep.config.section import Section
+from dpsweep.study.backbones import Backbone
+from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import ClippingBound
+from dpsweep.study.datasets import Dataset, FolderSource, HubSource
+from dpsweep.study.section import Section
 from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ TRAINER = (
     "models",
     "data/examples.py",
     "data/prepared.py",
-    "config/clipping.py",
+    "study/clipping.py",
 )
 """The sources that a trial depends on."""
 _DRAWING = (
@@ -248,10 +249,9 @@ _DRAWING = (
     "theory",
     "privacy",
     "base",
-    "config",
     "study",
 )
-"""The sources that a figure or table depends on: `config` selects cells, `study` writes captions."""
+"""The sources that a figure or table depends on: `study` selects cells and writes captions."""
 _WRITING = (*_DRAWING, "report", "release")
 _SOURCES = (".py", ".j2", ".js", ".css", ".csv")
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field
 
-from dpsweep.config.cells import AXES, CELL_AXES, NAMED, PARTS, BatchSize, Cell, Problem, number
-from dpsweep.config.clipping import RULES, ClippingBound, nearest_to_one
-from dpsweep.config.messages import nearest, shorten, unknown
-from dpsweep.config.section import Settings
+from dpsweep.study.cells import AXES, CELL_AXES, NAMED, PARTS, BatchSize, Cell, Problem, number
+from dpsweep.study.clipping import RULES, ClippingBound, nearest_to_one
+from dpsweep.study.messages import nearest, shorten, unknown
+from dpsweep.study.section import Settings
 
 if TYPE_CHECKING:
     from dpsweep.study.study import Study
@@ -51,7 +51,7 @@ class Grid:
     Attributes:
         study: the study.
         problem: the problem.
-        clipping: the name of a rule (`dpsweep.config.clipping.RULES`), or flat.
+        clipping: the name of a rule (`dpsweep.study.clipping.RULES`), or flat.
         blocks: the values of each sweep that trains it.
         several: axes that must keep two values or more unless they are chosen, such as those of a map.
         chosen: the chosen values by axis.

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.messages import unknown
 from dpsweep.study.load import StudyLoader
+from dpsweep.study.messages import unknown
 from dpsweep.study.schema import study_schema
 
 NAME = "NAME"

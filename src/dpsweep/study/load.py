@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
-from dpsweep.config.file import NO_FIGURES
-from dpsweep.config.messages import explain, screen, unknown, value
-from dpsweep.config.section import usable_path
+from dpsweep.study.file import NO_FIGURES
+from dpsweep.study.messages import explain, screen, unknown, value
+from dpsweep.study.section import usable_path
 from dpsweep.study.study import Study
 
 

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config.cells import BatchSize, Cell, number
-from dpsweep.config.clipping import ClippingBound
+from dpsweep.study.cells import BatchSize, Cell, number
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.study import Study
 
 _MADE_FOR = re.compile(r"-[0-9a-f]{10}$")

@@ -12,7 +12,7 @@ import yaml
 from dpsweep.study.study import Study
 
 _HEADER = (
-    "# Every section and key of a study, and what is allowed in it. Made from dpsweep.config by\n"
+    "# Every section and key of a study, and what is allowed in it. Made from dpsweep.study by\n"
     "# `python -m dpsweep.study.schema > workflow/schemas/config.schema.yaml`; do not edit.\n"
 )
 

@@ -7,10 +7,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from dpsweep.config.checks import disagreements
-from dpsweep.config.clipping import clipping_kind
-from dpsweep.config.file import StudyFile
+from dpsweep.study.checks import disagreements
+from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.descriptions import Targets, resolve_targets
+from dpsweep.study.file import StudyFile
 from dpsweep.study.fingerprints import MadeFor
 from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.targets import Figure, PrintedTable

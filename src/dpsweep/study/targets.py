@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
-from dpsweep.config.clipping import RULES
-from dpsweep.config.section import Settings
+from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Line, LinePanel, Panel, Selection
+from dpsweep.study.section import Settings
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
-    from dpsweep.config.style import Style
     from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
+    from dpsweep.study.style import Style
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr
 
 from dpsweep.base.lazy import lazy
-from dpsweep.config.references import PaperNumber
 from dpsweep.study.captions import facts
 from dpsweep.study.grid import MistakeError, Selection
+from dpsweep.study.references import PaperNumber
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
 

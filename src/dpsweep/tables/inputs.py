@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.lazy import lazy
-from dpsweep.config import HubSource, LoRA, Sweep
-from dpsweep.config.cells import number
-from dpsweep.config.clipping import RULES
+from dpsweep.study.cells import number
+from dpsweep.study.clipping import RULES
+from dpsweep.study.datasets import HubSource
+from dpsweep.study.methods import LoRA
+from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dpsweep.base.lazy import lazy
-from dpsweep.config.clipping import clipping_kind
-from dpsweep.config.messages import unknown
-from dpsweep.config.sweeps import Sweep
+from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
+from dpsweep.study.messages import unknown
+from dpsweep.study.sweeps import Sweep
 from dpsweep.tables.text import TextTable, group_starts, interval, signed
 from dpsweep.tables.tuning_implications import ComparedGrids, grid
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from dpsweep.base.lazy import lazy
-from dpsweep.config.cells import NAMED
-from dpsweep.config.datasets import related_datasets
-from dpsweep.config.sweeps import Sweep
+from dpsweep.study.cells import NAMED
+from dpsweep.study.datasets import related_datasets
 from dpsweep.study.grid import NotDrawnError, Selection
+from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
 

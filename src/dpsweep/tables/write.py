@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from dpsweep.base.files import atomic_path, write_text
 from dpsweep.base.lazy import lazy
 from dpsweep.base.units import count
-from dpsweep.config.messages import pick
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable

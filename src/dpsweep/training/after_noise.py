@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.config import OptimizerSection
-from dpsweep.config.messages import brief
 from dpsweep.study import Study
+from dpsweep.study.messages import brief
+from dpsweep.study.optimizers import OptimizerSection
 
 
 class OptimizerError(DpsweepError):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsweep.config.methods import Augmentations
+from dpsweep.study.methods import Augmentations
 from dpsweep.training.randomness import stream_key
 
 

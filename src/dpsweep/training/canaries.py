@@ -24,9 +24,6 @@ from torch.optim.optimizer import (
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
-from dpsweep.config import Audit, Method
-from dpsweep.config.cells import optimizer_steps
-from dpsweep.config.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.precision import Precision
@@ -44,7 +41,11 @@ from dpsweep.privacy.audit import (
 )
 from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.clipping import Clipping
+from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Audit
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.device import default_device
 from dpsweep.training.features import open_inputs

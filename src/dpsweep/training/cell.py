@@ -19,10 +19,10 @@ import torch
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.parquet import write_rows
-from dpsweep.config.cells import Problem
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum

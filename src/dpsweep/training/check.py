@@ -13,8 +13,8 @@ from torch import nn
 from dpsweep import __version__
 from dpsweep.base.files import write_text
 from dpsweep.base.units import size
-from dpsweep.config import Training
 from dpsweep.gradients.precision import autocast_dtype, resolve_precision
+from dpsweep.study.training import Training
 from dpsweep.training.device import GpuError, default_device
 from dpsweep.training.job import interruption
 

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpsweep.config import Method
-from dpsweep.config.clipping import NoClipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
 from dpsweep.gradients.memory import copied
@@ -20,6 +18,8 @@ from dpsweep.gradients.units import unit_starts
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
+from dpsweep.study.clipping import NoClipping
+from dpsweep.study.methods import Method
 from dpsweep.training import processes
 from dpsweep.training.augmentations import Views, viewed
 from dpsweep.training.device import default_device

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpsweep.config import Features, HeadOnly
-from dpsweep.config.cells import FeatureSource
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     DatasetError,
@@ -36,7 +34,10 @@ from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
+from dpsweep.study.backbones import Features
+from dpsweep.study.cells import FeatureSource
 from dpsweep.study.fingerprints import check_settings
+from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.device import default_device
 from dpsweep.training.job import interruption

@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
-from dpsweep.config import Dataset, Film
-from dpsweep.config.clipping import FlatClipping
-from dpsweep.config.messages import group_by_message, shorten
 from dpsweep.data.hub import UnreachableHubError
 from dpsweep.gradients import make_engine
 from dpsweep.models.architecture import Architecture, BackboneError
@@ -39,6 +36,10 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study import Study
+from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.datasets import Dataset
+from dpsweep.study.messages import group_by_message, shorten
+from dpsweep.study.methods import Film
 from dpsweep.training.features import check_representation
 
 _EXAMPLES = 2

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.parquet import read_rows
-from dpsweep.config.cells import number
-from dpsweep.config.clipping import ClippingBound
 from dpsweep.data.examples import usual_classes
 from dpsweep.gradients import GradientEngine
 from dpsweep.study import Cell, Study
+from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
+from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes
 from dpsweep.training.context import Sampled, TrialContext

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.numbers import real
-from dpsweep.config.clipping import Clipping
-from dpsweep.config.messages import shorten
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.memory import first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of
+from dpsweep.study.clipping import Clipping
+from dpsweep.study.messages import shorten
 from dpsweep.training import processes
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import GaussianNoise, Indices

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from dpsweep.base.files import fingerprint
 from dpsweep.base.numbers import integer
-from dpsweep.config.clipping import Clipping
 from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
 from dpsweep.privacy.record import Calibration
+from dpsweep.study.clipping import Clipping
 from dpsweep.training import processes
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
 from dpsweep.training.physical import (

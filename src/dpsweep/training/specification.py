@@ -8,13 +8,13 @@ import torch
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import fingerprint
-from dpsweep.config.clipping import Clipping
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.precision import Precision, resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.record import read_calibration
 from dpsweep.study import Cell, Study
+from dpsweep.study.clipping import Clipping
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import PhysicalBatchSize

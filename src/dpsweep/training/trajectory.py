@@ -23,11 +23,11 @@ from torch import nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.parquet import write_rows
-from dpsweep.config.training import Training
 from dpsweep.gradients import GradientEngine
 from dpsweep.privacy import Sampling
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.study.training import Training
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after

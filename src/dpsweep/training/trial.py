@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsweep import __version__
-from dpsweep.config import optimizer_of
 from dpsweep.gradients.precision import full_precision
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.fingerprints import TRAINER, sources
+from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training import processes
 from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.augmentations import Views

@@ -4,26 +4,26 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dpsweep.config.backbones import (
+from dpsweep.study.backbones import (
     Backbone,
     Features,
     Pretraining,
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.config.cells import PARTS, BatchSize, Cell, number
-from dpsweep.config.datasets import (
+from dpsweep.study.cells import PARTS, BatchSize, Cell, number
+from dpsweep.study.datasets import (
     KINDS,
     Dataset,
     FolderSource,
     HubSource,
     shares_examples,
 )
-from dpsweep.config.file import StudyFile
-from dpsweep.config.messages import LONGEST_JOINED_NAME, unknown
-from dpsweep.config.methods import HeadOnly, Method, Scratch
-from dpsweep.config.shares import held_out_rows
-from dpsweep.config.sweeps import Sweep
+from dpsweep.study.file import StudyFile
+from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
+from dpsweep.study.methods import HeadOnly, Method, Scratch
+from dpsweep.study.shares import held_out_rows
+from dpsweep.study.sweeps import Sweep
 
 
 def disagreements(study: StudyFile) -> Iterator[str]:

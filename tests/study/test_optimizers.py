@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.config.small import complaints, load_small
+from tests.study.small import complaints, load_small
 
-from dpsweep.config.methods import Augmentations
-from dpsweep.config.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
 from dpsweep.study.fingerprints import trainer_fingerprint
+from dpsweep.study.methods import Augmentations
+from dpsweep.study.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
 
 DEFINED: dict[str, Any] = {
     "momentum": {"kind": "sgd", "momentum": 0.9},

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dpsweep.config.section import Section
+from dpsweep.study.section import Section
 
 
 def _colour_map(name: str) -> str:

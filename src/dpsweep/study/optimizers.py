@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from dpsweep.config.cells import number
-from dpsweep.config.section import ArgumentName, PositiveFloat, Section, Title
+from dpsweep.study.cells import number
+from dpsweep.study.section import ArgumentName, PositiveFloat, Section, Title
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(gt=0, lt=1)]

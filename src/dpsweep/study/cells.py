@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 from dpsweep.base.numbers import integer
-from dpsweep.config.clipping import RULES, ClippingBound
+from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")
 """The parts of a problem that have a role."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dpsweep.config.section import Name, PositiveFloat, Section, strictly_increasing
+from dpsweep.study.section import Name, PositiveFloat, Section, strictly_increasing
 
 
 class DatasetRoles(Section):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.config.section import (
+from dpsweep.study.section import (
     Commit,
     FolderName,
     HubId,

@@ -1,6 +1,6 @@
 """Sources of examples: a public dataset must not contain private examples, under any name.
 
-Tests of data that is read twice are in tests/config/mistakes.yaml.
+Tests of data that is read twice are in tests/study/mistakes.yaml.
 """
 
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.config.small import complaints, load_small
+from tests.study.small import complaints, load_small
 
-from dpsweep.config import Dataset
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.fingerprints import source_fingerprint
 
 HUB = {"kind": "hub", "id": "owner/name"}

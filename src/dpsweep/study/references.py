@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from dpsweep.config.clipping import PrivateRule
-from dpsweep.config.section import Section
+from dpsweep.study.clipping import PrivateRule
+from dpsweep.study.section import Section
 
 
 class PaperNumber(Section):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dpsweep.config.clipping import (
+from dpsweep.study.clipping import (
     RULES,
     AutomaticClipping,
     Clipping,

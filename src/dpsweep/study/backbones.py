@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, PositiveInt
 
-from dpsweep.config.datasets import KindName
-from dpsweep.config.section import (
+from dpsweep.study.datasets import KindName
+from dpsweep.study.section import (
     ArgumentName,
     Commit,
     HubId,

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.config.small import HERE, SMALL, complaints, dumped, load_small, mistakes
+from tests.study.small import HERE, SMALL, complaints, dumped, load_small, mistakes
 
-from dpsweep.config.messages import brief, screen, shorten
 from dpsweep.study import StudyError, load_study
+from dpsweep.study.messages import brief, screen, shorten
 
 FLAT = "sweeps/flat"
 NAMES = "letters, digits, '.', '_' and '-'"

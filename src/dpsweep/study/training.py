@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpsweep.config.section import Engine, Gpus, PositiveFloat, Section
+from dpsweep.study.section import Engine, Gpus, PositiveFloat, Section
 
 
 class Privacy(Section):

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.config.small import load_small
+from tests.study.small import load_small
 
-from dpsweep.config.cells import FeatureSource
+from dpsweep.study.cells import FeatureSource
 
 AUDIT = {
     **{"sweep": "flat", "epsilon": [1, 8], "epochs": 4, "batch_size": [256, "full"]},

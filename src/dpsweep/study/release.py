@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.config.cells import Cell, Full
-from dpsweep.config.clipping import PrivateRule
-from dpsweep.config.section import (
+from dpsweep.study.cells import Cell, Full
+from dpsweep.study.clipping import PrivateRule
+from dpsweep.study.section import (
     Gpus,
     Grid,
     LearningRate,
@@ -17,7 +17,7 @@ from dpsweep.config.section import (
     Section,
     strictly_increasing,
 )
-from dpsweep.config.sweeps import batch_sizes_ascend, bounds_or_rule
+from dpsweep.study.sweeps import batch_sizes_ascend, bounds_or_rule
 
 MOST_TRIALS = 1e6
 """Largest mean number of trials of a release."""

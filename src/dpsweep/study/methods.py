@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from dpsweep.config.section import LONGEST_AXIS, Engine, Section, Title
+from dpsweep.study.section import LONGEST_AXIS, Engine, Section, Title
 
 LARGEST_RANK = 4096  # the number of inputs of the widest layers
 

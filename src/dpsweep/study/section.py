@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from dpsweep.base.units import one_line
-from dpsweep.config.cells import number
-from dpsweep.config.messages import (
+from dpsweep.study.cells import number
+from dpsweep.study.messages import (
     COMMIT_PATTERN,
     FOLDER_PATTERN,
     HUB_ID_PATTERN,

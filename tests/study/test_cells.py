@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.config.cells import Cell, Problem, optimizer_steps
+from dpsweep.study.cells import Cell, Problem, optimizer_steps
 from dpsweep.study.paths import Paths
 
 POSITIVE = st.floats(min_value=1e-12, max_value=1e12, exclude_min=True)

@@ -7,21 +7,21 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from dpsweep.config.backbones import Backbone, Features
-from dpsweep.config.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
-from dpsweep.config.clipping import Clipping, ClippingBound, clipping_rule
-from dpsweep.config.datasets import Dataset
-from dpsweep.config.methods import HeadOnly, Method
-from dpsweep.config.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
-from dpsweep.config.references import PaperNumber
-from dpsweep.config.release import Audit, Budget, Release
-from dpsweep.config.roles import Roles
-from dpsweep.config.section import Engine, Name, Section, Title, usable_folder
-from dpsweep.config.shares import held_out_rows
-from dpsweep.config.style import Style
-from dpsweep.config.sweeps import Sweep, one_method_each, one_optimizer_each
-from dpsweep.config.training import Privacy, Theory, Training
 from dpsweep.privacy import Sampling
+from dpsweep.study.backbones import Backbone, Features
+from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
+from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
+from dpsweep.study.datasets import Dataset
+from dpsweep.study.methods import HeadOnly, Method
+from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
+from dpsweep.study.references import PaperNumber
+from dpsweep.study.release import Audit, Budget, Release
+from dpsweep.study.roles import Roles
+from dpsweep.study.section import Engine, Name, Section, Title, usable_folder
+from dpsweep.study.shares import held_out_rows
+from dpsweep.study.style import Style
+from dpsweep.study.sweeps import Sweep, one_method_each, one_optimizer_each
+from dpsweep.study.training import Privacy, Theory, Training
 
 NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, PositiveInt, WithJsonSchema, model_validator
 
-from dpsweep.config.cells import CELL_AXES, Cell, Full, Problem, number
-from dpsweep.config.clipping import RULES, ClippingBound, RuleName
-from dpsweep.config.messages import shorten
-from dpsweep.config.section import (
+from dpsweep.study.cells import CELL_AXES, Cell, Full, Problem, number
+from dpsweep.study.clipping import RULES, ClippingBound, RuleName
+from dpsweep.study.messages import shorten
+from dpsweep.study.section import (
     LONGEST_AXIS,
     Axis,
     Engine,
