@@ -13,7 +13,7 @@ from dpsweep.base.files import write_json
 from dpsweep.data.hub import HubError
 from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.described import configured
+from dpsweep.models.described import configured, described_architecture
 from dpsweep.models.prepare import prepare
 from dpsweep.models.weights import load_weights
 from dpsweep.study.backbones import Backbone
@@ -199,3 +199,12 @@ def test_invalid_configs_of_timm_are_refused(tmp_path: Path, content: Any) -> No
     write_json(tmp_path / "config.json", content)
     with pytest.raises(BackboneError, match=rf"{tmp_path}"):
         made(tmp_path, {"kind": "random"}, architecture=f"local-dir:{tmp_path}")
+
+
+def test_a_network_is_not_described_without_its_weights(tmp_path: Path) -> None:
+    """Otherwise the advice would be for the library's width."""
+    weights = {"kind": "file", "path": str(tmp_path / "gone.safetensors")}
+    known = {"title": "BERT", "library": "transformers", "architecture": "bert", "weights": weights}
+    tokenizer = {"kind": "file", "path": str(tmp_path / "tokenizer.json")}
+    with pytest.raises(BackboneError, match=r"gone\.safetensors: no such file"):
+        described_architecture(Backbone.model_validate(known | {"tokenizer": tokenizer}))

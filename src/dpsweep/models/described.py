@@ -73,6 +73,8 @@ def _beside_the_weights(backbone: Backbone) -> Path | None:
             instead = "weights: {kind: file, path: ...}, with the file beside the weights"
             return fetch_file(repository, "config.json", revision, instead, ["model.safetensors"])
         case FileWeights(path=path):
+            if not Path(path).is_file():  # the library's width would be taken in silence
+                raise BackboneError(f"{path}: no such file; put the weights there")
             file = Path(path).with_name("config.json")
             return file if file.is_file() else None
     return None
