@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.cli import environment
 from tests.waiting import called
 
 # Code that uses fonts, caches, files and terminals, as commands do late.
@@ -66,38 +65,3 @@ def test_what_would_end_a_command_later_is_refused_by_its_variable(
     )
     (line,) = done.stderr.splitlines()
     assert line.startswith(named) and "; allowed: " in line
-
-
-# Independent changes share a process.
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"LANG": "C", "LC_ALL": None, "HOME": "{here}/ä ö/home", "XDG_CACHE_HOME": ""}
-        | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "0"},
-        {"LC_ALL": "C.UTF-8", "MPLCONFIGDIR": NOWHERE, "MPLBACKEND": "none_such", "DISPLAY": None}
-        | {"TMPDIR": "{here}/ä ö", "USER": None, "LOGNAME": None},
-    ],
-    ids=str,
-)
-def test_an_unusual_environment_is_enough(tmp_path: Path, change: dict[str, str | None]) -> None:
-    (tmp_path / "probe.py").write_text(PROBE, encoding="utf-8")
-    done = called([sys.executable, "probe.py"], tmp_path, environment_with(tmp_path, change))
-    assert done.stdout.splitlines()[-1] == "ε ≤ 8"
-
-
-def test_a_user_without_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_account() -> str:
-        raise KeyError("getpwuid(): uid not found: 1234")
-
-    monkeypatch.setattr(environment.getpass, "getuser", no_account)
-    with pytest.raises(environment.DpsweepError, match="LOGNAME: found none, and user"):
-        environment.check()
-
-
-def test_no_temporary_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr(environment.tempfile, "gettempdir", full)
-    with pytest.raises(environment.DpsweepError, match=r"TMPDIR: .* no temporary file"):
-        environment.check()

@@ -2,32 +2,23 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from benchmarks.gpu import __main__ as kit_command
-from benchmarks.gpu import pieces, right
-from benchmarks.gpu.__main__ import run_all
+from benchmarks.gpu import pieces
 from benchmarks.gpu.kit import Kit
 from benchmarks.speed import step_cost
-from benchmarks.speed.steps import REHEARSAL
 
-from dpsweep.gradients import UnsupportedModelError, make_engine
-from dpsweep.training.job import interruption, watched
 from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
-FAR = float("inf")
 # A machine without the libraries that only the workflow, the accountants or the tables need.
 ABSENT = """
 import importlib.machinery
@@ -81,56 +72,6 @@ def test_the_kit_continues_after_a_kill_and_runs_to_its_end(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
-def test_unsupported_engines_are_recorded_and_wrong_ones_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Wrong:
-        """An engine with slightly too long gradients."""
-
-        def __init__(self, engine: Any) -> None:
-            self._engine = engine
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._engine, name)
-
-        def clipped_sum(self, *arguments: Any) -> Any:
-            found = self._engine.clipped_sum(*arguments)
-            torch._foreach_mul_(list(found.gradients.values()), 1.001)
-            return found
-
-    kit, spoilt = Kit(tmp_path, rehearse=True), set[str]()
-    problem = right.network_problem(REHEARSAL[0])
-
-    def make(name: str, model: Any, *arguments: Any, **settings: Any) -> Any:
-        if name == "vmap" or (name in spoilt and settings.get("compile")):
-            raise UnsupportedModelError("no rule for attention")
-        engine = make_engine(name, model, *arguments, **settings)
-        # The reference engine stays right.
-        on_device = model is not problem.model and next(model.parameters()).dtype == torch.float32
-        return Wrong(engine) if name in spoilt and on_device else engine
-
-    monkeypatch.setattr(right, "make_engine", make)
-    found = right.check_engines(kit, lambda: problem)
-    assert found["failures"] == {"vmap, float32": "UnsupportedModelError: no rule for attention"}
-    computed = {f"{name}, {each}" for name in ("auto", "loop") for each in ("float32", "bfloat16")}
-    computed |= {"auto, float64", "expanded, float32", "bookkeeping, float32"}
-    assert found["relative_errors"].keys() == found["engines"].keys() == computed
-    assert found["engines"]["auto, float32"] == "expanded"
-    spoilt |= {"loop", "auto"}
-    with pytest.raises(right.WrongNumberError) as wrong:
-        right.check_engines(kit, lambda: problem)
-    for name in spoilt:
-        printed = re.search(rf"{name}, float32: {{'sum': ([^,]+),", str(wrong.value))
-        assert printed is not None
-        # Rounding depends on the processor.
-        assert float(printed[1]) == pytest.approx(0.001, rel=0.01)
-    # The kit fails without an engine that every network needs.
-    with pytest.raises(right.WrongNumberError, match="auto, bfloat16, compiled: not computed"):
-        right.check_engines(kit, lambda: problem, compiled=True)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.filterwarnings("ignore:CUDA is not available")  # so bfloat16 is float32 there
 def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Pretended(Kit):
@@ -155,54 +96,3 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [row["processes"] for row in found["processes"]["rows"]] == [1]
     for row in found["step_vit-tiny_film"]["rows"]:
         assert all("ratio" in each for each in row["contenders"].values()), row
-
-
-def test_failed_pieces_run_last_in_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def fail(kit: Kit) -> dict[str, Any]:
-        raise ValueError("a wrong number")
-
-    def crash(kit: Kit) -> dict[str, Any]:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return {}
-
-    works = pieces.Piece("works", lambda kit: {"found": 1})
-    kit = Kit(tmp_path, rehearse=True)
-    monkeypatch.setattr(
-        pieces, "all_pieces", lambda kit: [pieces.Piece("a", fail), pieces.Piece("b", crash)]
-    )
-    assert run_all(kit, tmp_path, [], FAR) == 2
-    assert "ValueError: a wrong number" in (tmp_path / "a.failed").read_text()
-    assert "exit status -9" in (tmp_path / "b.failed").read_text()
-    better = [pieces.Piece("a", works.run), pieces.Piece("b", works.run), works]
-    monkeypatch.setattr(pieces, "all_pieces", lambda kit: better)
-    capfd.readouterr()
-    assert run_all(kit, tmp_path, [], FAR) == 0
-    assert capfd.readouterr().out.split("\n")[:3] == ["works: done", "a: done", "b: done"]
-    assert not list(tmp_path.glob("*.failed"))
-
-
-@pytest.mark.slow
-def test_a_piece_that_runs_out_of_time_saves_its_state_without_failing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    @watched()
-    def train(kit: Kit) -> dict[str, Any]:
-        while not (stop := interruption(saved=True)):
-            time.sleep(0.05)
-        (tmp_path / "saved").touch()
-        raise stop
-
-    long = pieces.Piece("long", lambda kit: {}, least_seconds=600)
-    listed = [pieces.Piece("trains", train), long, pieces.Piece("short", lambda kit: {})]
-    monkeypatch.setattr(pieces, "all_pieces", lambda kit: listed)
-    monkeypatch.setattr(kit_command, "PIECE_SECONDS", kit_command.SAVE_SECONDS + 4)
-    kit = Kit(tmp_path, rehearse=True)
-    assert run_all(kit, tmp_path, [], time.monotonic() + 590) == 2
-    assert (tmp_path / "saved").exists()
-    said = capfd.readouterr().out
-    assert "trains: its time was over, call again" in said
-    # A long piece does not begin; a short one does.
-    assert "long: no time left, call again" in said
-    assert {path.name for path in tmp_path.iterdir()} == {"saved", "short.json"}

@@ -3,10 +3,8 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -94,18 +92,6 @@ def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tu
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_a_long_temporary_folder_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    deep = tmp_path / ("a" * 90)
-    deep.mkdir()
-    monkeypatch.setenv("TMPDIR", str(deep))
-    environment = request.getfixturevalue("started").environment
-    status, said, _ = outcome([*COMMAND, "--help"], environment, tmp_path)
-    assert status == 0 and "Usage" in said
-    assert not list(deep.iterdir())
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -122,25 +108,6 @@ def test_a_forked_command_has_the_output_and_status_of_a_separate_process(
     assert outcome(command, serving.environment, tmp_path) == outcome(command, alone, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_server_keeps_libraries_loaded_without_threads(
-    started: Started, tmp_path: Path
-) -> None:
-    _, environment, server = started
-    maps = Path(f"/proc/{server}/maps")
-    assert "libtorch" not in maps.read_text()
-    measurement = ["gradient-norms", "digits_vit-strong_film", "8", "4", "1"]
-    # The command imports torch before it finds no trained cell.
-    status, _, errors = outcome(
-        [*COMMAND, *measurement, "--study", str(DEMO)], environment, tmp_path
-    )
-    assert status == 1 and "Traceback" not in errors
-    wait_for(lambda: "libtorch" in maps.read_text(), "libtorch in the server")
-    status, _, _ = outcome(PLAN, environment, tmp_path)
-    assert status == 0
-    assert len(list(Path(f"/proc/{server}/task").iterdir())) == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_child_of_a_killed_command_ends(
     serving: Started, tmp_path: Path, number: signal.Signals
@@ -150,44 +117,6 @@ def test_the_child_of_a_killed_command_ends(
     assert command.wait(PATIENCE) != 0
     wait_for(lambda: not running(child), "end of the child")
     assert not list(tmp_path.rglob("metadata.json"))
-
-
-CTRL_C_AT_THE_END = """\
-import json, os, signal, socket, sys, threading
-from dpsweep.cli import preload
-
-class Late:
-    def __contains__(self, name):
-        os.kill(os.getpid(), signal.SIGINT)
-        return False
-
-command, child = socket.socketpair()
-request = json.dumps([["dpsweep"], os.getcwd(), dict(os.environ)]).encode()
-socket.send_fds(command, [len(request).to_bytes(preload._INTEGER_BYTES, "big")], [0, 1, 2])
-command.sendall(request)
-preload.LAZY_LIBRARIES = Late()
-preload._command = lambda: sys.modules.update(another=sys) or 3
-try:
-    preload._run(child, socket.socketpair()[0])
-finally:
-    print("the server's clean-up")
-"""
-
-
-def test_ctrl_c_after_a_command_does_not_prevent_its_end() -> None:
-    """A terminal also interrupts the preloaded process, which would continue as a server."""
-    done = called([sys.executable, "-c", CTRL_C_AT_THE_END], status=3)
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_a_workflow_on_another_machine_may_still_run() -> None:
-    """A job of a scheduler inherits the environment, but process ids are meaningless on its machine."""
-    assert preload._is_running("1@another")
-    here = os.uname().nodename
-    assert preload._is_running(f"{os.getpid()}@{here}")
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert not preload._is_running(f"{gone.pid}@{here}")
 
 
 @pytest.mark.parametrize("killed", ["starter", pytest.param("server", marks=pytest.mark.slow)])
@@ -219,35 +148,3 @@ def test_the_server_ends_with_its_starter_and_no_command_starts(
     late = subprocess.run(PREPARE, env=environment, cwd=tmp_path, check=False)
     assert late.returncode != 0
     assert not list(tmp_path.rglob("metadata.json"))
-
-
-def test_ctrl_c_before_the_command_runs_reaches_it(tmp_path: Path) -> None:
-    """A server of the test interrupts the command before it says which process runs it."""
-    address = tmp_path / "socket"
-    ended: list[int] = []
-    child = subprocess.Popen(["sleep", str(PATIENCE)])
-
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            connection.sendall(child.pid.to_bytes(preload._INTEGER_BYTES, "big"))
-            ended.append(child.wait())
-            connection.sendall(bytes([130]))
-
-    handlers = {number: signal.getsignal(number) for number in preload._FORWARDED_SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(address))
-        listener.listen()
-        server = threading.Thread(target=serve, args=(listener,))
-        server.start()
-        try:
-            assert preload._hand_over(str(address)) == 130
-            server.join()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            child.kill()
-            server.join()
-    assert ended == [-signal.SIGINT]

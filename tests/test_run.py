@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -123,17 +122,6 @@ def test_a_profile_of_the_package_is_copied_and_one_of_the_user_found(
     assert call("mine.yaml", "--", *words.split()).jobs == 5
 
 
-@pytest.mark.usefixtures("call")
-def test_standard_output_is_only_that_of_snakemake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise ``dpsweep run --dag | dot`` would fail."""
-    monkeypatch.setattr(run, "_note_on_sources", lambda *_: "others")
-    words = ["run", "mine.yaml", "--set", "title=x", "--", "--dag", "--profile", "slurm"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0 and not done.stdout
-    for said in ("note: others", "copied from the package", "the study with title=x"):
-        assert said in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "targets"),
     [
@@ -189,28 +177,6 @@ def test_a_study_elsewhere_runs_in_its_own_folder(
     assert read.configfile == [Path("own.yaml")]  # relative to the current folder
 
 
-@pytest.mark.parametrize(
-    ("words", "made", "said"),
-    [
-        ([], True, "Report: "),
-        ([], False, ""),
-        (["--", "-n"], True, ""),
-        (["--", "--delete-all-output"], False, ""),
-    ],
-    ids=str,
-)
-def test_a_run_prints_what_it_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], made: bool, said: str
-) -> None:
-    report = folder / "results" / "mine" / "report.html"
-    report.parent.mkdir(parents=True)
-    report.touch()
-    os.utime(report, (1e9, 1e9))
-    monkeypatch.setattr(run, "run_snakemake", lambda _: (made and report.touch()) or 0)
-    printed = CliRunner().invoke(app, ["run", "mine.yaml", *words]).output
-    assert printed.startswith(said) and bool(printed) == bool(said)
-
-
 def test_a_run_without_a_terminal_writes_ten_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,20 +206,6 @@ def test_a_run_without_a_terminal_tells_the_first_figure_once(
         handler.emit(logging.makeLogRecord({"event": LogEvent.JOB_FINISHED, "job_id": number}))
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(r" the first figure is there after .*: 2\.pdf$", line), line
-
-
-@pytest.mark.parametrize(
-    ("words", "terminal", "shown"), [([], False, 1), ([], True, 0), (["--touch"], False, 0)]
-)
-def test_progress_is_written_if_jobs_run_without_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], terminal: bool, shown: int
-) -> None:
-    root = logging.Logger("root")
-    monkeypatch.setattr(logging, "getLogger", lambda: root)
-    monkeypatch.setattr(sys, "argv", ["snakemake", *words, "all"])
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    progress.start()
-    assert len(root.handlers) == shown
 
 
 @pytest.mark.slow

@@ -3,11 +3,14 @@
     python -m benchmarks.campaigns.planted_bugs                      # all of planted_bugs.yaml, two at a time
     python -m benchmarks.campaigns.planted_bugs --only release.train # bugs with this text in module or name
     python -m benchmarks.campaigns.planted_bugs --untried            # bugs without a result
+    python -m benchmarks.campaigns.planted_bugs --every-file         # all test files that catch each bug
 
 A bug is a mutation of a named function (`mutations`). It is planted when Python imports the module, in a fork
 of a process that has already imported the libraries; no file is changed. A test of the module must fail; an
 error during collection does not count. The test that failed the last time runs first. At the end, all failed
-tests must pass without a bug.
+tests must pass without a bug. With ``--every-file``, all listed files run, each until its first failure, and
+the row gets the key ``files``: a test may go if other files catch its bugs. A stopped call continues with the
+bugs whose rows have no such key.
 
 Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
@@ -27,7 +30,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection, wait
@@ -152,12 +155,14 @@ class Outcome:
 
     Attributes:
         caught_by: the first test that failed, or None.
+        files: the files with a failed test.
         passed: number of tests that passed before.
         seconds: processor time, which other load hardly changes.
         printed: the end of the output.
     """
 
     caught_by: str | None = None
+    files: list[str] = field(default_factory=list)
     passed: int = 0
     seconds: float = 0.0
     printed: str = "the process died"
@@ -165,12 +170,21 @@ class Outcome:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the first test that fails, and count those that pass."""
         self.passed += report.when == "call" and report.passed
-        if report.failed and not self.caught_by:
-            self.caught_by = report.nodeid.partition("[")[0]
+        if report.failed:
+            self.caught_by = self.caught_by or report.nodeid.partition("[")[0]
+            self.files.append(report.nodeid.partition("::")[0])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Leave out the other tests of a file in which one has failed."""
+        return True if item.nodeid.partition("::")[0] in self.files else None
 
 
-def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
-    """Run fast tests with a bug or without, in this process, until one fails; send an `Outcome`."""
+def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection) -> None:
+    """Run fast tests with a bug or without, in this process; send an `Outcome`.
+
+    The tests end with the first that fails, or with ``every_file`` at the end of the last file.
+    """
     found = Outcome()
     with tempfile.TemporaryFile() as log:
         for stream in (1, 2):
@@ -181,7 +195,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
             sys.meta_path.insert(0, _Planter(bug))
         options = [
-            "-x",
+            *(() if every_file else ("-x",)),
             "-q",
             "--no-header",
             "-p",
@@ -194,7 +208,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
             if status == pytest.ExitCode.TESTS_FAILED:
                 break
         else:
-            found.caught_by = None  # an error during collection does not count
+            found.caught_by, found.files = None, []  # an error during collection does not count
         log.seek(0)
         found.printed = log.read().decode(errors="replace")[-3000:]
     found.seconds = sum(os.times()[:4])
@@ -202,7 +216,7 @@ def run_tests(bug: Bug | None, runs: Runs, answer: Connection) -> None:
 
 
 def outcomes(
-    work: Iterable[tuple[Bug | None, Runs]], workers: int
+    work: Iterable[tuple[Bug | None, Runs]], workers: int, every_file: bool = False
 ) -> Iterator[tuple[Bug | None, Outcome]]:
     """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
     fork = multiprocessing.get_context("fork")
@@ -211,7 +225,7 @@ def outcomes(
         while waiting and len(running) < workers:
             bug, runs = waiting.pop()
             receiver, sender = fork.Pipe(duplex=False)
-            fork.Process(target=run_tests, args=(bug, runs, sender)).start()
+            fork.Process(target=run_tests, args=(bug, runs, every_file, sender)).start()
             sender.close()
             running[receiver] = bug
         for receiver in wait(list(running)):
@@ -240,22 +254,23 @@ def import_libraries(tests: Iterable[str]) -> None:
 # -- all bugs ------------------------------------------------------------------------------------
 
 
-def try_bugs(bugs: list[Bug], workers: int) -> list[Row]:
+def try_bugs(bugs: list[Bug], workers: int, every_file: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
     work: list[tuple[Bug | None, Runs]] = []
     for bug in bugs:
-        known = before.get((bug.module, bug.name))
+        known = None if every_file else before.get((bug.module, bug.name))
         work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
     rows = []
-    for tried, found in outcomes(work, workers):
+    for tried, found in outcomes(work, workers, every_file):
         assert tried is not None
         word = "caught  " if found.caught_by else "SURVIVED"
         print(f"{word} {found.seconds:5.0f} s  {tried.module}: {tried.name}", flush=True)
         if not found.caught_by:
             print(found.printed, flush=True)
         row = {"package": tried.package, "module": tried.module, "bug": tried.name}
-        rows.append(row | {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)})
+        row |= {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)}
+        rows.append(row | ({"files": found.files} if every_file else {}))
         write_json(RESULT, {"rows": merged(earlier(), rows)})
     return rows
 
@@ -296,16 +311,18 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--only", default="", help="text in a bug's module or name")
     parser.add_argument("--untried", action="store_true", help="only bugs without a result")
+    parser.add_argument("--every-file", action="store_true", help="all files that catch each bug")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     bugs = [bug for bug in read_bugs() if arguments.only in f"{bug.module}: {bug.name}"]
-    if arguments.untried:
-        tried = {(row["module"], row["bug"]) for row in earlier()}
+    if arguments.untried or arguments.every_file:
+        known = (row for row in earlier() if "files" in row or not arguments.every_file)
+        tried = {(row["module"], row["bug"]) for row in known}
         bugs = [bug for bug in bugs if (bug.module, bug.name) not in tried]
     for bug in bugs:
         bug.planted()
     import_libraries(sorted({test for bug in bugs for test in bug.tests}))
-    rows = try_bugs(bugs, arguments.workers)
+    rows = try_bugs(bugs, arguments.workers, arguments.every_file)
     check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
     minutes = sum(row["seconds"] for row in rows) / 60

@@ -22,7 +22,6 @@ from dpsweep.data import DatasetError, Split
 from dpsweep.data.decoding import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import PreparedDataset, Resize
-from dpsweep.data.write import progress
 
 # -- images of all kinds -------------------------------------------------------------------------
 
@@ -231,22 +230,6 @@ def test_unreadable_images_are_named(tmp_path: Path) -> None:
         assert "0x" not in said[kind]  # memory addresses would differ between runs
 
 
-@pytest.mark.parametrize("bits", [12, 16])
-def test_images_of_fewer_bits_than_their_file_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
-) -> None:
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            fill(tmp_path / "pets" / split / name, 2)
-    levels = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
-    for name in ("a", "b"):
-        Image.fromarray(levels).save(tmp_path / "pets" / "train" / "cat" / f"{name}.png")
-    prepare("pets", section(tmp_path / "pets", 6, 4), tmp_path / "out")
-    said = "train: 2 of 6 images have no level from 17 to 255: they are black, or have 12 bits"
-    # 4095 of 65535 is level 16 of 255.
-    assert (said in caplog.text) == (bits == 12)
-
-
 def test_narrow_image_is_refused_before_enlarging() -> None:
     content = saved(Image.new("L", (1, 60_000)))
     assert EXACT(content).shape == (SIZE, SIZE, 3)
@@ -323,12 +306,6 @@ def levels(path: Path) -> list[int]:
     return np.load(path)[:, 0, 0, 0].tolist()
 
 
-def test_headers_are_read_until_the_first_large_image() -> None:
-    reader = Reader()
-    make_transform(SMALL.resize, reader.images())
-    assert reader.given == [0]
-
-
 def test_a_stopped_preparation_leaves_the_earlier_one_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,18 +344,6 @@ def test_too_small_disk_is_refused_before_decoding(
     with pytest.raises(DatasetError, match="are needed for the images"):
         decode_images(reader.images(), SMALL, tmp_path / "train.npy")  # 120 bytes
     assert reader.given == []
-
-
-def test_progress_is_logged_every_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "dpsweep")
-    seconds = iter([0.0, 4.0, 20.0, 21.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    with progress("train images", 600) as advance:
-        for _ in range(3):
-            advance(100)
-    assert caplog.messages == ["train images: 200 of 600, 10 a second, 40 s left"]
 
 
 # -- in processes --------------------------------------------------------------------------------

@@ -208,16 +208,3 @@ def test_invalid_copies_are_refused(raw: Path, kind: str) -> None:
         made(raw, **source)
     with pytest.raises(DatasetError, match="not a prepared dataset"):
         PreparedDataset.open(raw.parent / "out")
-
-
-@pytest.mark.parametrize("where", [0.2, 0.5, 0.9, 0.98])
-def test_error_of_damaged_pages_names_the_file(raw: Path, where: float) -> None:
-    """Damage images, labels, or the metadata of parquet."""
-    save(raw, "test", [0, 1] * 100)
-    file = raw / FIRST("test")
-    content = bytearray(file.read_bytes())
-    place = int(where * len(content))
-    content[place : place + 200] = bytes(255 - each for each in content[place : place + 200])
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"test-00000-of-00001\.parquet: cannot be read"):
-        made(raw, 3, 200)

@@ -1,12 +1,9 @@
 """Tests that tables of texts in all formats are read exactly, or refused with the reason."""
 
-import ast
-import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import Mock
 
 import pandas as pd
 import pyarrow as pa
@@ -88,16 +85,6 @@ def test_tables_of_all_formats_are_read(tmp_path: Path, kind: str) -> None:
     assert len(texts) == len(labels) and all(type(text) is str for text in texts)
 
 
-@pytest.mark.parametrize("other", ["7, 'seven'", "[1], {'a': 2}", "None, 1.5", "'2024', 'never'"])
-def test_other_columns_of_json_lines_are_ignored(tmp_path: Path, other: str) -> None:
-    lines = [
-        json.dumps({"text": text, "label": label, "other": each})
-        for text, label, each in zip("ab", (1, 0), ast.literal_eval(other), strict=True)
-    ]
-    data = read(tmp_path, "\n".join(lines), suffix=".jsonl")
-    assert (data.train.inputs, data.train.labels.tolist()) == (["a", "b"], [1, 0])
-
-
 def of_csv(*labels: str, between: str = ",") -> str:
     return "\n".join(f"{text}{between}{label}" for text, label in
                      zip(["text", *"abcd"], ["label", *labels], strict=False))  # fmt: skip
@@ -161,13 +148,6 @@ def test_tables_of_other_libraries_are_read_exactly(
         write_table(rows, path, delimiter)
         found = zip(*read_table(path, "text", "label"), strict=True)
     assert list(found) == rows
-
-
-def test_texts_of_several_lines_are_read(tmp_path: Path) -> None:
-    mail = 'Dear Ann,\n\nyes, "tomorrow", or\r\nthe day after.\nBest, Bob'
-    rows = [(mail, "1"), ("no", "0"), ('"', "1"), ("a,1", "0")]
-    with_pandas(rows, tmp_path / "t.csv", ",")
-    assert list(zip(*read_table(tmp_path / "t.csv", "text", "label"), strict=True)) == rows
 
 
 # -- tables that are refused ---------------------------------------------------------------------
@@ -249,14 +229,6 @@ def test_invalid_tables_are_refused(
     assert len(str(refusal.value)) < 1000
 
 
-def test_a_damaged_page_of_parquet_names_its_file(tmp_path: Path) -> None:
-    table = {"text": [f"text {number}" * 20 for number in range(2000)], "label": [0, 1] * 1000}
-    content = bytearray(write(tmp_path / "train.parquet", table).read_bytes())
-    content[1000:1400] = bytes(400)
-    with pytest.raises(DatasetError, match=r"train\.parquet: cannot be read as .parquet"):
-        read(tmp_path, bytes(content), suffix=".parquet")
-
-
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
@@ -272,19 +244,6 @@ def test_unknown_test_labels_are_refused(
 ) -> None:
     with pytest.raises(DatasetError, match=rf"test\.csv.*{message}"):
         read(tmp_path, of_csv(*train.split()), of_csv(*test.split()))
-
-
-@pytest.mark.parametrize("what", ["missing", "folder", "forbidden"])
-def test_unreadable_file_is_named(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if what == "folder":
-        (tmp_path / "train.csv").mkdir()
-    if what == "forbidden":  # permissions do not stop root
-        refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
-        monkeypatch.setattr("dpsweep.data.texts.require_content", refuse)
-    with pytest.raises(DatasetError, match=r"train\.csv: (no such file|cannot be read)"):
-        read_table(tmp_path / "train.csv", "text", "label")
 
 
 def test_rows_of_several_lines_are_counted(

@@ -11,13 +11,10 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from tests.described import by_name
 from tests.synthetic import Outcome, make_study, write_cells
 
 from dpsweep.figures import families, style
-from dpsweep.figures.families import NoiseAxes
 from dpsweep.study import Cell, Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
@@ -148,24 +145,6 @@ def test_values_that_print_alike_have_their_own_columns_and_labels(
         assert min(values, key=lambda value: abs(value - shown)) == values[place]
 
 
-def test_rows_that_print_alike_are_separate() -> None:
-    frame = pd.concat([squares([200], [0.3, 0.1 + 0.2], epsilon=epsilon) for epsilon in (1.0, 8.0)])
-    axes = placed(families.Heatmap.draw(frame, x="epsilon", y="clipping_bound")).axes[0]
-    assert labels(axes.get_yticklabels()) == ["0.30000000000000004", "0.3"]
-    assert axes.get_position().width > 0.2
-
-
-@pytest.mark.parametrize("alike", ALIKE)
-def test_a_legend_names_every_line(alike: tuple[float, float]) -> None:
-    points = itertools.product(alike, [0.01, 0.1])
-    frame = pd.DataFrame(points, columns=["epsilon", "false_positive_rate"])
-    drawing = families.AttackerCurves.draw(frame.assign(true_positive_rate=0.5))
-    assert len({text.get_text() for text in drawing.legends[0].get_texts()}) == 2
-    sizes = pd.DataFrame(itertools.product(alike, [2, 4]), columns=["epsilon", "epochs"])
-    drawing = families.OptimalBatchSize.draw(sizes.assign(mean_batch_size=100.0, train_size=ALL))
-    assert len({text.get_text() for text in drawing.axes[0].get_legend().get_texts()}) == 2
-
-
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 def test_accuracies_in_per_cent_are_written_as_such(scale: Literal["shared", "panel"]) -> None:
     frame = squares([200], [0.1, 1.0, 10.0], macro_accuracy=[0.42, 71.26, 100.0])
@@ -213,37 +192,11 @@ def test_panels_share_rows_and_squares_outside_a_grid_are_empty() -> None:
         assert written == {0, 1, 2, 3} - {empty}
 
 
-@pytest.mark.parametrize("panels", [2, 3, 4, 5])
-def test_the_last_row_never_has_a_single_panel(panels: int) -> None:
-    wide = squares([100], list(range(1, 11)))  # two side by side are as wide as a page
-    drawing = side_by_side({str(each): wide for each in range(panels)}, colour_scale="panel")
-    heights = [round(axes.get_position().y0, 2) for axes in drawing.axes if axes.get_title()]
-    assert len(set(heights)) == panels or heights.count(min(heights)) > 1
-
-
 def test_squares_contain_the_chosen_settings_if_b_is_not_an_axis() -> None:
     frame = pd.concat([squares([ALL], [0.1, 1.0], epsilon=epsilon) for epsilon in (1.0, 8.0)])
     axes = families.Heatmap.draw(frame, x="epsilon", y="clipping_bound").axes[0]
     assert set(texts(axes)) == {".500\nB = Full\nη = 0.01"}
     assert axes.get_xlabel() == "Privacy budget ε"
-
-
-def test_numbers_lie_within_the_frame_of_the_best_square() -> None:
-    """Panels with different rows have separate labels, which make the squares narrower."""
-    bounds = [0.5, 4.0, 8.0, 12.0, 16.0, 24.0, 40.0]
-    sizes = ([100, 200, 400], [200, 400], [200, 800])
-    panels = {str(each): squares(each, bounds, macro_accuracy=0.4884) for each in sizes}
-    drawing = side_by_side(panels, colour_scale="panel")
-    frame = 0.7 * drawing.dpi / 72  # half of its line
-    checked = 0
-    for axes in drawing.axes:
-        for text in (text for text in axes.texts if text.get_text() == ".488"):
-            x, y = (math.floor(each) for each in text.get_position())
-            (left, _), (right, _) = axes.transData.transform([(x, y), (x + 1, y)])
-            written = text.get_window_extent()
-            assert left + frame < written.x0 and written.x1 < right - frame
-            checked += 1
-    assert checked == len(bounds) * sum(map(len, sizes))
 
 
 def test_a_crowded_heatmap_has_no_numbers_in_its_squares() -> None:
@@ -269,15 +222,6 @@ def test_panels_have_a_shared_or_a_separate_colour_scale(scale: str) -> None:
 # -- lines ---------------------------------------------------------------------------------
 
 
-def legend_of(axes: Axes) -> dict[str, str]:
-    legend = axes.get_legend()
-    assert legend is not None
-    return {
-        text.get_text(): to_hex(handle.get_color())
-        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)
-    }
-
-
 def curve(difficulties: list[str | None], seeds: int = 1, worst: float = 0.4) -> pd.DataFrame:
     """Return lines that are best at C = 1, 0.1 lower at C = 0.1, and at ``worst`` for C = 10."""
     lines = []
@@ -295,24 +239,6 @@ def curve(difficulties: list[str | None], seeds: int = 1, worst: float = 0.4) ->
     return pd.concat(lines)
 
 
-def test_easy_is_blue_and_hard_is_orange() -> None:
-    axes = families.ClippingCurve.draw(curve(["hard", "easy"])).axes[0]
-    wanted = [style.look().hard.lower(), style.look().easy.lower()]
-    assert list(legend_of(axes).values()) == wanted
-    assert [to_hex(line.get_color()) for line in axes.lines] == wanted
-
-
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_legend_lies_between_panel_and_title(count: int) -> None:
-    axes = placed(families.ClippingCurve.draw(curve([None] * count))).axes[0]
-    assert list(legend_of(axes).values()) == style.ordered_colours(count)
-    legend = axes.get_legend()
-    assert legend is not None
-    assert legend.get_window_extent().y0 >= axes.get_window_extent().y1 - 1
-    highest = max(text.get_window_extent().y1 for text in legend.get_texts())
-    assert axes.title.get_window_extent().y0 >= highest
-
-
 @pytest.mark.parametrize("seeds", [1, 3, 5])
 def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
     axes = families.ClippingCurve.draw(curve(["easy"], seeds)).axes[0]
@@ -328,25 +254,6 @@ def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
         assert (heights.min(), heights.max()) == pytest.approx((0.4, 0.54))
 
 
-def test_lines_with_different_numbers_of_repeats_all_have_points() -> None:
-    """A band of five seeds is wider than one of three, with the same scatter."""
-    frame = pd.concat([curve([None], 3), curve([None], 5).assign(label="five")])
-    axes = families.ClippingCurve.draw(frame).axes[0]
-    assert not any(isinstance(each, PolyCollection) for each in axes.collections)
-    lines = [{"label": f"{each:g}", "epsilon": each} for each in (1.0, 8.0)]
-    grid = {"clipping_bound": [0.1, 1.0]}
-    settings = {"family": "clipping_curve", "caption": "{spread}", "section": "s"}
-    study = make_study(
-        {
-            "three": {"epsilon": [1.0], "seeds": 3} | grid,
-            "five": {"epsilon": [8.0], "seeds": 5} | grid,
-        },
-        figures={"f": settings | {"panels": [{"title": "Digits", "lines": lines}]}},
-    )
-    caption = study.figures["f"].caption
-    assert caption == "small points are the seeds, of which some lines have more than others"
-
-
 @pytest.mark.parametrize("worst", [0.4, 0.1])
 def test_a_point_far_below_the_best_is_a_number_at_the_edge(worst: float) -> None:
     frame = curve(["easy"], worst=worst)
@@ -354,38 +261,6 @@ def test_a_point_far_below_the_best_is_a_number_at_the_edge(worst: float) -> Non
     axes = families.ClippingCurve.draw(frame, quantity="difference").axes[0]
     assert texts(axes) == ([] if worst == 0.4 else ["↓ −0.40"])
     assert (axes.get_ylim()[0] > -0.15) == (worst == 0.1) or worst == 0.4
-
-
-@pytest.mark.parametrize("quantity", ["accuracy", "difference"])
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_note_says_that_vertical_axes_of_panels_differ(quantity: str, count: int) -> None:
-    names = ["centre", "minimum", "maximum"]
-    frames = []
-    for panel in range(count):
-        frame = curve([None]).assign(panel=panel, title=str(panel))
-        frame[names] += panel / 4
-        frames.append(frame)
-    drawing = families.ClippingCurve.draw(pd.concat(frames), quantity=quantity)  # type: ignore[arg-type]
-    limits = {axes.get_ylim() for axes in drawing.axes[:count]}
-    said = "The vertical axes of the panels differ." in drawing.get_supxlabel()
-    assert said == (len(limits) > 1) == (count == 2 and quantity == "accuracy")
-
-
-def test_lines_over_epochs_have_one_legend_and_do_not_hide_each_other() -> None:
-    rows = [
-        {"panel": panel, "epsilon": epsilon, "epochs": epochs, "mean_batch_size": 300.0}
-        for panel, epsilons in enumerate(((0.5, 8.0), (0.25, 8.0)))
-        for epsilon, epochs in itertools.product(epsilons, (1, 2))
-    ]
-    known = {"train_size": ALL, "learning_rate": 0.01, "clipping_bound": 1.0}
-    drawing = placed(families.OptimalBatchSize.draw(pd.DataFrame(rows).assign(title="t", **known)))
-    (legend,) = drawing.legends
-    assert labels(legend.get_texts()) == ["ε = 0.25", "ε = 0.5", "ε = 8"]
-    for axes in (drawing.axes[0], drawing.axes[-1]):  # the panel, and a strip below
-        lines = [each for each in axes.lines if each.get_linestyle() == "-"]
-        values = {tuple(line.get_ydata()) for line in lines}
-        heights = {line.get_transform().transform(line.get_xydata())[0, 1] for line in lines}
-        assert (len(values), len(heights)) == (1, 2)
 
 
 @pytest.mark.parametrize(("steps", "window"), [(40, None), (400, 9)])
@@ -435,17 +310,6 @@ def test_few_classes_have_names_and_many_have_ranks(classes: int) -> None:
     assert drawing.get_supxlabel().replace("\n", " ") == said
 
 
-@pytest.mark.parametrize(("low", "from_zero"), [(0.95, False), (0.1, True)])
-def test_similar_retained_weights_are_not_squeezed_together_at_the_top(
-    low: float, from_zero: bool
-) -> None:
-    frame = of_classes({1.0: [1.0, 1.0, low, low], 10.0: [1.0] * 4})
-    bottom, top = families.PerClass.draw(frame, baseline=10.0).axes[0].get_ylim()
-    assert top > 1
-    assert (bottom == 0) == from_zero
-    assert from_zero or bottom > 0.9
-
-
 def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:
     panels = [
         of_classes({0.1: [0.5], 1.0: [1.0]}).assign(panel=panel, title="t", batch_size=size)
@@ -461,51 +325,6 @@ def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:
 
 
 # -- norms, noise, theory ------------------------------------------------------------------
-
-
-def test_a_spike_in_one_histogram_does_not_flatten_another() -> None:
-    edges = 10 ** np.linspace(0, 1, 21)
-    known = {
-        "lower": edges[:-1],
-        "upper": edges[1:],
-        "share_above_bound": 0.5,
-        "clipping_bound": 1.0,
-    }
-    shares = np.full(20, 1 / 20), np.eye(20)[10]
-    frames = [
-        pd.DataFrame(known | {"share": share}).assign(
-            panel=panel, title=str(panel), batch_size=ALL, full_batch=True, learning_rate=0.01
-        )
-        for panel, share in enumerate(shares)
-    ]
-    drawing = families.GradientNormHistogram.draw(pd.concat(frames))
-    for axes, share in zip(drawing.axes, shares, strict=True):
-        assert share.max() < axes.get_ylim()[1] < 1.5 * share.max()
-        assert texts(axes)[-1] == "B = Full, η = 0.01"
-    assert "vertical axes of the panels differ" in drawing.get_supxlabel()
-
-
-@pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize(
-    ("family", "keys"),
-    [
-        ("privacy_effects", ["rule", "effect", "epsilon"]),
-        ("optimal_clipping_trace", ["epsilon", "epoch"]),
-    ],
-)
-def test_a_range_to_zero_does_not_stretch_the_axis(
-    family: str, keys: list[str], zero: bool
-) -> None:
-    rows = [
-        {"epsilon": epsilon, "epoch": epoch, "rule": rule, "effect": effect, "median_norm": 3.0}
-        for epsilon, epoch in itertools.product((1.0, 8.0), (0, 1))
-        for rule in ("C*", "scale-free C")
-        for effect in ("both", "noise alone", "gradients alone")
-    ]
-    frame = pd.DataFrame(rows).assign(best_bound=2.0, smallest=0.0 if zero else 1.9, largest=3.0)
-    drawing = by_name(family).draw(frame.drop_duplicates(keys))
-    assert drawing.axes[0].get_ylim()[0] > 0.4
-    assert ("The lower edge" in drawing.get_supxlabel().replace("\n", " ")) == zero
 
 
 @pytest.mark.parametrize(
@@ -529,46 +348,3 @@ def test_titles_of_predictions_state_whether_they_order_settings(
     assert [texts(axes)[0] for axes in panels] == [said] * 3
     assert labels(losses.get_yticklabels()) == [rules[place] for place in (1, 3, 0, 2)]
     assert texts(losses)[0] == "1.00 (4 settings)"
-
-
-@pytest.mark.parametrize(
-    ("problem", "marked"), [("digits_small_film", True), ("digits_large_film", False)]
-)
-def test_a_number_of_steps_is_marked_for_its_problem_only(
-    tmp_path: Path, problem: str, marked: bool
-) -> None:
-    settings: dict[str, Any] = {
-        "family": "noise_curve",
-        "minimum_steps": {problem: 20},
-        "axes": [
-            {"title": quantity, "quantity": quantity, "x": x}
-            for quantity, x in (("effective", "batch_size"), ("cumulative", "steps"))
-        ],
-    }
-    grid = {"batch_size": [50, 100]}
-    drawing, _ = drawn(tmp_path, grid, lambda *_: {}, **settings)
-    dashed = [
-        [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
-        for axes in drawing.axes[:2]
-    ]
-    assert dashed == [[], [20] if marked else []]
-    assert ("20 steps" in labels(drawing.legends[0].get_texts())) == marked
-    assert ("20 steps" in study_with(grid, **settings).figures["f"].caption) == marked
-
-
-def test_axes_of_noise_have_the_formula_of_their_quantity() -> None:
-    symbols = {
-        "effective": "σ / B",
-        "cumulative": r"$\sigma\sqrt{T}$",
-        "cumulative_effective": r"$\sigma\sqrt{T}\;/\;B$",
-    }
-    words = {"batch_size": "Batch size B", "steps": "Steps T"}
-    shown = list(itertools.product(symbols, words))
-    axes = [NoiseAxes.model_validate({"title": "", "quantity": q, "x": x}) for q, x in shown]
-    frame = pd.DataFrame({"batch_size": [50, 100], "steps": [40, 20], "noise": [2.0, 1.0]})
-    known = {"epsilon": 1.0, "epochs": 2, "accuracy_difference": 0.0}
-    frames = [frame.assign(axes=place, **known) for place in range(len(axes))]
-    drawing = families.NoiseCurve.draw(pd.concat(frames).assign(clipping_bound=1.0), axes=axes)
-    for panel, (quantity, x) in zip(drawing.axes, shown, strict=False):
-        assert panel.get_ylabel() == f"{symbols[quantity]} (log scale)"
-        assert panel.get_xlabel() == f"{words[x]} (log scale)"

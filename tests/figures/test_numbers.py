@@ -20,7 +20,6 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.theory import direction_optimal_clipping
 
-CELL = ["problem", "cell"]
 GRID = {
     "epsilon": [1.0, 8.0], "epochs": [2, 4], "batch_size": [100, 200, "full"],
     "clipping_bound": [0.1, 1.0], "learning_rate": [0.003, 0.01], "seeds": 3,

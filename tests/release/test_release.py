@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,12 +21,10 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
 from tests.release.test_loading_code import TEXT
-from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
 from timm.models.vision_transformer import VisionTransformer
 
-import dpsweep
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
@@ -39,12 +36,11 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
 from dpsweep.release import train as release_training
 from dpsweep.release.section import compare
-from dpsweep.release.verify import unverifiable_claims, verify
+from dpsweep.release.verify import verify
 from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
-from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features
 from dpsweep.training.randomness import Indices, PoissonSampler
 from dpsweep.training.store import StoredTrial, TrialStore
@@ -174,21 +170,6 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     assert np.isfinite(json.loads(text)["tuning"]["score"])
 
 
-def test_verification_prints_the_fields_that_it_cannot_check(
-    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "study.yaml"
-    content = tiny_sections({}, {"kind": "film"}) | {"results": str(tmp_path / "results")}
-    file.write_text(yaml.safe_dump(content | {"release": PRIVATE}))
-    app(["verify", str(tuned), "--study", str(file)], standalone_mode=False)
-    said = capsys.readouterr().out
-    for name in unverifiable_claims(dpsweep.verify(str(tuned), ledger="none")):
-        assert f"  {name}: " in said
-    assert "released before on these data, as far as the ledger goes: 1" in said
-    with pytest.raises(ReleaseError, match=r"no/such.jsonl: no such ledger"):
-        verify(str(tuned), ledger="no/such.jsonl")
-
-
 def test_a_backbone_that_is_described_elsewhere_is_not_compared_by_its_name(tuned: Path) -> None:
     made = study(PRIVATE)
     compare(tuned, made, made.release)
@@ -258,29 +239,6 @@ def test_a_second_call_waits_and_makes_no_second_model(
     assert begun.is_set()
 
 
-def test_of_two_calls_at_once_one_makes_the_release(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a disk without locks, the slower call fails and keeps the model of the faster call."""
-    train = write.train_release
-
-    def refuse(*_: Any) -> None:
-        raise OSError("No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-
-    def train_while_another_does(*given: Any) -> Any:
-        monkeypatch.setattr(write, "train_release", train)
-        release(FIXED, paths)
-        return train(*given)
-
-    monkeypatch.setattr(write, "train_release", train_while_another_does)
-    with pytest.raises(ReleaseError, match=r"exists\. A second model"):
-        release(FIXED, paths)
-    verify(paths.release)
-    assert not list(paths.results.glob(".partial-*"))
-
-
 def test_a_terminated_job_stops_between_two_steps(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,60 +281,6 @@ def test_no_output_reveals_the_number_of_trials(
         shutil.rmtree(folder)
     assert found[0] == found[1]
     assert found[0][0], "the expected number of trials is logged before training"
-
-
-@pytest.mark.slow
-def test_no_log_line_on_a_gpu_reveals_the_number_of_trials(
-    prepared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """On a GPU, a new batch size starts a search for its physical batch, and memory may run out."""
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("dpsweep.training.context.default_device", lambda: CUDA)
-    monkeypatch.setattr(PoissonSampler, "batch", out_of_memory_now_and_then(PoissonSampler.batch))
-    sections = tiny_sections({"physical_batch": "auto", "precision": "float32"}, {"kind": "film"})
-    section = PRIVATE | {"epochs": [1], "batch_size": [40, 160]}
-    made = Study.model_validate(sections | {"release": section})
-    found, sizes = [], set()
-    physical_batch = TrialContext.physical_batch
-
-    def watched(
-        context: TrialContext, setting: Any, engine: Any, batch_size: int, *rows: int
-    ) -> Any:
-        sizes.add(batch_size)
-        return physical_batch(context, setting, engine, batch_size, *rows)
-
-    monkeypatch.setattr(TrialContext, "physical_batch", watched)
-    # This seed draws both batch sizes in the first three settings.
-    monkeypatch.setattr(
-        "dpsweep.release.train.numpy_stream", lambda *_, **__: np.random.default_rng(0)
-    )
-    for count in (1, 3):
-        monkeypatch.setattr(release_training, "draw_trial_count", lambda *_, count=count: count)
-        paths = Paths(Path(shutil.copytree(prepared, tmp_path / str(count) / "results")))
-        caplog.clear()
-        with PretendedGpu().pretended():
-            release(made, paths)
-        assert verify(paths.release).device == "cuda"
-        # Ignore the log of a slow search for noise: it comes before the secret draws.
-        of_noise = "dpsweep.privacy.calibration"
-        found.append([each.getMessage() for each in caplog.records if each.name != of_noise])
-        assert len(sizes) == min(count, 2)
-    assert found[0] == found[1]
-    assert "a secret number of trials" in found[0][0]
-
-
-def out_of_memory_now_and_then(batch: Callable[..., Indices]) -> Callable[..., Indices]:
-    logger = logging.getLogger("dpsweep.training.physical")
-
-    def drawn(sampler: PoissonSampler, step: int) -> Indices:
-        logger.warning("out of memory: from now on 7 examples at once")
-        warnings.warn("out of memory", stacklevel=1)
-        return batch(sampler, step)
-
-    return drawn
 
 
 # -- sweeps of the same data ------------------------------------------------------------------------

@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from matplotlib.figure import Figure
 from PIL import Image
 from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
@@ -33,16 +32,12 @@ from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
-from dpsweep.report.checks import Check, _axis, check_data, check_trials
-from dpsweep.report.embed import download_content, picture
+from dpsweep.report.checks import Check, check_data, check_trials
+from dpsweep.report.embed import download_content
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
-from dpsweep.report.page import study_yaml
-from dpsweep.report.targets import links
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
-from dpsweep.study.captions import how_chosen
 from dpsweep.study.paths import Paths
-from dpsweep.study.section import Geometric
 from dpsweep.tables.inputs import HyperparameterGrid
 
 STUDY_FILE = Path("studies/small.yaml")
@@ -245,22 +240,6 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     assert page.text("name-grid") == "Hyperparameter grids grid"
 
 
-def test_shared_sentences_on_choices_appear_once_with_a_link_under_every_figure(page: Page) -> None:
-    chosen = {name: how_chosen(STUDY, figure) for name, figure in STUDY.figures.items()}
-    sentences = Counter(each for said in chosen.values() for each in said)
-    # All four figures tune; sentences on marks of squares and of points differ.
-    assert set(sentences.values()) >= {1, 4}
-    for sentence, count in sentences.items():
-        users = [name for name, said in chosen.items() if sentence in said]
-        linked = [
-            name for name in users if "How settings were chosen" in page.text(f"target-{name}")
-        ]
-        assert linked == users
-        assert page.text().count(sentence) == 1
-        own = [name for name in chosen if sentence in page.text(f"target-{name}")]
-        assert len(own) == (count == 1)
-
-
 def test_figures_are_embedded_with_alternative_texts_and_thumbnails(page: Page) -> None:
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     shown = [image for image in images if image["alt"]]
@@ -275,41 +254,6 @@ def test_figures_are_embedded_with_alternative_texts_and_thumbnails(page: Page) 
         assert Image.open(io.BytesIO(content_of(str(image["src"])))).size == (330, 66)
     # A thumbnail is in a link with the name of its figure, so its alternative text is empty.
     assert sum(image["alt"] == "" for image in images) == len(FIGURES)
-
-
-def test_an_embedded_picture_keeps_its_colours(tmp_path: Path) -> None:
-    figure = Figure(figsize=(10, 3.5))
-    squares, lines = figure.subplots(1, 2)
-    squares.imshow(np.linspace(0, 1, 72).reshape(9, 8))
-    squares.plot(3, 3, "*", color="#D1001C", markersize=4)
-    for row, colour in enumerate(["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]):
-        lines.plot([0, 1], [row, row / 2 + 1], color=colour, linewidth=1)
-        lines.fill_between([0, 1], [row, row], [row + 0.4, row + 0.2], color=colour, alpha=0.2)
-    figure.savefig(tmp_path / "figure.png", dpi=300)
-    embedded = picture(tmp_path / "figure.png")
-    seen = Image.open(io.BytesIO(content_of(embedded.uri))).convert("RGB")
-    assert seen.size == (embedded.width, embedded.height) == (2100, 735)
-    drawn = Image.open(tmp_path / "figure.png").convert("RGB")
-    expected = np.asarray(drawn.resize(seen.size, Image.Resampling.LANCZOS), dtype=int)
-    assert np.abs(expected - np.asarray(seen, dtype=int)).max() <= 16
-    assert Image.open(io.BytesIO(content_of(embedded.thumbnail))).width == 320
-
-
-def test_any_damage_of_a_picture_is_an_oserror(tmp_path: Path) -> None:
-    file = tmp_path / "noise.png"
-    Image.effect_noise((300, 300), 50).save(file)
-    whole = file.read_bytes()
-    second = whole.index(b"IDAT", whole.index(b"IDAT") + 4)
-    damaged = 0
-    for position in (*range(60), *range(second - 8, second + 4), len(whole) - 20):
-        broken = bytearray(whole)
-        broken[position] ^= 0x55
-        file.write_bytes(bytes(broken))
-        try:
-            picture(file)
-        except OSError:
-            damaged += 1
-    assert damaged > 40
 
 
 def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths) -> None:
@@ -371,23 +315,6 @@ def test_missing_cells_are_reported_at_the_top(paths: Paths, partial: bool) -> N
     identifiers = page.values("id")
     assert identifiers.index("incomplete") < identifiers.index("found")
     assert ('http-equiv="refresh"' in page.source) == partial
-
-
-def test_existing_files_beside_the_report_are_linked_by_their_suffixes(
-    page: Page, empty: Paths
-) -> None:
-    hrefs = page.values("href")
-    assert {"figures/noise.png", "tables/grid.csv"} <= set(hrefs)
-    assert "figures/curve.pdf" not in hrefs and "tables/grid.tex" not in hrefs
-    for target, kinds in {
-        "model_eps0.5": ["pdf", "png", "csv"],
-        "rules": ["tex", "md", "csv", "comparisons.csv"],
-    }.items():
-        files = [empty.figure(target, kind) for kind in kinds]
-        files[0].parent.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            file.touch()
-        assert [label for label, _ in links(empty, files)] == [kind.upper() for kind in kinds]
 
 
 # -- findings -------------------------------------------------------------------------------
@@ -486,13 +413,6 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     assert len(summary.hardware(trials).rows) == 1
     finding = check_of(trials, "Diverged trials").finding
     assert finding.startswith(f"None: {trials['trial_key'].nunique()} trials")
-
-
-def test_the_summary_contains_the_number_of_training_examples(trials: pd.DataFrame) -> None:
-    held_out = study_of(study_content() | {"training": {"select_on": "holdout"}})
-    for study, said in ((STUDY, "1,000"), (held_out, "898 of 1,000")):
-        grid = summary.inputs(study, trials)["Datasets"]
-        assert [row[grid.header.index("Training examples N")] for row in grid.rows] == [said]
 
 
 def test_tables_of_problems_and_their_cells_give_the_same_page(page: Page, paths: Paths) -> None:
@@ -597,14 +517,6 @@ def pasted(remedy: str) -> Any:
     return yaml.safe_load("\n".join(sweeps.split("; ")))
 
 
-def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
-    grid = Geometric(first=0.001, last=0.1, count=4)
-    wider = Geometric.model_validate(yaml.safe_load(_axis(grid, [0.46])))
-    assert wider.values == [*grid.values, 0.46]
-    again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
-    assert again.values == [0.0002, *grid.values, 0.46]
-
-
 def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
     trials: pd.DataFrame, page: Page
 ) -> None:
@@ -665,16 +577,6 @@ def test_checks_of_the_test_set(
     )
 
 
-def test_figures_of_a_former_study_are_named(page: Page, paths: Paths) -> None:
-    title = "Figures of a former study"
-    paths.figure("curve", "png").with_name(".partial-ab12curve.png").touch()  # of a killed job
-    assert title not in page.text()
-    paths.figure("curve", "png").with_name("curve_eps0.5.png").touch()
-    said = written(STUDY, paths).check(title)
-    assert said.startswith("Note") and "figures/curve_eps0.5.png" in said
-    assert "partial" not in said
-
-
 def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page, empty: Paths) -> None:
     # By hand: B = 256 has macro accuracies 0.7 and 0.8 (mean 0.75), B = 64 has 0.5 and 0.6.
     assert (
@@ -713,37 +615,6 @@ def test_the_study_in_the_page_is_the_study(page: Page, tmp_path: Path) -> None:
     copy.write_bytes(content_of(str(uri)))
     assert load_study(copy) == STUDY
     assert "physical_batch: 256" in copy.read_text()  # a default, which the study file omits
-
-
-def test_the_study_in_the_page_leaves_out_what_no_sweep_uses() -> None:
-    content = yaml.safe_load((Path(__file__).parents[2] / "profiles/demo/study.yaml").read_text())
-    study = load_study(Path(__file__).parents[2] / content["study"])
-    whole = study.model_dump(exclude_none=True)
-    unused = study.model_copy(
-        update={
-            "backbones": study.backbones | {"unused": study.backbones[study.swept_backbones[0]]}
-        }
-    )
-    shown = yaml.safe_load(study_yaml(unused))
-    assert "unused" not in shown["backbones"]
-    # Networks of sweeps, and the datasets that they are pretrained on.
-    assert set(shown["backbones"]) == {*study.swept_backbones, *_readers(study)}
-    assert set(shown["datasets"]) == {*study.swept_datasets, *_pretraining(study)}
-    assert {key: shown[key] for key in ("sweeps", "roles")} == {
-        key: yaml.safe_load(yaml.safe_dump(whole[key])) for key in ("sweeps", "roles")
-    }
-
-
-def _readers(study: Study) -> set[str]:
-    """The backbones whose tokenizers read the texts of sweeps."""
-    return {name for each in study.swept_datasets if (name := study.datasets[each].tokenizer)}
-
-
-def _pretraining(study: Study) -> set[str]:
-    """The datasets that the networks of sweeps are pretrained on."""
-    return {
-        name for each in study.swept_backbones for name in study.backbones[each].made_from.values()
-    }
 
 
 @pytest.mark.parametrize("rows", [10, 30_000])
@@ -909,20 +780,3 @@ class TestInABrowser:
             image.click()
             assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
             assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of a hexadecimal colour (WCAG 2.2)."""
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_all_text_has_contrast_in_light_and_dark(page: Page) -> None:
-    blocks = re.findall(r":root \{(.*?)\}", page.source, flags=re.DOTALL)
-    pairs = list(itertools.product(("text", "quiet", "link"), ("page", "soft")))
-    pairs += [(status, f"{status}-soft") for status in ("pass", "note", "fail")]
-    for block, (text, behind) in itertools.product(blocks[:2], pairs):
-        colours = dict(re.findall(r"--([\w-]+): (#\w{6});", block))
-        bright, dim = sorted((luminance(colours[text]), luminance(colours[behind])))[::-1]
-        assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, behind)

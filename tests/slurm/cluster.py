@@ -277,16 +277,6 @@ def steps() -> set[str]:
     return {number for number, step in ids if step.isdigit()}
 
 
-def hide(folder: Path | None) -> None:
-    """Restart the node without access to a folder; None: with access to everything."""
-    _end("slurmd")
-    if folder is None:
-        _run("slurmd")
-    else:
-        _run("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && slurmd', str(folder))
-    _wait_for_node()
-
-
 def node(state: str) -> None:
     """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
     name = socket.gethostname().split(".")[0]

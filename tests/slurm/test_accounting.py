@@ -19,7 +19,6 @@ pytestmark = pytest.mark.nightly
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
-ACCOUNTING = True
 EXAMPLES = [
     yaml.safe_load(block)
     for block in re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)

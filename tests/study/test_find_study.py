@@ -40,12 +40,6 @@ def test_a_study_is_found(folder: Path, words: list[str]) -> None:
     assert re.match(r"0 of \d+ cells are done\.", said), said
 
 
-def test_recommend_finds_the_only_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsweep.recommend.text.recommendation", lambda study, *_: [study.results])
-    words = ["recommend", "digits_vit-weak_film", "--epsilon", "2", "--epochs", "8"]
-    assert call(*words) == call(*words, "--study", "pets.yaml") == "results/pets\n"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -81,11 +75,6 @@ def test_a_study_elsewhere_is_run_in_its_own_folder(
     assert "digits_vit-weak_film" in call("status", str(folder / "pets.yaml"))
     assert Path.cwd() == folder
     assert list(elsewhere.iterdir()) == []
-
-
-def test_a_folder_does_not_hide_a_study_of_the_package(folder: Path) -> None:
-    (folder / "demo").mkdir()
-    assert load.named_study("demo", folder) == load.packaged_studies()["demo"]
 
 
 def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
@@ -160,15 +149,3 @@ def test_targets_are_named_as_in_the_study() -> None:
             files(wrong)
     with pytest.raises(DpsweepError, match="the study has no section `release`"):
         files("release")
-
-
-def test_many_targets_that_are_not_drawn_are_one_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpsweep.cli.check.outlook", lambda _: [])
-    Path("pets.yaml").write_text("extends: demo\nresults: results/pets\nroles: !replace {}\n")
-    few = call("check", "--seconds", "0")
-    assert "targets that need other roles or cells; --all lists them" in few
-    every = call("check", "--seconds", "0", "--all")
-    assert "not drawn: fig1_accuracy_heatmaps" in every
-    assert len(every.splitlines()) > len(few.splitlines()) + 5

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tests.study.small import HERE, SMALL, complaints, dumped, load_small, mistakes
 
 from dpsweep.study import StudyError, load_study
-from dpsweep.study.messages import brief, screen, shorten
 
-FLAT = "sweeps/flat"
 NAMES = "letters, digits, '.', '_' and '-'"
 MISTAKES: dict[str, Any] = yaml.safe_load((HERE / "mistakes.yaml").read_text(encoding="utf-8"))
 del MISTAKES["shared"]
@@ -70,24 +68,6 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
     *shown, rest = complaints(tmp_path, {"sweeps": sweeps, "figures": {}, "tables": {}})
     assert len(shown) >= 10
     assert rest == f"... and {60 - len(shown)} more"
-
-
-def test_a_long_path_is_not_broken() -> None:
-    path = f"/data/{'x' * 100}/figures.py"
-    assert path in screen("title", [f"figures: {path}: no such file"]).split()[2]
-
-
-def test_only_the_nearest_of_many_names_are_listed(tmp_path: Path) -> None:
-    methods = {f"film{i}": SMALL["methods"]["film"] for i in range(200)} | SMALL["methods"]
-    (found,) = complaints(tmp_path, {"methods": methods, "figures/map/panels/0/method": "film_17"})
-    assert 'found "film_17"; did you mean film17? allowed: film17, ' in found
-    assert found.endswith(f"... ({len(methods) + 6 - 12} more)")  # six roles, twelve shown
-
-
-def test_a_long_value_is_shortened(tmp_path: Path) -> None:
-    (found,) = complaints(tmp_path, {f"{FLAT}/engine": "x" * 1000})
-    assert len(found) < 180
-    assert "xxx...; allowed: auto, expanded" in found
 
 
 def key_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -153,16 +133,3 @@ def test_messages_about_random_mistakes_fit_one_screen(
             load_study(path)
         except StudyError as error:
             assert mistakes(error)
-
-
-def test_lists_of_names_are_cut_after_five() -> None:
-    assert shorten([]) == "nothing"
-    assert shorten("abcde") == "a, b, c, d, e"
-    assert shorten(range(17)) == "0, 1, 2, 3, 4 and 12 more"
-    assert len(shorten(["x" * 30_000_000] * 9)) < 1100
-
-
-def test_messages_of_libraries_are_shortened() -> None:
-    assert brief(ValueError("one\ntwo")) == "one\ntwo"
-    long = brief(RuntimeError("\n".join(["k" * 999] * 8)))
-    assert long.endswith("k...\n... and 3 more lines") and len(long) < 1100

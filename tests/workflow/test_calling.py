@@ -82,13 +82,6 @@ def test_profiles_have_no_keys_that_the_default_one_decides() -> None:
 
 
 @pytest.mark.slow
-def test_config_on_the_command_line_keeps_the_study_of_the_demo(tmp_path: Path) -> None:
-    words = ["--profile", str(ROOT / "profiles/demo"), "--config", "targets=x", "--", "plan"]
-    said = called(snakemake(tmp_path, "-n", *words), tmp_path, status=1)
-    assert "studies/demo.yaml" in said.stdout + said.stderr  # which this folder does not have
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("teraflops", ["1.4", "0.5", "20"])
 def test_a_plan_has_the_speed_that_was_typed(tmp_path: Path, teraflops: str) -> None:
     """Snakemake rounds resources to whole numbers: 1.4 became 1, and 0.5 this machine."""

@@ -4,12 +4,11 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.waiting import called, wait_for
+from tests.waiting import wait_for
 from tests.workflow.chain import PATHS, STUDY, Chain
 
 from dpsweep.planning.outputs import Outputs
@@ -93,35 +92,3 @@ def test_jobs_planned_before_an_edit_end_with_a_sentence(tmp_path: Path) -> None
     assert "latency" not in chain.said
     chain.run()
     assert all(len(trials(chain, each.name)) == 4 for each in cells.iterdir())
-
-
-def test_a_killed_run_reports_partial_results_and_continues(
-    finished: Chain, tmp_path: Path
-) -> None:
-    chain = Chain(tmp_path, STUDY)
-    cells = chain.results / "cells" / SWEEP
-    run = chain.fork()
-    try:
-        wait_for(lambda: list(cells.glob("*/trials-*.parquet")), "cell", run)
-        os.killpg(run.pid, signal.SIGSTOP)  # it keeps its lock, and trains no more
-        survived = chain.stored_trials()
-        command = [sys.executable, "-m", "dpsweep.cli", "report", "--partial"]
-        drawn = called(command, chain.folder, chain.environment)
-    finally:
-        os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
-    partial = chain.results / "partial"
-    assert f"Report: {partial / 'report.html'}" in drawn.stdout
-    report = (partial / "report.html").read_text()
-    assert "Partial results of an unfinished study" in report and "of 4 planned cells" in report
-    numbers = pd.read_csv(partial / "figures" / "heatmap.csv")
-    assert 1 <= len(numbers) == len(list(cells.glob("*/trials-*.parquet"))) < 4
-    assert (partial / "explore.html").exists() and not (chain.results / "report.html").exists()
-
-    chain.run(options=("--unlock",))
-    assert chain.stored_trials() == survived
-    chain.run()
-    after = chain.stored_trials()
-    assert after | survived == after  # no trial was trained twice
-    assert set(after) == set(finished.stored_trials())
-    assert chain.drawn_numbers() == finished.drawn_numbers()
