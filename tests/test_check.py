@@ -14,7 +14,7 @@ from PIL import Image
 
 from dpsweep.cli.check import check
 from dpsweep.data.prepare import prepare
-from dpsweep.figures import fonts
+from dpsweep.figures import style
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
 from tests.described import described
@@ -98,7 +98,7 @@ def test_settings_that_would_fail_are_errors(
     study: dict[str, Any], edits: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        fonts, "_fonts_for", lambda characters: ()
+        style, "_fonts_for", lambda characters: ()
     )  # independent of installed fonts
     if "pth" in str(edits):
         Path("pets/vit.pth").write_bytes(b"")

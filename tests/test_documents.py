@@ -9,7 +9,7 @@ from benchmarks import surprises, tables
 from benchmarks.evidence import theory
 
 from dpsweep.study.paths import Paths
-from dpsweep.tables.write import read_numbers
+from dpsweep.tables.text import read_numbers
 from tests.synthetic import make_study, write_cells, write_overlaps
 
 ROOT = Path(__file__).parents[1]

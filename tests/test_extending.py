@@ -39,7 +39,7 @@ assert RULES[rule.kind].title == "PSAC"
 """,
     "A method": """
 from dpsweep.models.architectures import create
-from dpsweep.models.architecture import Architecture
+from dpsweep.study.backbones import Architecture
 from dpsweep.models.build import apply_method, trainable_parameters
 network = create(Architecture(library="timm", name="vit_tiny_patch16_224", arguments=TINY), 3)
 apply_method(network, study.methods["bias"])
@@ -49,7 +49,7 @@ assert {name for name in names if name.endswith("weight")} == {"head.weight"}
 """,
     "An optimizer": """
 import torch
-from dpsweep.training.after_noise import make_optimizer, mistaken_optimizers
+from dpsweep.training.torch_optimizer import make_optimizer, mistaken_optimizers
 assert list(study.sweeps) == ["one", "lion_lion", "lion_long-memory"]
 assert study.sweeps["lion_long-memory"].learning_rates == [0.001, 0.003]
 assert study.optimizer("lion").identity() == "lion"
@@ -83,7 +83,7 @@ np.testing.assert_allclose(weights, np.arange(1, 11) / 55)
 import torch
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.models.architectures import create, seeded
-from dpsweep.models.architecture import Architecture
+from dpsweep.study.backbones import Architecture
 from dpsweep.gradients import make_engine
 section = study.backbones["small-cnn"]
 made = Architecture(library=section.library, name=section.architecture, arguments=section.arguments)

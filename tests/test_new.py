@@ -29,8 +29,8 @@ from dpsweep.recommend.rule import recommend
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study
+from dpsweep.study.file import Roles
 from dpsweep.study.paths import Paths
-from dpsweep.study.roles import Roles
 from tests.data.pictures import picture
 
 ROOT = Path(__file__).parents[1]

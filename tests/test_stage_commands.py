@@ -14,7 +14,7 @@ from dpsweep.figures.audit import AuditFailedError, check_audit, verdict
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study import StudyError
-from dpsweep.study.shares import held_out_rows
+from dpsweep.study.datasets import held_out_rows
 from tests.training.tiny_study import N, tiny_sections
 
 HOLDOUT = {"select_on": "holdout", "holdout_share": 0.25}

@@ -10,9 +10,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
 
 CLASSES, EXAMPLES, LENGTH = 10, 3, 12

@@ -21,7 +21,7 @@ from dpsweep.figures import style
 from dpsweep.study import load_study
 from dpsweep.study.captions import said_of_marks
 from dpsweep.study.paths import Paths
-from dpsweep.tables.write import read_numbers
+from dpsweep.tables.text import read_numbers
 
 DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"

@@ -9,8 +9,8 @@ import torch
 
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.specification import TrialSpec

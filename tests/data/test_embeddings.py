@@ -17,8 +17,7 @@ from dpsweep.data import DatasetError
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import inspect, prepare
-from dpsweep.study.datasets import ArraysSource, Dataset
-from dpsweep.study.shares import is_within
+from dpsweep.study.datasets import ArraysSource, Dataset, is_within
 
 CLASSES = np.array(["ant", "bee", "cat"])
 NUMBERS = {"train": np.arange(30) % 3, "test": np.arange(12) % 3}

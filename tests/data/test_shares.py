@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpsweep.data.examples import cut_test_set, stratified_share
-from dpsweep.study.shares import held_out_rows, is_within
+from dpsweep.study.datasets import held_out_rows, is_within
 
 
 def test_stratified_share_keeps_the_share_of_every_class() -> None:

@@ -9,7 +9,7 @@ from matplotlib import get_data_path
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-from dpsweep.figures import fonts, style
+from dpsweep.figures import style
 
 OTHER = "STIXGeneral"  # ships with matplotlib too
 UNWRITTEN = "\U00014400"  # a hieroglyph of Anatolia
@@ -17,8 +17,8 @@ UNWRITTEN = "\U00014400"  # a hieroglyph of Anatolia
 
 def foreign() -> str:
     """Return two characters that another installed font has, but not the figures' own font."""
-    files = fonts._font_files()
-    beyond = fonts._characters(files[OTHER]) - fonts._characters(files[fonts.FONT])
+    files = style._font_files()
+    beyond = style._characters(files[OTHER]) - style._characters(files[style.FONT])
     return "".join(map(chr, [each for each in sorted(beyond) if chr(each).isalpha()][:2]))
 
 
@@ -26,11 +26,11 @@ def foreign() -> str:
 def only_fonts_of_matplotlib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make two fonts of matplotlib the only installed ones."""
     folder = Path(get_data_path()) / "fonts" / "ttf"
-    own = {fonts.FONT: str(folder / "DejaVuSans.ttf"), OTHER: str(folder / "STIXGeneral.ttf")}
-    monkeypatch.setattr(fonts, "_font_files", lambda: own)
-    fonts._fonts_for.cache_clear()
+    own = {style.FONT: str(folder / "DejaVuSans.ttf"), OTHER: str(folder / "STIXGeneral.ttf")}
+    monkeypatch.setattr(style, "_font_files", lambda: own)
+    style._fonts_for.cache_clear()
     yield
-    fonts._fonts_for.cache_clear()
+    style._fonts_for.cache_clear()
 
 
 def titled(text: str) -> Figure:
@@ -51,20 +51,20 @@ def test_another_font_supplies_missing_characters(tmp_path: Path) -> None:
 
 
 def test_a_text_that_no_font_can_write_is_refused(tmp_path: Path) -> None:
-    with style.style(), pytest.raises(fonts.UnwritableTextError, match=r"can write.*apt install"):
+    with style.style(), pytest.raises(style.UnwritableTextError, match=r"can write.*apt install"):
         style.save(titled(UNWRITTEN), tmp_path / "figure.pdf", tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
 
 
 def test_the_last_resort_font_of_matplotlib_does_not_count() -> None:
     assert any(font.name.startswith("Last Resort") for font in fontManager.ttflist)
-    with pytest.raises(fonts.UnwritableTextError, match="'eel"):
-        fonts.require_fonts(["cat", f"eel{UNWRITTEN}"])
+    with pytest.raises(style.UnwritableTextError, match="'eel"):
+        style.require_fonts(["cat", f"eel{UNWRITTEN}"])
 
 
 @pytest.mark.parametrize("text", ["cat", "café", "two\nlines", "ε = ∞", "кошка", r"$10^{-5}$", ""])
 def test_the_own_font_is_used_for_characters_that_it_has(text: str) -> None:
-    fonts.require_fonts([text])
+    style.require_fonts([text])
     figure = titled(text)
-    fonts.write_all(figure)
-    assert figure.axes[0].get_xticklabels()[1].get_fontfamily() != [fonts.FONT, OTHER]
+    style.write_all(figure)
+    assert figure.axes[0].get_xticklabels()[1].get_fontfamily() != [style.FONT, OTHER]

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, weight_norm
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.representation import Representation
 from dpsweep.models.wide_resnet import WideResNet
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.clipping import FlatClipping, NoClipping
 from dpsweep.training.features import check_representation
 from dpsweep.training.optimizer import PrivateOptimizer

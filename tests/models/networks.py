@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, Scratch
 
 FILM, HEAD = Film(kind="film"), HeadOnly(kind="head")

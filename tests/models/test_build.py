@@ -20,7 +20,6 @@ from tests.models.networks import (
 )
 from torch import nn
 
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import (
     apply_method,
@@ -28,6 +27,7 @@ from dpsweep.models.build import (
     head_parameter_names,
     trainable_parameters,
 )
+from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.methods import LoRA, Method
 
 

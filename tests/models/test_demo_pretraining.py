@@ -9,10 +9,9 @@ from tests.models.networks import VIT
 
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare
-from dpsweep.models.architecture import Architecture, BackboneError
-from dpsweep.models.demo_pretraining import Pretrained, pretrain
+from dpsweep.models.prepare import Pretrained, pretrain
 from dpsweep.models.preprocess import Normalise
-from dpsweep.study.backbones import Pretraining
+from dpsweep.study.backbones import Architecture, BackboneError, Pretraining
 from dpsweep.study.datasets import Dataset
 
 SMALL = VIT | {"embed_dim": 16, "depth": 1}

@@ -15,7 +15,6 @@ from timm.layers import RmsNorm2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create
 from dpsweep.models.build import (
     apply_method,
@@ -26,6 +25,7 @@ from dpsweep.models.build import (
 from dpsweep.models.normalisation import notes_on_film, why_not
 from dpsweep.models.outline import Outline
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.backbones import Architecture, BackboneError
 
 WIDTH = 6
 LLAMA = BERT | {"num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0}

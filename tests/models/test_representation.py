@@ -6,11 +6,10 @@ from tests.models.networks import BERT, network
 from torch import Tensor
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.architecture import BackboneError
+from dpsweep.models.identity import transform
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.transformation import transform
-from dpsweep.study.backbones import Features, GroupNorm
+from dpsweep.study.backbones import BackboneError, Features, GroupNorm
 
 SMALL = BERT | {"num_hidden_layers": 2, "vocab_size": 50, "max_position_embeddings": 12}
 

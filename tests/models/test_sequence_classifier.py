@@ -30,7 +30,6 @@ from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIde
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.engine import GradientSum
 from dpsweep.gradients.refusals import UnsupportedModelError
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import find_head, seeded
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import (
@@ -41,7 +40,7 @@ from dpsweep.models.build import (
 )
 from dpsweep.models.prepare import prepare
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
-from dpsweep.study.backbones import Backbone
+from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import AllParameters, Film, LoRA, Method
 from dpsweep.study.paths import Paths

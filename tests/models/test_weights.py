@@ -11,12 +11,10 @@ from tests.data.pictures import offline
 
 from dpsweep.base.files import write_json
 from dpsweep.data.hub import HubError
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.described import configured, described_architecture
-from dpsweep.models.prepare import prepare
-from dpsweep.models.weights import load_weights
-from dpsweep.study.backbones import Backbone
+from dpsweep.models.prepare import load_weights, prepare
+from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"

@@ -9,9 +9,9 @@ from tests.release.releases import FIXED, PRIVATE, SUBSAMPLED, release, study
 from tests.training.tiny_study import prepare
 
 from dpsweep.base.files import canonical_json
-from dpsweep.models.architecture import Architecture
 from dpsweep.release import parameters, verify
 from dpsweep.release.certificate import Certificate, ReleasedFeatures
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
 

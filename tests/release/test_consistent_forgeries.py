@@ -21,7 +21,6 @@ from tests.release.releases import Change, Content, derive_checksums, put, seal
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_checked_json
-from dpsweep.models.architecture import Architecture
 from dpsweep.privacy import Sampling, accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning_noise import calibrate_tuning
@@ -36,9 +35,10 @@ from dpsweep.release.certificate import (
 )
 from dpsweep.release.composition import released_together
 from dpsweep.release.verify import verify
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.methods import Film, HeadOnly
-from dpsweep.study.shares import held_out_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "release.md"
 losses = lru_cache(maxsize=256)(accountants.privacy_loss)

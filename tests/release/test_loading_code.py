@@ -13,7 +13,6 @@ from PIL import Image
 from dpsweep.data.decoding import Transform
 from dpsweep.data.prepared import Resize
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.models.preprocess import Widen, make_preprocess
@@ -22,6 +21,7 @@ from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.parameters import head_layers, save_parameters
 from dpsweep.release.verify import _network_contradictions
+from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
 
 VIT = Architecture(

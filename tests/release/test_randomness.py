@@ -36,8 +36,8 @@ from dpsweep.release.certificate import Releases, TestSet, epsilon_by_pld
 from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study import StudyError
+from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths
-from dpsweep.study.shares import held_out_rows
 from dpsweep.training import randomness, trial
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.randomness import new_secret

@@ -28,7 +28,6 @@ from timm.models.vision_transformer import VisionTransformer
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import create
 from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
@@ -39,6 +38,7 @@ from dpsweep.release.section import compare
 from dpsweep.release.verify import verify
 from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
+from dpsweep.study.backbones import BackboneError
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training.features import compute_features

@@ -14,9 +14,9 @@ from tests.release.releases import Content, forge, put
 
 from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
-from dpsweep.models.architecture import Architecture
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, parameters
 from dpsweep.release.verify import verify
+from dpsweep.study.backbones import Architecture
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
 VIT = Architecture(

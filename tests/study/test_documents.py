@@ -13,7 +13,7 @@ from tests.study.small import DELETE, Edits, edited
 from tests.tracked import tracked
 
 from dpsweep.study import Study, load_study
-from dpsweep.study.schema import schema_text, study_schema
+from dpsweep.study.keys import schema_text, study_schema
 
 ROOT = Path(__file__).parents[2]
 STUDIES = tracked("config.yaml", "studies/*.yaml")
@@ -30,7 +30,7 @@ def test_a_shipped_study_is_valid(file: Path) -> None:
 def test_the_schema_is_up_to_date() -> None:
     path = ROOT / "workflow" / "schemas" / "config.schema.yaml"
     assert path.read_text(encoding="utf-8") == schema_text(), (
-        "run: python -m dpsweep.study.schema > workflow/schemas/config.schema.yaml"
+        "run: python -m dpsweep.study.keys --schema > workflow/schemas/config.schema.yaml"
     )
 
 

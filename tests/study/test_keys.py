@@ -10,10 +10,9 @@ import yaml
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study import load_study
-from dpsweep.study.keys import NAME, Key, as_lines, page, study_keys
+from dpsweep.study.keys import NAME, Key, as_lines, page, study_keys, study_schema
 from dpsweep.study.load import StudyLoader
 from dpsweep.study.optimizers import SGD
-from dpsweep.study.schema import study_schema
 from dpsweep.study.section import Geometric
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"

@@ -13,7 +13,7 @@ from tests.synthetic import write_cells
 
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.write import write
+from dpsweep.tables.text import write
 
 SEEDS = 4
 RANDOM = np.random.default_rng(5)

@@ -8,7 +8,7 @@ import torch
 from benchmarks.evidence.backbones import NETWORKS, built
 from benchmarks.evidence.gradients import try_case
 
-from dpsweep.models.architecture import BackboneError
+from dpsweep.study.backbones import BackboneError
 
 BY_NAME = {network.name: network for network in NETWORKS}
 # Each has a layer that the other networks, and the tests of tests/gradients, do not have.

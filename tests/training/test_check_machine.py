@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.study.training import Training
+from dpsweep.study.file import Training
 from dpsweep.training.check import check_machine
 
 # As Slurm 22.05 and 24.11 print them.

@@ -13,12 +13,11 @@ from torch import nn
 
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import Cell, Study
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.methods import HeadOnly

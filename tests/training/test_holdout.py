@@ -11,7 +11,7 @@ from tests.training.tiny_study import N, Prepared, calibrate
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell
-from dpsweep.study.shares import held_out_rows
+from dpsweep.study.datasets import held_out_rows
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.specification import CellError, cell_noise
 from dpsweep.training.store import StoredTrial

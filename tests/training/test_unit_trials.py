@@ -34,10 +34,9 @@ from dpsweep.release.ledger import open_ledger
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
-from dpsweep.study.datasets import Dataset, origins
+from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import trial_table
-from dpsweep.study.shares import held_out_rows
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from dpsweep.release.verify import verify
 from dpsweep.study import load_study
-from dpsweep.study.shares import is_within
+from dpsweep.study.datasets import is_within
 
 
 @pytest.mark.parametrize("example", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)

@@ -28,9 +28,9 @@ from typer.testing import CliRunner
 from dpsweep.base.files import write_json
 from dpsweep.cli.main import app
 from dpsweep.cli.run import change_study
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.study import Study, load_study
+from dpsweep.study.backbones import Architecture
 
 TEXT = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
 STUDIES = {

@@ -1,5 +1,7 @@
-"""The base class of errors that the user can fix."""
+"""Errors that the user can fix, and the log that tells of them."""
 
+import logging
+import sys
 from pathlib import Path
 
 
@@ -16,3 +18,12 @@ class DpsweepError(Exception):
     def __init__(self, message: str, remake: tuple[Path | str, ...] = ()) -> None:
         super().__init__(message)
         self.remake = remake
+
+
+def start_log(level: int) -> None:
+    """Write dpsweep's messages of at least some level, and other libraries' warnings and errors."""
+    # `force` replaces the handlers that some libraries install.
+    logging.basicConfig(
+        format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr, force=True
+    )
+    logging.getLogger("dpsweep").setLevel(level)

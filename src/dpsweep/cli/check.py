@@ -66,7 +66,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     wrong += yield from _hub(study, paths)
     if study.optimizers:
         # The import takes seconds.
-        from dpsweep.training.after_noise import mistaken_optimizers
+        from dpsweep.training.torch_optimizer import mistaken_optimizers
 
         wrong += mistaken_optimizers(study)
     if seconds:
@@ -178,7 +178,7 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
 def _unwritable(study: Study, classes: dict[str, list[str]]) -> list[str]:
     """Find titles, and names of drawn classes, with characters that the figures' fonts lack."""
     # The import takes a second.
-    from dpsweep.figures.fonts import UnwritableTextError, require_fonts
+    from dpsweep.figures.style import UnwritableTextError, require_fonts
 
     texts = _drawn_texts(study)
     for figure in study.figures.values():

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsweep import __version__
-from dpsweep.base.errors import DpsweepError
-from dpsweep.base.logs import start_log
+from dpsweep.base.errors import DpsweepError, start_log
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import OPENED
 from dpsweep.study.commands import make_command

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from dpsweep.base.units import count
 from dpsweep.data.prepared import DatasetError
+from dpsweep.study.datasets import draw, is_within
 from dpsweep.study.messages import brief, shorten
-from dpsweep.study.shares import draw, is_within
 
 Labels = npt.NDArray[np.int64]
 

@@ -30,8 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, read_checked_json
-from dpsweep.study.datasets import KINDS, Dataset, Kind
-from dpsweep.study.shares import held_out_rows
+from dpsweep.study.datasets import KINDS, Dataset, Kind, held_out_rows
 
 # The order is part of the checksum.
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")

@@ -13,8 +13,7 @@ from dpsweep.base.files import read_json
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable, group_starts
-from dpsweep.tables.write import write_numbers, write_printed
+from dpsweep.tables.text import TextTable, group_starts, write_numbers, write_printed
 
 _TITLES = {
     "curve_bound": "by guesses",

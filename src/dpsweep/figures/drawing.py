@@ -9,11 +9,11 @@ import pandas as pd
 from dpsweep.analysis.frames import in_order, plain
 from dpsweep.figures import style
 from dpsweep.study import Study
+from dpsweep.study.file import Style
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
-from dpsweep.study.style import Style
 from dpsweep.study.targets import Figure
-from dpsweep.tables.write import write_numbers
+from dpsweep.tables.text import write_numbers
 
 
 def draw(study: Study, paths: Paths, target: str) -> None:

@@ -1,9 +1,9 @@
 """Networks: backbones on disk, and the parameters that a method trains.
 
-- `dpsweep.models.architecture`: the description of a network;
+- `dpsweep.study.backbones`: the description of a network;
 - `dpsweep.models.backbone`: the files of a prepared backbone;
-- `dpsweep.models.prepare`: makes these files for a backbone of the study (`dpsweep.models.weights` reads
-  published weights, `dpsweep.models.demo_pretraining` trains the weights of the demo);
+- `dpsweep.models.prepare`: makes these files for a backbone of the study (`dpsweep.models.prepare` reads
+  published weights, `dpsweep.models.prepare` trains the weights of the demo);
 - `dpsweep.models.architectures`: empty networks, by name;
 - `dpsweep.models.build`: makes a model that is ready to train from a backbone and a method;
 - `dpsweep.models.preprocess`: converts stored images to inputs of the network.

@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.identity import Identity
 from dpsweep.models.scattering import Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
+from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.messages import brief
 
 OWN: dict[str, Callable[..., nn.Module]] = {

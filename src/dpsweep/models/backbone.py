@@ -21,7 +21,7 @@ from dpsweep.base.files import (
     write_checked_json,
 )
 from dpsweep.data.prepared import METADATA, PreparedDataset, TokenizerIdentity, opening
-from dpsweep.models.architecture import Architecture, BackboneError
+from dpsweep.study.backbones import Architecture, BackboneError
 
 if TYPE_CHECKING:
     from torch import Tensor

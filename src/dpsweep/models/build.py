@@ -6,7 +6,6 @@ from pathlib import Path
 
 from torch import nn
 
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import (
     Head,
     create,
@@ -16,6 +15,7 @@ from dpsweep.models.architectures import (
 )
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.normalisation import normalisation_parameters, notes_on_film
+from dpsweep.study.backbones import BackboneError
 from dpsweep.study.messages import brief, shorten, unknown
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
 

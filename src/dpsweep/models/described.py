@@ -6,8 +6,14 @@ from typing import Any
 
 from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub import UnreachableHubError, fetch_file
-from dpsweep.models.architecture import Architecture, BackboneError
-from dpsweep.study.backbones import Backbone, FileWeights, HubWeights, TrainedTokenizer
+from dpsweep.study.backbones import (
+    Architecture,
+    Backbone,
+    BackboneError,
+    FileWeights,
+    HubWeights,
+    TrainedTokenizer,
+)
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
-"""A linear head on embeddings of another network, with an optional normalisation before it."""
+"""A linear head on embeddings of another network, and normalisations of one vector at a time."""
 
 from typing import Literal, cast
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from dpsweep.models.transformation import transform
-from dpsweep.study.backbones import GroupNorm
+from dpsweep.study.backbones import BackboneError, GroupNorm
 
 Transformation = Literal["layer-norm", "unit-norm", "group-norm"]
 
@@ -73,3 +73,31 @@ class Identity(nn.Module):
     def normalised(self, vectors: Tensor) -> Tensor:
         """Return the inputs of the head, shape (B, dimension)."""
         return transform(vectors, self._transformation)
+
+
+def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tensor:
+    """Apply a transformation of a study to float32 (N, features), one example at a time.
+
+    Raises:
+        BackboneError: the features cannot be divided into that many groups of two or more.
+    """
+    match transformation:
+        case None:
+            return features
+        case GroupNorm(groups=groups):
+            width = features.shape[1]
+            # A number in a group of its own would become 0.
+            if width % groups or width == groups:
+                raise BackboneError(
+                    f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
+                    "features of the network, and fewer than these"
+                )
+            apart = features.reshape(-1, groups, width // groups)
+            return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
+        case "layer-norm":
+            return functional.layer_norm(features, features.shape[1:])
+        case "unit-norm":
+            return functional.normalize(features, dim=1)
+    raise ValueError(
+        f"transformation {transformation!r}: choose layer-norm, unit-norm or GroupNorm"
+    )

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
 from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.study.backbones import BackboneError
 from dpsweep.study.messages import shorten
 
 _TORCH = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)

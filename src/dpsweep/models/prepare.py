@@ -1,22 +1,41 @@
-"""Preparation of a backbone of the study: its files on disk."""
+"""Preparation of a backbone of the study: weights that are published or pretrained here, in files.
 
+Weights are read from safetensors only: a pickled checkpoint can run code when it is opened.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
+from dpsweep.base.files import require_content
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
 from dpsweep.data.tokenizer import Tokenizer
-from dpsweep.models.architecture import Architecture, BackboneError
-from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.models.demo_pretraining import pretrain
 from dpsweep.models.described import named_architecture
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.weights import load_weights
-from dpsweep.study.backbones import Backbone, FileWeights, HubWeights, NoWeights, Pretraining
+from dpsweep.study.backbones import (
+    Architecture,
+    Backbone,
+    BackboneError,
+    FileWeights,
+    HubWeights,
+    NoWeights,
+    Pretraining,
+)
+from dpsweep.study.messages import brief, shorten
 from dpsweep.study.paths import Paths
 
 
@@ -107,3 +126,217 @@ def _check_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) ->
             f"{'none' if tokenizer.end is None else tokenizer.end} after the texts of the tokenizer; "
             "allowed: a tokenizer that ends texts so, or its token as eos_token_id among the arguments"
         )
+
+
+log = logging.getLogger(__name__)
+
+
+def load_weights(
+    architecture: Architecture, path: Path, leave_out: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Return the float32 state of a network with the weights of a safetensors file, without head.
+
+    For timm, its own conversions apply (names of older checkpoints, another image size). Each tensor
+    must match a parameter and each parameter a tensor; only the head may differ.
+
+    Args:
+        architecture: the network.
+        path: of the file.
+        leave_out: names of modules in the file that the network does not have.
+
+    Raises:
+        BackboneError: the file is missing, not safetensors, or does not fit the architecture.
+    """
+    if path.suffix != ".safetensors":
+        raise BackboneError(
+            f"{path}: found a {path.suffix or 'nameless'} file; allowed: .safetensors (pickled "
+            "checkpoints can run code when they are opened)"
+        )
+    try:
+        require_content(path)
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise BackboneError(f"{path}: no such file; put the weights there") from None
+    except OSError as error:
+        raise BackboneError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise BackboneError(f"{path}: not a safetensors file ({error})") from None
+    for module in leave_out:
+        left_out = [key for key in tensors if key.startswith(f"{module}.")]
+        if not left_out:
+            modules = sorted({key.rpartition(".")[0] for key in tensors})
+            raise BackboneError(
+                f"{path}: leave_out: found {module}; allowed: a module of the file, such as {modules[-1]}"
+            )
+        for key in left_out:
+            del tensors[key]
+
+    with seeded(0):
+        model = create(architecture, classes=2)
+    head = find_head(model)
+    if isinstance(model, SequenceClassifier):
+        _load_sequence_classifier(model, tensors, path)
+        return _finite(model, path)
+    # The file's head, if any, has other classes. Our head replaces it, so loading can be strict.
+    tensors = {key: value for key, value in tensors.items() if not head.holds(key)}
+    tensors |= {key: value for key, value in model.state_dict().items() if head.holds(key)}
+    try:
+        if architecture.library == "timm":
+            import timm  # noqa: PLC0415
+
+            model = timm.create_model(
+                architecture.name,
+                pretrained=True,
+                pretrained_cfg_overlay={"state_dict": tensors, "num_classes": 2},
+                num_classes=2,
+                **architecture.arguments,
+            )
+        else:
+            model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise BackboneError(f"{path}: does not fit {architecture.name}: {brief(error)}") from None
+    return _finite(model, path)
+
+
+def _load_sequence_classifier(
+    model: SequenceClassifier, tensors: dict[str, Tensor], path: Path
+) -> None:
+    """Load with the conversions of transformers: names of older checkpoints, heads of other tasks."""
+    from transformers.utils import logging  # noqa: PLC0415
+
+    network: Any = model.network
+    verbosity = logging.get_verbosity()
+    # Its report on missing and unexpected tensors is long; errors below contain the relevant part.
+    logging.set_verbosity_error()
+    try:
+        loaded, report = type(network).from_pretrained(
+            None,
+            config=network.config,
+            state_dict=tensors,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    body = f"{network.base_model_prefix}."
+    missing = sorted(key for key in report["missing_keys"] if key.startswith(body))
+    unexpected = sorted(key for key in report["unexpected_keys"] if key.startswith(body))
+    wrong = sorted(str(key) for key in report["mismatched_keys"])
+    if missing or unexpected or wrong:
+        raise BackboneError(
+            f"{path}: does not fit {network.config.model_type}: missing {shorten(missing)}, unexpected "
+            f"{shorten(unexpected)}, of another shape {shorten(wrong)}"
+        )
+    network.load_state_dict(loaded.state_dict())
+
+
+def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    state = state_without_head(model)
+    broken = [key for key, value in state.items() if not torch.isfinite(value).all()]
+    if broken:
+        raise BackboneError(f"{path}: numbers that are not finite in {shorten(broken)}")
+    return state
+
+
+_WARM_UP = 0.1
+"""Share of the steps in which the learning rate increases."""
+_LABEL_SMOOTHING = 0.1
+_TEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Result of pretraining."""
+
+    state: dict[str, Tensor]
+    """Without the head."""
+    accuracy: float
+    """On the public test set, after the last epoch; a fraction."""
+    examples: int
+    """The number of training examples used (``train_share``)."""
+
+
+def pretrain(
+    architecture: Architecture,
+    preprocess: nn.Module,
+    recipe: Pretraining,
+    dataset: PreparedDataset,
+) -> Pretrained:
+    """Train a network on a public dataset, on the CPU, without privacy.
+
+    Use AdamW with a linear warm-up and a cosine decay to zero, and cross-entropy with label smoothing.
+    The same arguments give the same weights on the same machine and number of threads.
+
+    Args:
+        architecture: of the network; its head has the classes of the dataset.
+        preprocess: maps stored images to inputs of the network.
+        recipe: epochs, learning rate, seed and other settings.
+        dataset: images and labels, both splits.
+
+    Raises:
+        BackboneError: the training diverged.
+    """
+    random = np.random.default_rng(recipe.seed)
+    labels = torch.from_numpy(np.array(dataset.train_labels))
+    chosen = _stratified_share(labels, recipe.train_share, random)
+    inputs = preprocess(torch.from_numpy(np.array(dataset.train_inputs)))[chosen]
+    labels = labels[chosen]
+
+    # Dropout, if any, uses the same random stream as the initial weights.
+    with seeded(recipe.seed):
+        model = create(architecture, len(dataset.metadata.classes))
+        batches = math.ceil(len(labels) / recipe.batch_size)
+        steps = recipe.epochs * batches
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
+        model.train()
+        for _ in range(recipe.epochs):
+            order = torch.from_numpy(random.permutation(len(labels)))
+            for start in range(0, len(order), recipe.batch_size):
+                batch = order[start : start + recipe.batch_size]
+                loss = F.cross_entropy(
+                    model(inputs[batch]), labels[batch], label_smoothing=_LABEL_SMOOTHING
+                )
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
+    if not math.isfinite(loss.item()):
+        raise BackboneError(
+            f"pretraining on {recipe.dataset} diverged (loss {loss.item()}); lower "
+            f"weights.learning_rate, it is {recipe.learning_rate}"
+        )
+    accuracy = _accuracy(model, preprocess, dataset)
+    return Pretrained(state_without_head(model), accuracy, examples=len(labels))
+
+
+def _rate(step: int, steps: int) -> float:
+    """Return the share of the full learning rate after ``step`` of ``steps`` steps."""
+    warm_up = max(1, round(_WARM_UP * steps))
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def _stratified_share(labels: Tensor, share: float, random: np.random.Generator) -> Tensor:
+    """Return indices of about ``share`` of each class, with at least one example of each."""
+    chosen = []
+    for label in range(int(labels.max()) + 1):
+        members = np.flatnonzero(labels.numpy() == label)
+        count = max(1, round(share * len(members)))
+        chosen.append(random.permutation(members)[:count])
+    return torch.from_numpy(np.sort(np.concatenate(chosen)))
+
+
+@torch.inference_mode()
+def _accuracy(model: nn.Module, preprocess: nn.Module, dataset: PreparedDataset) -> float:
+    model.eval()
+    correct = 0
+    for start in range(0, len(dataset.test_labels), _TEST_BATCH):
+        part = slice(start, start + _TEST_BATCH)
+        logits = model(preprocess(torch.from_numpy(np.array(dataset.test_inputs[part]))))
+        labels = torch.from_numpy(np.array(dataset.test_labels[part]))
+        correct += int((logits.argmax(dim=1) == labels).sum())
+    return correct / len(dataset.test_labels)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import find_head
+from dpsweep.models.identity import transform
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.models.transformation import transform
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.messages import unknown
 
 _TOKENS, _MAP = 3, 4

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.models.transformation import transform
+from dpsweep.models.identity import transform
 from dpsweep.study.backbones import GroupNorm
 
 # The mother wavelet: width of its envelope in pixels, frequency in radians per pixel.

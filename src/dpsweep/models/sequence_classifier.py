@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.outline import Outline, asks_for_values
+from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.messages import shorten
 
 

@@ -246,7 +246,7 @@ Stage = Literal["train", "gradient_norms", "features", "theory"]
 # Operations that a processor computes while it moves a byte: a CPU core has 100 Gflop/s and 2.5 GB/s, a GPU
 # 20 Tflop/s and 500 GB/s.
 _OPERATIONS_PER_BYTE = 40.0
-# Bytes that are moved for each number of a gradient by the sums of `dpsweep.theory.sums`, in float64.
+# Bytes that are moved for each number of a gradient by the sums of `dpsweep.theory`, in float64.
 _SUMMED_BYTES = 64.0
 _SUMMED_AT_ONCE = 64
 _HOST_GIGABYTES = 6.0  # an interpreter with torch and a GPU's libraries

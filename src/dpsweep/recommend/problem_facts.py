@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.architectures import create, find_head
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
@@ -19,7 +18,7 @@ from dpsweep.models.representation import Representation
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.recommend.rule import ProblemFacts
 from dpsweep.study import Study
-from dpsweep.study.backbones import Backbone, Features
+from dpsweep.study.backbones import Backbone, BackboneError, Features
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
 

@@ -14,13 +14,13 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
 from dpsweep.base.limited import TimeLimitError, limited
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
 from dpsweep.models.representation import Tap, tap_of
 from dpsweep.release import FROZEN, TRAINED
 from dpsweep.release.certificate import ReleasedFeatures
 from dpsweep.release.safe_reading import Layout
+from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.methods import LoRA, Method
 
 # Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.

@@ -9,7 +9,6 @@ from typing import Any
 
 from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
 from dpsweep.data.prepared import DatasetError, Resize, read_metadata
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Sampling
 from dpsweep.release import CERTIFICATE, ReleaseError
@@ -17,12 +16,11 @@ from dpsweep.release.certificate import DataSplit, Setting, plain_method
 from dpsweep.release.ledger import Ledger
 from dpsweep.release.safe_reading import printable
 from dpsweep.study import Cell, Study
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.datasets import Origins, origins
+from dpsweep.study.datasets import Origins, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
-from dpsweep.study.shares import held_out_rows
 from dpsweep.study.sweeps import Sweep
 
 _WHOLE = ("optimizer", "network.method")

@@ -32,7 +32,6 @@ from dpsweep.base.files import (
 from dpsweep.base.limited import LimitError, TimeLimitError, limited
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import vocabulary_size
-from dpsweep.models.architecture import Architecture
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
@@ -65,11 +64,10 @@ from dpsweep.release.composition import released_together
 from dpsweep.release.ledger import Ledger, ledger_mistakes
 from dpsweep.release.parameters import outline, split_state
 from dpsweep.release.safe_reading import file_content, file_mistakes, printable, tensor_mistakes
-from dpsweep.study.backbones import kind_read_by
+from dpsweep.study.backbones import Architecture, kind_read_by
 from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.datasets import KINDS
+from dpsweep.study.datasets import KINDS, held_out_rows
 from dpsweep.study.paths import Paths
-from dpsweep.study.shares import held_out_rows
 
 LedgerWord = Literal["beside", "none"]
 """The ledger to compare a release with: the one beside its results if there is one, or none."""

@@ -12,8 +12,8 @@ import pandas as pd
 from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
+from dpsweep.report.embed import percent, values
 from dpsweep.report.trials import is_private
-from dpsweep.report.wording import percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose

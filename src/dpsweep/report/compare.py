@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpsweep.base.units import markdown
+from dpsweep.report.embed import choice, percent, values
 from dpsweep.report.trials import read_trials
-from dpsweep.report.wording import choice, percent, values
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose

@@ -17,9 +17,8 @@ import pandas as pd
 
 from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.base.files import write_text
-from dpsweep.report.embed import render
+from dpsweep.report.embed import batch_text, bound_text, render, titles, values
 from dpsweep.report.trials import COLUMNS, read_trials
-from dpsweep.report.wording import batch_text, bound_text, titles, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.load import name_of

@@ -15,15 +15,14 @@ import pandas as pd
 
 from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.units import count
+from dpsweep.report.embed import choice, percent, titles, values
 from dpsweep.report.trials import is_private
-from dpsweep.report.wording import choice, percent, titles, values
 from dpsweep.study import Study
 from dpsweep.study.choice import choose, repeats
 from dpsweep.study.paths import Paths
 from dpsweep.tables.comparison import ACCURACY, REFERENCE, ComparisonTable
-from dpsweep.tables.text import TextTable, interval, signed, with_range
+from dpsweep.tables.text import TextTable, interval, read_numbers, signed, with_range
 from dpsweep.tables.tuning_implications import TuningImplications
-from dpsweep.tables.write import read_numbers
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
 """The usual settings in papers and tutorials."""

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 
 from dpsweep.base.units import count, duration
-from dpsweep.report.wording import span, values
+from dpsweep.report.embed import span, values
 from dpsweep.study import Study
 from dpsweep.study.backbones import (
     FileWeights,

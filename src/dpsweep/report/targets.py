@@ -17,8 +17,7 @@ from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, Target
-from dpsweep.tables.text import TextTable
-from dpsweep.tables.write import read, read_numbers
+from dpsweep.tables.text import TextTable, read, read_numbers
 
 _T = TypeVar("_T")
 

@@ -1,10 +1,11 @@
-"""The section `backbones`: networks, their weights and their tokenizers."""
+"""The section `backbones`: networks, their weights and their tokenizers; and a description of any network."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, FiniteFloat, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study.datasets import KindName
 from dpsweep.study.section import (
     ArgumentName,
@@ -236,3 +237,21 @@ class Backbone(Section):
             case HubWeights(id=repository, revision=revision):
                 return HubTokenizer(kind="hub", id=repository, revision=revision)
         return None
+
+
+class BackboneError(DpsweepError):
+    """A backbone that cannot be prepared, read or built; the message contains a remedy."""
+
+
+class Architecture(BaseModel):
+    """An empty network: the library that builds it, its name there, and its keyword arguments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    library: str
+    name: str
+    arguments: dict[str, bool | int | float | str]
+
+    def with_defaults(self, **defaults: bool | int | float | str) -> Self:
+        """Return this architecture with defaults for missing arguments."""
+        return self.model_copy(update={"arguments": defaults | self.arguments})

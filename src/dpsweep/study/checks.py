@@ -17,12 +17,12 @@ from dpsweep.study.datasets import (
     Dataset,
     FolderSource,
     HubSource,
+    held_out_rows,
     shares_examples,
 )
 from dpsweep.study.file import StudyFile
 from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
 from dpsweep.study.methods import HeadOnly, Method, Scratch
-from dpsweep.study.shares import held_out_rows
 from dpsweep.study.sweeps import Sweep
 
 

@@ -1,30 +1,282 @@
-"""The whole study file: its sections, and the cells and problems that follow from them."""
+"""The whole study file: its smaller sections, and the cells and problems that follow from all of them."""
 
 import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    model_validator,
+)
 
 from dpsweep.privacy import Sampling
 from dpsweep.study.backbones import Backbone, Features
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
-from dpsweep.study.clipping import Clipping, ClippingBound, clipping_rule
-from dpsweep.study.datasets import Dataset
+from dpsweep.study.clipping import Clipping, ClippingBound, PrivateRule, clipping_rule
+from dpsweep.study.datasets import Dataset, held_out_rows
 from dpsweep.study.methods import HeadOnly, Method
 from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
-from dpsweep.study.references import PaperNumber
 from dpsweep.study.release import Audit, Budget, Release
-from dpsweep.study.roles import Roles
-from dpsweep.study.section import Engine, Name, Section, Title, usable_folder
-from dpsweep.study.shares import held_out_rows
-from dpsweep.study.style import Style
+from dpsweep.study.section import (
+    Engine,
+    Gpus,
+    Name,
+    PositiveFloat,
+    Section,
+    Title,
+    strictly_increasing,
+    usable_folder,
+)
 from dpsweep.study.sweeps import Sweep, one_method_each, one_optimizer_each
-from dpsweep.study.training import Privacy, Theory, Training
 
 NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""
+
+
+class PaperNumber(Section):
+    """A number that a paper prints, and the cells that it describes; tables show ours beside it."""
+
+    dataset: str
+    """a name of datasets"""
+    backbone: str
+    """a name of backbones"""
+    method: str
+    """a name of methods"""
+    clipping_bound: PositiveFloat | PrivateRule | Literal["tuned"]
+    """a C; automatic (AUTO-S); or tuned, the best of several C"""
+    epsilon: PositiveFloat
+    """ε of the number"""
+    epochs: PositiveInt
+    """E of the number"""
+    value: float
+    """its accuracy, from 0 to 1"""
+    minimum: float | None = None
+    """smallest over seeds"""
+    maximum: float | None = None
+    """largest over seeds"""
+
+
+class DatasetRoles(Section):
+    """Names of datasets."""
+
+    main: Name | None = None
+    """of most figures"""
+    large: Name | None = None
+    """many examples of every class"""
+    small: Name | None = None
+    """few examples of every class"""
+    imbalanced: Name | None = None
+    """classes of different sizes"""
+    scratch: Name | None = None
+    """for training from scratch"""
+    text: Name | None = None
+    """texts"""
+
+
+class BackboneRoles(Section):
+    """Names of backbones."""
+
+    weak: Name | None = None
+    """of most figures: the weaker one, or the only one"""
+    strong: Name | None = None
+    """compared with the weak one"""
+    residual: Name | None = None
+    """a convolutional network"""
+    scratch: Name | None = None
+    """a network without pretraining"""
+    text: Name | None = None
+    """reads texts"""
+
+
+class MethodRoles(Section):
+    """Names of methods."""
+
+    main: Name | None = None
+    """of most figures"""
+    lora: Name | None = None
+    """low-rank adapters"""
+    ranks: list[Name] = []
+    """low-rank adapters that differ in their rank"""
+    all: Name | None = None
+    """every parameter"""
+    scratch: Name | None = None
+    """every parameter, from random weights"""
+    text: Name | None = None
+    """for the dataset of texts"""
+
+
+class Roles(Section):
+    """The datasets, backbones and methods of figures and tables.
+
+    A target is left out if a role that it needs is not bound; `dpsweep check` lists such targets.
+    """
+
+    datasets: DatasetRoles = DatasetRoles()
+    """datasets of figures and tables, by role"""
+    backbones: BackboneRoles = BackboneRoles()
+    """backbones, by role"""
+    methods: MethodRoles = MethodRoles()
+    """methods, by role"""
+    neighbours: dict[
+        Name,
+        Annotated[
+            list[PositiveFloat],
+            Field(min_length=3, max_length=3),
+            AfterValidator(strictly_increasing),
+        ],
+    ] = {}
+    """for a method: the small, baseline and large clipping bound that figures compare; by default the
+    bound nearest to 1 and its neighbours on the grid"""
+
+    def bound(self, part: str, name: str) -> list[str] | None:
+        """Return the names that a role is bound to.
+
+        Args:
+            part: dataset, backbone or method.
+            name: of a role, or any other word.
+
+        Returns:
+            Names, an empty list if the role is not bound; None if there is no such role.
+        """
+        section = getattr(self, f"{part}s")
+        if name not in type(section).model_fields:
+            return None
+        found = getattr(section, name)
+        return found if isinstance(found, list) else [] if found is None else [found]
+
+    def roles_of(self, part: str) -> list[str]:
+        """Return the roles of a part: dataset, backbone or method."""
+        return list(type(getattr(self, f"{part}s")).model_fields)
+
+
+def _colour_map(name: str) -> str:
+    from matplotlib import colormaps  # noqa: PLC0415 (a study without a style does not need it)
+
+    if name not in colormaps:
+        raise ValueError("allowed: a colour map of matplotlib, such as viridis, magma or cividis")
+    return name
+
+
+def _colour(name: str) -> str:
+    from matplotlib.colors import is_color_like  # noqa: PLC0415
+
+    if not is_color_like(name):
+        raise ValueError('allowed: a colour of matplotlib, such as "#0173b2" or navy')
+    return name
+
+
+class Style(Section):
+    """Colours and sizes of all figures."""
+
+    colour_map: Annotated[str, AfterValidator(_colour_map)] = "viridis"
+    """of squares, and of lines for ordered values such as ε"""
+    palette: Annotated[list[Annotated[str, AfterValidator(_colour)]], Field(min_length=7)] = [
+        # Seaborn's "colorblind" palette, distinguishable with common colour-vision deficiencies.
+        *("#0173b2", "#949494", "#d55e00"),
+        *("#029e73", "#cc78bc", "#56b4e9", "#000000"),
+    ]
+    """seven colours: of an easy, a medium and a hard problem, and of up to four methods"""
+    font_size: Annotated[float, Field(ge=4, le=24)] = 8.0
+    """in points; small type scales with it"""
+    page_width: Annotated[float, Field(ge=3, le=20)] = 5.5
+    """of a figure across the page, in inches"""
+
+    @property
+    def difficulty(self) -> dict[str, str]:
+        """The colours of an easy, a medium and a hard problem."""
+        return dict(zip(("easy", "medium", "hard"), self.palette, strict=False))
+
+    @property
+    def easy(self) -> str:
+        """The colour of an easy problem, and of a single line."""
+        return self.palette[0]
+
+    @property
+    def hard(self) -> str:
+        """The colour of a hard problem, and of marks."""
+        return self.palette[2]
+
+    @property
+    def small(self) -> float:
+        """The font size of notes beside a drawing, such as the chosen settings, in points."""
+        return self.points(6)
+
+    def points(self, size: float) -> float:
+        """Scale a font size, given for the base size 8, to this style; points."""
+        return size * self.font_size / 8
+
+
+class Privacy(Section):
+    """The guarantee that every private trial of the study is calibrated to."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """of the guarantee; below 1/N"""
+    step_rounding: Literal["round", "ceil"] = "round"
+    """how E epochs become optimizer steps: round is max(1, round(E*N/B)); ceil is E*ceil(N/B),
+    which can be many more passes over the data than E"""
+    check_with_opacus: bool = False
+    """also check every noise multiplier with Opacus' accountant"""
+
+
+class Training(Section):
+    """How trials are trained and selected, for all sweeps."""
+
+    selection: Literal["repeat-best", "exhaustive", "bracket"] = "repeat-best"
+    """repeat-best tunes the learning rate with the first seed and repeats the best one with the
+    others; exhaustive trains the whole grid with every seed; bracket is repeat-best that searches
+    the grid for its peak instead of training all of it"""
+    select_on: Literal["test", "holdout"] = "test"
+    """the data that learning rate, batch size and clipping bound are chosen on: the test set, as in
+    the paper, which is optimistic; or a part of the training set that is held out of training"""
+    holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """share of the training set, for holdout; each example is drawn independently"""
+    engine: Engine = "auto"
+    """how per-example gradients are computed: auto takes the fastest engine that supports the network;
+    a method and a sweep may have their own"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """of forward and backward passes; auto is bfloat16 on GPUs that have it, otherwise float32.
+    Parameters and gradient norms are float32 in any case, a step's sum and its noise float64"""
+    physical_batch: PositiveInt | Literal["auto"] = 256
+    """examples on the device at once, halved if memory runs out. auto begins with a whole batch (256 on
+    a CPU). Changes results only by rounding"""
+    automatic_clipping_gamma: PositiveFloat = 0.01
+    """gamma of AUTO-S (Bu et al. 2023)"""
+    checkpoint_minutes: PositiveFloat = 5.0
+    """most minutes of work that a killed trial may lose"""
+    gpus: Gpus = 1
+    """GPUs of each job that trains trials or measures gradient norms: they share every batch of a trial.
+    Results are the same up to rounding. It pays for few long trials; many trials are faster one per GPU"""
+    threads: Annotated[int, Field(gt=0, le=512)] = 1
+    """CPU threads of a training job for each of its GPUs (part of the result's key)"""
+    compile: bool = False
+    """let torch compile the training step if the engine supports it (expanded): minutes at the start
+    of a cell, faster steps on a GPU"""
+
+    @model_validator(mode="after")
+    def _engine_has_precision(self) -> Self:
+        if self.precision == "bfloat16" and self.engine == "opacus":
+            raise ValueError(
+                "precision: found bfloat16 with engine opacus, whose norms would not be float32; "
+                "allowed: auto, float32, or another engine"
+            )
+        return self
+
+
+class Theory(Section):
+    """Batches for measuring per-example gradients along a trial. Not private."""
+
+    draws: Annotated[PositiveInt, Field(le=1000)] = 3
+    """batches that are measured after every epoch"""
+    largest_batch: PositiveInt = 4096
+    """most examples of a batch; otherwise a batch has the trial's expected size"""
+    seeds: Annotated[PositiveInt, Field(le=1000)] = 1
+    """seeds of a cell that are measured, at most as many as it has; all but the first are trained
+    again"""
 
 
 class StudyFile(Section):

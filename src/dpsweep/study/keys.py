@@ -16,7 +16,7 @@ import yaml
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.load import StudyLoader
 from dpsweep.study.messages import unknown
-from dpsweep.study.schema import study_schema
+from dpsweep.study.study import Study
 
 NAME = "NAME"
 """The part of a path that the author of a study chooses."""
@@ -278,6 +278,32 @@ def _example(values: list[Any]) -> str:
     return _yaml(plain[0]) if plain else ""
 
 
+_HEADER = (
+    "# Every section and key of a study, and what is allowed in it. Made from dpsweep.study by\n"
+    "# `python -m dpsweep.study.keys --schema > workflow/schemas/config.schema.yaml`; do not edit.\n"
+)
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a whole study, overlays merged."""
+    schema = Study.model_json_schema()
+    for model in (schema, *schema["$defs"].values()):
+        for field in model.get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
+    # pydantic's schema allows names that do not match the pattern; a study refuses them.
+    for section in schema["properties"].values():
+        if "patternProperties" in section:
+            section["additionalProperties"] = False
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def schema_text() -> str:
+    """Return the text of the YAML file with the schema in the repository."""
+    return _HEADER + yaml.safe_dump(study_schema(), sort_keys=False, allow_unicode=True, width=100)
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.stdout.write(page())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schema", action="store_true", help="the JSON schema instead of the page")
+    sys.stdout.write(schema_text() if parser.parse_args().schema else page())

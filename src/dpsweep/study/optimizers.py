@@ -208,7 +208,7 @@ class SGD(OptimizerSection):
 class BiasCorrectedAdam(TwoMoments):
     """Adam with the noise variance subtracted from its second moment: DP-AdamBC (Tang et al. 2024)."""
 
-    constructor = "dpsweep.training.adam_bc:AdamBC"
+    constructor = "dpsweep.training.torch_optimizer:AdamBC"
     knows_noise = True
 
     kind: Literal["adam-bc"]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
+    from dpsweep.study.file import Style
     from dpsweep.study.paths import Paths
     from dpsweep.study.study import Study
-    from dpsweep.study.style import Style
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]

@@ -1,5 +1,5 @@
 """Tables as LaTeX (booktabs), Markdown and CSV."""
 
-from dpsweep.tables.write import write
+from dpsweep.tables.text import write
 
 __all__ = ["write"]

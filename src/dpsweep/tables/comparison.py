@@ -12,8 +12,8 @@ from pydantic import Field, PrivateAttr
 
 from dpsweep.base.lazy import lazy
 from dpsweep.study.captions import facts
+from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
-from dpsweep.study.references import PaperNumber
 from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
 

@@ -1,21 +1,36 @@
-"""Tables as text, written as LaTeX and as Markdown.
+"""Tables as text, written as LaTeX and as Markdown, and the files of a study's tables.
 
 Cells are plain Unicode (ε, 2⁸, 10⁻³, –). Markdown gets them unchanged; for LaTeX they become mathematics.
 """
 
+from __future__ import annotations
+
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from dpsweep.base.files import atomic_path, write_text
 from dpsweep.base.lazy import lazy
-from dpsweep.base.units import markdown, one_line
+from dpsweep.base.units import count, markdown, one_line
+from dpsweep.study import Study
+from dpsweep.study.captions import how_chosen
+from dpsweep.study.messages import pick
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import PrintedTable
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = lazy("pandas")
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = lazy("pandas")
+
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -171,3 +186,81 @@ def _markdown_row(cells: Iterable[str]) -> str:
 def group_starts(keys: Sequence[object]) -> frozenset[int]:
     """Return the indices of rows whose key differs from that of the row before."""
     return frozenset(i for i in range(1, len(keys)) if keys[i] != keys[i - 1])
+
+
+def write(study: Study, paths: Paths, target: str) -> None:
+    """Write ``<target>.csv`` with full precision, and the printed table as ``.tex`` and ``.md``.
+
+    Comparisons get a separate CSV, ``<target>.comparisons.csv``. With partial paths, absent results are
+    left out and counted in the caption.
+
+    Raises:
+        DpsweepError: the study has no such table.
+        MissingResultsError: results are absent, and the paths are not partial.
+    """
+    table = pick("table", target, study.tables)
+    missing: list[Path] | None = [] if paths.partial else None
+    frames = table.frames(study, paths, missing)
+    caption, printed = _printed(study, table, frames["csv"])
+    if missing:
+        files = count(len(set(missing)), "result file is", "result files are")
+        caption += f" Partial: {files} not there yet."
+    write_printed(partial(paths.table, target), printed, caption, target)
+    for suffix, frame in frames.items():
+        write_numbers(frame, paths.table(target, suffix))
+
+
+def write_printed(
+    file: Callable[[str], Path], printed: TextTable, caption: str, label: str
+) -> None:
+    """Write a table as LaTeX and as Markdown.
+
+    Args:
+        file: returns the path of the table's file with a suffix, ``tex`` or ``md``.
+        printed: the table.
+        caption: its caption.
+        label: its LaTeX label, without the prefix ``tab:``.
+    """
+    write_text(file("tex"), printed.latex(caption, f"tab:{label}"))
+    write_text(file("md"), printed.markdown(caption))
+
+
+def write_numbers(numbers: pd.DataFrame, file: Path) -> None:
+    """Write a frame as a CSV with full precision, atomically."""
+    with atomic_path(file) as partial_file:
+        numbers.to_csv(partial_file, index=False, lineterminator="\n")
+
+
+def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
+    """Return caption and text of a table, read from the CSV of `write`.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        ValueError: the file is not a CSV of this table.
+    """
+    table = study.tables[target]
+    words = dict.fromkeys([*table.words, *table.row_titles], str)
+    numbers = read_numbers(paths.table(target, "csv"), words)
+    try:
+        return _printed(study, table, numbers)
+    except KeyError as error:
+        raise ValueError(f"it has no column {error}") from error
+
+
+def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.DataFrame:
+    """Read a CSV of dpsweep: empty fields are NaN in columns of numbers, and '' in columns of text.
+
+    Args:
+        file: the CSV.
+        words: columns of text that may look like numbers.
+    """
+    numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
+    text = numbers.select_dtypes(["object", "string"]).columns
+    numbers[text] = numbers[text].fillna("")
+    return numbers
+
+
+def _printed(study: Study, table: PrintedTable, numbers: pd.DataFrame) -> tuple[str, TextTable]:
+    printed = table.layout(numbers)
+    notes = [table.caption, *how_chosen(study, table), printed.note]
+    return " ".join(note for note in notes if note), printed

@@ -12,15 +12,16 @@ public data, not to choose C on private data.
 """
 
 from dpsweep.theory.optimal_clipping import (
+    ClippedSums,
     DirectionOptimum,
     MeanSquaredError,
     PrivacyEffects,
     alignment,
     direction_optimal_clipping,
+    gram_matrix,
     mean_squared_error,
     mse_optimal_clipping,
 )
-from dpsweep.theory.sums import ClippedSums, gram_matrix
 
 __all__ = [
     "ClippedSums",

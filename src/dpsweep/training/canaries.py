@@ -47,8 +47,8 @@ from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Audit
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.device import default_device
 from dpsweep.training.features import open_inputs
+from dpsweep.training.job import default_device
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import StoredTrial

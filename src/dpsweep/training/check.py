@@ -14,9 +14,8 @@ from dpsweep import __version__
 from dpsweep.base.files import write_text
 from dpsweep.base.units import size
 from dpsweep.gradients.precision import autocast_dtype, resolve_precision
-from dpsweep.study.training import Training
-from dpsweep.training.device import GpuError, default_device
-from dpsweep.training.job import interruption
+from dpsweep.study.file import Training
+from dpsweep.training.job import GpuError, default_device, interruption
 
 _SIZE = 256
 # A busy Slurm controller delivers signals late.

@@ -22,7 +22,7 @@ from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import Method
 from dpsweep.training import processes
 from dpsweep.training.augmentations import Views, viewed
-from dpsweep.training.device import default_device
+from dpsweep.training.job import default_device
 from dpsweep.training.optimizer import MicroBatch
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
 from dpsweep.training.randomness import Indices, PoissonSampler

@@ -28,19 +28,17 @@ from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.examples import mixes
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.state import check_passes
-from dpsweep.models.architecture import BackboneError
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.fingerprints import check_settings
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
-from dpsweep.training.device import default_device
-from dpsweep.training.job import interruption
+from dpsweep.training.job import default_device, interruption
 
 log = logging.getLogger(__name__)
 

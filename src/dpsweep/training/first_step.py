@@ -16,7 +16,6 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
 from dpsweep.data.hub import UnreachableHubError
 from dpsweep.gradients import make_engine
-from dpsweep.models.architecture import Architecture, BackboneError
 from dpsweep.models.architectures import (
     create,
     refuse_unknown_statistics,
@@ -36,6 +35,7 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study import Study
+from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.messages import group_by_message, shorten

@@ -26,8 +26,8 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from dpsweep.base.errors import start_log
 from dpsweep.base.gpus import visible_gpus
-from dpsweep.base.logs import start_log
 from dpsweep.training.job import (
     EXIT_AGAIN,
     EXIT_TERMINATED,

@@ -14,7 +14,7 @@ import torch
 from dpsweep.base.parquet import read_rows
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.theory.sums import ClippedSums, Rows
+from dpsweep.theory.optimal_clipping import ClippedSums, Rows
 from dpsweep.training.randomness import numpy_stream
 from dpsweep.training.trajectory import Trajectory, measure_along
 

@@ -26,8 +26,8 @@ from dpsweep.base.parquet import write_rows
 from dpsweep.gradients import GradientEngine
 from dpsweep.privacy import Sampling
 from dpsweep.study import Cell, Study
+from dpsweep.study.file import Training
 from dpsweep.study.paths import Paths
-from dpsweep.study.training import Training
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after

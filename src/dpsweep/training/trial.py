@@ -26,7 +26,6 @@ from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training import processes
-from dpsweep.training.after_noise import RunningAverage, make_optimizer, set_learning_rate
 from dpsweep.training.augmentations import Views
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import (
@@ -48,6 +47,7 @@ from dpsweep.training.randomness import (
 )
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
+from dpsweep.training.torch_optimizer import RunningAverage, make_optimizer, set_learning_rate
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import torch
 from tests.study.small import load_small
 
 from dpsweep.study.optimizers import optimizer_of
-from dpsweep.training.adam_bc import AdamBC
-from dpsweep.training.after_noise import (
+from dpsweep.training.torch_optimizer import (
+    AdamBC,
     OptimizerError,
     RunningAverage,
     make_optimizer,
