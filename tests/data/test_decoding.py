@@ -416,3 +416,19 @@ def test_killed_preparation_leaves_no_process(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_for(lambda: not any(map(running, readers)), "end of the children")
+
+
+@pytest.mark.parametrize("bits", [12, 16])
+def test_images_of_fewer_bits_than_their_file_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
+) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / "pets" / split / name, 2)
+    levels = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
+    for name in ("a", "b"):
+        Image.fromarray(levels).save(tmp_path / "pets" / "train" / "cat" / f"{name}.png")
+    prepare("pets", section(tmp_path / "pets", 6, 4), tmp_path / "out")
+    said = "train: 2 of 6 images have no level from 17 to 255: they are black, or have 12 bits"
+    # 4095 of 65535 is level 16 of 255.
+    assert (said in caplog.text) == (bits == 12)

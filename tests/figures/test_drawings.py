@@ -348,3 +348,21 @@ def test_titles_of_predictions_state_whether_they_order_settings(
     assert [texts(axes)[0] for axes in panels] == [said] * 3
     assert labels(losses.get_yticklabels()) == [rules[place] for place in (1, 3, 0, 2)]
     assert texts(losses)[0] == "1.00 (4 settings)"
+
+
+def test_rows_that_print_alike_are_separate() -> None:
+    frame = pd.concat([squares([200], [0.3, 0.1 + 0.2], epsilon=epsilon) for epsilon in (1.0, 8.0)])
+    axes = placed(families.Heatmap.draw(frame, x="epsilon", y="clipping_bound")).axes[0]
+    assert labels(axes.get_yticklabels()) == ["0.30000000000000004", "0.3"]
+    assert axes.get_position().width > 0.2
+
+
+@pytest.mark.parametrize("alike", ALIKE)
+def test_a_legend_names_every_line(alike: tuple[float, float]) -> None:
+    points = itertools.product(alike, [0.01, 0.1])
+    frame = pd.DataFrame(points, columns=["epsilon", "false_positive_rate"])
+    drawing = families.AttackerCurves.draw(frame.assign(true_positive_rate=0.5))
+    assert len({text.get_text() for text in drawing.legends[0].get_texts()}) == 2
+    sizes = pd.DataFrame(itertools.product(alike, [2, 4]), columns=["epsilon", "epochs"])
+    drawing = families.OptimalBatchSize.draw(sizes.assign(mean_batch_size=100.0, train_size=ALL))
+    assert len({text.get_text() for text in drawing.axes[0].get_legend().get_texts()}) == 2

@@ -32,12 +32,13 @@ from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
-from dpsweep.report.checks import Check, check_data, check_trials
+from dpsweep.report.checks import Check, _axis, check_data, check_trials
 from dpsweep.report.embed import download_content
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import Geometric
 from dpsweep.tables.inputs import HyperparameterGrid
 
 STUDY_FILE = Path("studies/small.yaml")
@@ -780,3 +781,11 @@ class TestInABrowser:
             image.click()
             assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
             assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
+    grid = Geometric(first=0.001, last=0.1, count=4)
+    wider = Geometric.model_validate(yaml.safe_load(_axis(grid, [0.46])))
+    assert wider.values == [*grid.values, 0.46]
+    again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
+    assert again.values == [0.0002, *grid.values, 0.46]

@@ -1,12 +1,16 @@
 """Every file is either a valid study, or refused with one error."""
 
 import json
+import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.described import described
+from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY
 
 from dpsweep.cli import main as command_line
@@ -127,3 +131,52 @@ def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.Monke
         file.write_text(path if path.startswith("extends") else f"extends: demo\n{path}\n")
         with pytest.raises(StudyError, match=r"\$.* is not, or is empty"):
             load_study(file)
+
+
+@pytest.mark.parametrize("error", [ImportError("numpy"), StudyError("cannot build"), OSError()])
+def test_an_error_after_ctrl_c_is_no_mistake(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch swallows Ctrl-C while it imports numpy; a later import then fails."""
+
+    def interrupted(path: Path) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise error
+
+    monkeypatch.setattr("dpsweep.cli.options.load_study", interrupted)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 128 + signal.SIGINT
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_in_a_finaliser_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted(path: Path) -> None:
+        Finalised()
+        threading.Event().wait(PATIENCE)
+        raise AssertionError("the interrupt was lost")
+
+    monkeypatch.setattr("dpsweep.cli.options.load_study", interrupted)
+    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 128 + signal.SIGINT
+    assert "Traceback" not in capfd.readouterr().err

@@ -89,3 +89,10 @@ def test_a_plan_has_the_speed_that_was_typed(tmp_path: Path, teraflops: str) -> 
     speed = ["--set-resources", f"plan:teraflops={teraflops}", "--config", "study=mine.yaml"]
     said = called(snakemake(tmp_path, "-np", *speed, "--", "plan"), tmp_path).stdout
     assert f"--teraflops {float(teraflops)} " in said
+
+
+@pytest.mark.slow
+def test_config_on_the_command_line_keeps_the_study_of_the_demo(tmp_path: Path) -> None:
+    words = ["--profile", str(ROOT / "profiles/demo"), "--config", "targets=x", "--", "plan"]
+    said = called(snakemake(tmp_path, "-n", *words), tmp_path, status=1)
+    assert "studies/demo.yaml" in said.stdout + said.stderr  # which this folder does not have
