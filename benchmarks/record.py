@@ -37,7 +37,7 @@ from dpsweep.base.files import read_json, write_text
 from dpsweep.planning.outputs import Outputs
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.privacy.tuning import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.training.specification import specify

@@ -24,8 +24,7 @@ from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.sampling import Sampling
 from dpsweep.recommend.new import FoundDataset, draft_study
-from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
-from dpsweep.recommend.rule import recommend
+from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study

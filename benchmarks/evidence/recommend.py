@@ -31,8 +31,7 @@ from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.recommend import rule
-from dpsweep.recommend.problem_facts import facts_of_sweep
-from dpsweep.recommend.rule import ProblemFacts, learning_rate, recommend
+from dpsweep.recommend.rule import ProblemFacts, facts_of_sweep, learning_rate, recommend
 from dpsweep.study import load_study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths

@@ -8,7 +8,7 @@ from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.tuning_noise import calibrate_tuning, certify_tuning_again
+from dpsweep.privacy.tuning import calibrate_tuning, certify_tuning_again
 
 DELTA = 1e-5
 

@@ -33,8 +33,7 @@ from dpsweep.privacy.trade_off import (
     training_trade_off,
     tuned_trade_off,
 )
-from dpsweep.privacy.tuning import gamma_of_mean
-from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.privacy.tuning import calibrate_tuning, gamma_of_mean
 
 Floats = npt.NDArray[np.float64]
 RATES = (1e-3, 0.01, 0.05, 0.3, 0.9)

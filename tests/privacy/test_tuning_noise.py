@@ -8,13 +8,15 @@ import pytest
 
 from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.gaussian import gaussian_delta
-from dpsweep.privacy.tuning import gamma_of_mean, largest_profile, total_epsilon
-from dpsweep.privacy.tuning_noise import (
+from dpsweep.privacy.tuning import (
     SLACK,
     TuningNoise,
     calibrate_tuning,
     certify_second,
     certify_tuning_again,
+    gamma_of_mean,
+    largest_profile,
+    total_epsilon,
     training_profile,
 )
 
@@ -99,9 +101,9 @@ def test_unreachable_targets_are_refused(
         ("calibration", "second_epsilon", lambda right: lambda *given: 1.02 * right(*given),
          "accountants disagree at noise multiplier"),
         # The second condition, at a large delta: the same two.
-        ("tuning_noise", "proven_epsilon", lambda right: lambda *given: 1.05 * right(*given),
+        ("tuning", "proven_epsilon", lambda right: lambda *given: 1.05 * right(*given),
          "accountants disagree at noise multiplier"),
-        ("tuning_noise", "training_profile",
+        ("tuning", "training_profile",
          lambda right: lambda noise: lambda epsilon: 1.05 * right(noise)(epsilon),
          "second_delta: found .* by PLD"),
     ],

@@ -12,12 +12,12 @@ from tests.training.tiny_study import prepare, tiny_sections
 from torch.nn import functional
 
 from dpsweep.models.build import build_head, build_model
-from dpsweep.recommend.problem_facts import expected_gradient_norm
 from dpsweep.recommend.rule import (
     NoAdviceError,
     ProblemFacts,
     batch_size,
     best_batch_size,
+    expected_gradient_norm,
     recommend,
 )
 from dpsweep.study import Study, load_study

@@ -14,8 +14,14 @@ from dpsweep.base.files import read_json
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.explain import in_words
 from dpsweep.recommend import text
-from dpsweep.recommend.problem_facts import expected_gradient_norm, facts_of_sweep
-from dpsweep.recommend.rule import ProblemFacts, Recommendation, batch_size, recommend
+from dpsweep.recommend.rule import (
+    ProblemFacts,
+    Recommendation,
+    batch_size,
+    expected_gradient_norm,
+    facts_of_sweep,
+    recommend,
+)
 from dpsweep.recommend.text import recommendation
 from dpsweep.study import Study, load_study
 

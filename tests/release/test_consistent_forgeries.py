@@ -23,7 +23,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_checked_json
 from dpsweep.privacy import Sampling, accountants
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.privacy.tuning import calibrate_tuning
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, parameters
 from dpsweep.release.certificate import (
     FORGEABLE_CLAIMS,

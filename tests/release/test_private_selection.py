@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dpsweep.privacy.tuning import trial_count_probabilities
-from dpsweep.privacy.tuning_noise import TuningNoise
+from dpsweep.privacy.tuning import TuningNoise, trial_count_probabilities
 from dpsweep.release import train as release_training
 from dpsweep.release.train import select_privately
 

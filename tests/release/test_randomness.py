@@ -28,8 +28,7 @@ from dpsweep.models.build import build_model, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.tuning import total_epsilon
-from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning, gaussian_profile
+from dpsweep.privacy.tuning import TuningNoise, calibrate_tuning, gaussian_profile, total_epsilon
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import Releases, TestSet, epsilon_by_pld

@@ -7,7 +7,7 @@ import pytest
 from dpsweep.privacy import CalibrationError, Sampling
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.tuning_noise import calibrate_tuning
+from dpsweep.privacy.tuning import calibrate_tuning
 from dpsweep.release.certificate import ReleasedModel, best_attacks
 from dpsweep.release.composition import joint_epsilon, released_together
 

@@ -29,7 +29,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
-from dpsweep.training import gradient_norms, theory, trajectory
+from dpsweep.training import gradient_norms, trajectory
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
@@ -42,7 +42,10 @@ CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
 SWEEP = {"epochs": [EPOCHS], "batch_size": [30], "learning_rate": [0.05], "seeds": 2}
 THEORY = {"draws": 2, "largest_batch": 20}
 # Each with the function of a measurement, and the number of its calls for an epoch.
-STAGES = {"norms": (gradient_norms, "training_set_norms", 1), "theory": (theory, "_overlap", 2)}
+STAGES = {
+    "norms": (gradient_norms, "training_set_norms", 1),
+    "theory": (gradient_norms, "_overlap", 2),
+}
 
 
 def study(physical_batch: int = 32, **section: int) -> Study:
@@ -77,7 +80,7 @@ def measure(made: Prepared, stage: str) -> pd.DataFrame:
         gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
         output = paths.gradient_norms(study, PROBLEM, 8.0, EPOCHS, 1.0)
     else:
-        theory.measure_overlap(study, paths, CELL)
+        gradient_norms.measure_overlap(study, paths, CELL)
         output = paths.theory(study, CELL)
         assert pq.read_schema(output).metadata[b"privacy"].startswith(b"not private")
     assert list(output.parent.glob(f"{output.stem}*")) == [output]
@@ -130,7 +133,7 @@ def test_theory_uses_the_first_seeds_at_the_best_learning_rate(
     paths.cell(cell).mkdir(parents=True)
     table = pd.DataFrame(rows, columns=["learning_rate", "seed", "best"])
     table.to_parquet(paths.cell_trials(study, cell))
-    found = theory.best_trials(study, paths, cell, measured)
+    found = gradient_norms.best_trials(study, paths, cell, measured)
     assert [(row["learning_rate"], row["seed"]) for row in found] == [
         (0.01, each) for each in first
     ]
@@ -161,7 +164,7 @@ def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
         paths.theory(study, CELL),
     )
     gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
-    theory.measure_overlap(study, paths, CELL)
+    gradient_norms.measure_overlap(study, paths, CELL)
     write_problem(study, paths, PROBLEM)
     trials, drawn = (
         paths.cell_trials(study, CELL),
@@ -173,7 +176,7 @@ def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
         (paths.problem(PROBLEM), "macro_accuracy", lambda: read_trials(study, paths)),
         (paths.cell_steps(study, CELL), "mean_gradient_norm", lambda: load_steps(study, paths, [CELL])),
         (trials, "macro_accuracy", lambda: load_trials(study, paths, [CELL])),
-        (trials, "macro_accuracy", lambda: theory.best_trials(study, paths, CELL, 1)),
+        (trials, "macro_accuracy", lambda: gradient_norms.best_trials(study, paths, CELL, 1)),
         (trials, "macro_accuracy", lambda: gradient_norms.best_cell(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)),
     ):  # fmt: skip
         read()
@@ -200,7 +203,7 @@ def test_numbers_equal_those_of_the_loop_after_every_epoch(
 ) -> None:
     found = measure(trained, stage)
     study, paths = trained.study, trained.paths
-    (row,) = theory.best_trials(study, paths, CELL, 1)
+    (row,) = gradient_norms.best_trials(study, paths, CELL, 1)
     replayed = Trajectory.open(study, paths, CELL, row, tmp_path)
     context, model = replayed.context, replayed.model
     stored = TrialStore(paths.trials).load_parameters(row["trial_key"])
@@ -229,7 +232,7 @@ def test_numbers_equal_those_of_the_loop_after_every_epoch(
 def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -> None:
     """Compare the overlaps of one epoch's draws with the loop's gradients."""
     context = replayed.context
-    for draw, batch in theory.draw_batches(N, 20, 2).items():
+    for draw, batch in gradient_norms.draw_batches(N, 20, 2).items():
         drawn = rows[rows["draw"] == draw]
         gradients, _ = loop.gradients(*context.batch(context.train, torch.from_numpy(batch)))
         wanted = ClippedSums.of((gradients.double() @ gradients.double().T).numpy())
@@ -263,7 +266,7 @@ def test_theory_measures_several_seeds(
     assert again == [2]
     pd.testing.assert_frame_equal(found[found["seed"] == 1], first)
     replayed = Trajectory.open(
-        study, paths, CELL, theory.best_trials(study, paths, CELL, 2)[1], tmp_path
+        study, paths, CELL, gradient_norms.best_trials(study, paths, CELL, 2)[1], tmp_path
     )
     others = found[found["seed"] == 2]
     assert sorted(others["epoch"].unique()) == list(range(EPOCHS + 1))
@@ -278,8 +281,10 @@ def test_theory_batches_have_the_allowed_size(trained: Prepared) -> None:
     for largest, size in ((20, 20), (100, 30)):
         made = edited(trained, largest_batch=largest)
         assert measure(made, "theory")["examples"].unique().tolist() == [size]
-    assert {draw: len(batch) for draw, batch in theory.draw_batches(5, 5, 3).items()} == {1: 5}
-    several = theory.draw_batches(50, 5, 3)
+    assert {draw: len(batch) for draw, batch in gradient_norms.draw_batches(5, 5, 3).items()} == {
+        1: 5
+    }
+    several = gradient_norms.draw_batches(50, 5, 3)
     assert [len(set(batch)) for batch in several.values()] == [5, 5, 5]
     assert len({tuple(batch) for batch in several.values()}) == 3
 
@@ -288,8 +293,8 @@ def test_gradients_that_do_not_fit_in_memory_are_computed_twice(
     trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = measure(trained, "theory")
-    monkeypatch.setattr(theory, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(theory, "_AT_ONCE", 7 * int(whole["trainable_parameters"].iloc[0]))
+    monkeypatch.setattr(gradient_norms, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(gradient_norms, "_AT_ONCE", 7 * int(whole["trainable_parameters"].iloc[0]))
     again = measure(trained, "theory")
     scale = float(whole["norm"].max()) ** 2 * 20
     np.testing.assert_allclose(again["norm"], whole["norm"], rtol=1e-4)
@@ -305,7 +310,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
         return rows, torch.arange(len(labels)) == 0
 
     monkeypatch.setattr("dpsweep.gradients.checks.CheckedEngine.gradients", broken)
-    monkeypatch.setattr(theory, "_BLOCK", 20)  # all examples at once
+    monkeypatch.setattr(gradient_norms, "_BLOCK", 20)  # all examples at once
     found = measure(trained, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
     assert found["nonfinite_examples"].unique().tolist() == [1]

@@ -27,7 +27,7 @@ from dpsweep.planning.plan import Plan
 from dpsweep.privacy import CalibrationError, calibration
 from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.record import write_calibration
-from dpsweep.recommend.problem_facts import facts_of_sweep
+from dpsweep.recommend.rule import facts_of_sweep
 from dpsweep.recommend.text import recommendation
 from dpsweep.release.composition import released_together
 from dpsweep.release.ledger import open_ledger
@@ -41,11 +41,15 @@ from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Sampled
-from dpsweep.training.gradient_norms import labels_of_units, measure_gradient_norms
+from dpsweep.training.gradient_norms import (
+    draw_batches,
+    labels_of_units,
+    measure_gradient_norms,
+    measure_overlap,
+)
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.specification import CellError, check_size
 from dpsweep.training.store import TrialStore
-from dpsweep.training.theory import draw_batches, measure_overlap
 from dpsweep.training.trial import evaluate, train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16

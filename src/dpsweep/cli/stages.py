@@ -218,7 +218,7 @@ def theory(
 
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
-    from dpsweep.training.theory import measure_overlap
+    from dpsweep.training.gradient_norms import measure_overlap
 
     study, paths = open_study(study_file)
     find = partial(pick_cell, study, problem, cell)

@@ -35,9 +35,8 @@ from dpsweep.data.tokenizer import (
 )
 from dpsweep.data.write import find_duplicates, hash_rows, say_duplicates, write_prepared
 from dpsweep.demo import Generated
-from dpsweep.demo.digits import load_digits
 from dpsweep.demo.docstrings import load_docstrings
-from dpsweep.demo.glyphs import load_glyphs
+from dpsweep.demo.glyphs import load_digits, load_glyphs
 from dpsweep.study import datasets as sections
 from dpsweep.study.backbones import (
     Backbone,

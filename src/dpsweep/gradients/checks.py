@@ -12,15 +12,18 @@ from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients.batches import (
+    COUNT,
     BatchError,
     check_batch,
     check_labels,
     check_outputs,
+    drawn,
+    from_batch,
+    mixes,
     unreadable,
 )
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
-from dpsweep.gradients.examples import COUNT, drawn, from_batch, mixes
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision

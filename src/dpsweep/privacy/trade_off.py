@@ -30,8 +30,7 @@ from dpsweep.privacy.accountants import pld_interval, privacy_loss
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.sampling import Sampling
-from dpsweep.privacy.tuning import largest_profile
-from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+from dpsweep.privacy.tuning import TuningNoise, gaussian_profile, largest_profile, training_profile
 
 Floats = npt.NDArray[np.float64]
 Rate = Annotated[StrictFloat, Field(ge=0, le=1)]

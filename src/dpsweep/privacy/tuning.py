@@ -1,4 +1,4 @@
-"""The privacy of tuning: train a random number of trials, keep the best one.
+"""The privacy of tuning, and the noise that it needs: train a random number of trials, keep the best one.
 
 Mechanism: draw K from a truncated negative binomial distribution, run the base mechanism K times
 (each run draws its own setting from a fixed public distribution, trains, and returns a score),
@@ -23,16 +23,34 @@ and Q, Q(>s) <= exp(e2) P(>s) + delta_Q(e2), and with (1)
 hence f'(1 - P(>s)) <= exp((eta + 1) e2) f'(1 - Q(>s)). So the hockey-stick divergence of the
 selection at e1 + (eta + 1) e2 is at most the integral of f'(1 - P(>s)) max(0, p - exp(e1) q), which
 is at most m delta_Q(e1).
+
+So a total (epsilon, delta) sets two conditions on the base mechanism: delta_Q(e1) <= delta / m, and (1).
+Every (N, B, T) of the candidates must satisfy both. So must the score, which is one Gaussian mechanism of
+sensitivity 1 on examples that are not in the training set.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
 
 from dpsweep.base.numbers import real
-from dpsweep.privacy.sampling import CalibrationError
+from dpsweep.privacy.accountants import noise_interval, privacy_loss
+from dpsweep.privacy.calibration import (
+    CERTIFICATE_ERROR,
+    CROSS_CHECK_TOLERANCE,
+    PrivacyTarget,
+    calibrate_sampling,
+    certify_again,
+    proven_epsilon,
+    sampled_at_all,
+)
+from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
+from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.sampling import CalibrationError, Sampling
 
 Profile = Callable[[float], float]
 """A non-increasing function from epsilon >= 0 to the smallest delta, the larger of both directions."""
@@ -172,3 +190,222 @@ def _smallest(holds: Callable[[float], bool], what: str) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+# The total lies in [1 - SLACK, 1] times the target.
+SLACK = 2e-3
+# The certified epsilon at a large delta exceeds the epsilon by PLD by less than this share.
+_MARGIN = 2 * CERTIFICATE_ERROR
+
+
+@dataclass(frozen=True)
+class TuningNoise:
+    """The noise of accounted tuning, and its certified epsilons.
+
+    Attributes:
+        epsilon: target for the total.
+        delta: of the total guarantee.
+        mean_trials: expected number of trials.
+        shape: eta of the distribution of the number of trials.
+        gamma: parameter of this distribution.
+        first_epsilon: certified for each candidate at ``delta / mean_trials``.
+        second_epsilon: certified for each candidate at ``second_delta``.
+        second_delta: gamma (exp(second_epsilon) - 1) / (1 - gamma).
+        score_noise: standard deviation of the noise on the number of right answers.
+        noise: the calibration of each sampling, certified for ``first_epsilon``.
+    """
+
+    epsilon: float
+    delta: float
+    mean_trials: float
+    shape: float
+    gamma: float
+    first_epsilon: float
+    second_epsilon: float
+    second_delta: float
+    score_noise: float
+    noise: list[Calibration]
+
+    @property
+    def total_epsilon(self) -> float:
+        """Proven epsilon of the selection, at most ``epsilon``."""
+        return self.first_epsilon + (self.shape + 1) * self.second_epsilon
+
+    def calibration(self, sampling: Sampling) -> Calibration:
+        """Return the noise of the candidates with a sampling."""
+        (found,) = (each for each in self.noise if each.sampling == sampling)
+        return found
+
+
+def calibrate_tuning(
+    epsilon: float, delta: float, mean: float, shape: float, samplings: Sequence[Sampling]
+) -> TuningNoise:
+    """Return the least noise for which the choice of the best trial meets a total (epsilon, delta).
+
+    Args:
+        epsilon: of the selection, positive and finite.
+        delta: of the selection, in (0, 1).
+        mean: expected number of trials, above 1.
+        shape: of their distribution, above -1.
+        samplings: of the candidates; duplicates are ignored.
+
+    Raises:
+        CalibrationError: a number is out of range, no base mechanism meets the total, or two
+            accountants disagree.
+    """
+    epsilon = real("epsilon", epsilon, CalibrationError)
+    delta = real("delta", delta, CalibrationError)
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise CalibrationError(
+            f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "
+            "strictly between 0 and 1"
+        )
+    gamma = gamma_of_mean(mean, shape)
+    distinct = list(dict.fromkeys(samplings))
+    # For a small epsilon at a large delta, PRV proves a slightly larger epsilon than PLD finds.
+    allowance = 0.0
+    try:
+        first = _gaussian_base(epsilon, delta, mean, shape)
+        for _ in range(20):
+            noise = [calibrate_sampling(first, delta / mean, each) for each in distinct]
+            found = max(second_epsilon(training_profile(each), gamma) for each in noise)
+            second = (1 + _MARGIN) * (found + allowance)
+            large_delta = second_delta(second, gamma)
+            total = first + (shape + 1) * second
+            if not (1 - SLACK) * epsilon <= total <= epsilon:
+                first *= epsilon * (1 - SLACK / 2) / total
+                continue
+            missing = max(_second_by_prv(each, second, large_delta) for each in noise) - second
+            if missing <= 0:
+                break
+            allowance += missing
+            if (shape + 1) * allowance > CROSS_CHECK_TOLERANCE * epsilon:
+                raise CalibrationError(f"accountants disagree at delta {large_delta:.6g}")
+        else:
+            raise CalibrationError(f"the search for the base of epsilon {epsilon:g} did not end")
+    except CalibrationError as error:
+        raise CalibrationError(
+            f"no base mechanism gives a total epsilon of {epsilon:g} at delta {delta:g} with {mean:g} "
+            f"trials in the mean: {error}"
+        ) from error
+    return TuningNoise(
+        epsilon=epsilon,
+        delta=delta,
+        mean_trials=mean,
+        shape=shape,
+        gamma=gamma,
+        first_epsilon=first,
+        second_epsilon=second,
+        second_delta=large_delta,
+        score_noise=_score_noise(first, delta / mean, second, large_delta),
+        noise=noise,
+    )
+
+
+def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
+    """Run both accountants at the noise multipliers of accounted tuning, for both conditions.
+
+    Args:
+        noise: only its total, delta, mean, shape, both epsilons, and the (N, B, T) and noise multiplier
+            of each calibration are used.
+
+    Returns:
+        The noise with new results, the same as those of `calibrate_tuning`.
+
+    Raises:
+        CalibrationError: a number is out of range, a condition does not hold, or the accountants
+            disagree.
+    """
+    gamma = gamma_of_mean(noise.mean_trials, noise.shape)
+    first, first_delta = noise.first_epsilon, noise.delta / noise.mean_trials
+    second, large_delta = noise.second_epsilon, second_delta(noise.second_epsilon, gamma)
+    total = noise.total_epsilon
+    if not (1 - SLACK) * noise.epsilon <= total <= noise.epsilon:
+        raise CalibrationError(
+            f"first_epsilon + (shape + 1) second_epsilon: found {total:.6g}, expected one in "
+            f"[{1 - SLACK}, 1] times {noise.epsilon:g}"
+        )
+    again = [certify_again(replace(each, epsilon=first, delta=first_delta)) for each in noise.noise]
+    for each in again:
+        certify_second(each, second, large_delta)
+        found = training_profile(each)(second)
+        if found > large_delta:
+            raise CalibrationError(
+                f"second_delta: found {found:.6g} by PLD at epsilon {second:.6g}, expected at most "
+                f"{large_delta:.6g}"
+            )
+    return replace(
+        noise,
+        gamma=gamma,
+        second_delta=large_delta,
+        score_noise=_score_noise(first, first_delta, second, large_delta),
+        noise=again,
+    )
+
+
+def _score_noise(first: float, first_delta: float, second: float, second_delta: float) -> float:
+    """Return the standard deviation of the noise with which a score satisfies both conditions."""
+    return max(
+        gaussian_noise_multiplier(first, first_delta),
+        gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
+    )
+
+
+def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> float:
+    """Return first_epsilon for a base of one Gaussian mechanism, to start the search."""
+
+    def total(first: float) -> float:
+        sigma = gaussian_noise_multiplier(first, delta / mean)
+        return total_epsilon(gaussian_profile(sigma), delta, mean, shape)
+
+    def excess(log_first: float) -> float:
+        return math.log(total(math.exp(log_first)) / epsilon)
+
+    lowest = math.log(epsilon) - 7
+    if excess(lowest) > 0:
+        raise CalibrationError("it is too small: use a larger epsilon or fewer trials")
+    return math.exp(brentq(excess, lowest, math.log(epsilon), xtol=1e-3))
+
+
+def gaussian_profile(noise_multiplier: float, steps: int = 1) -> Profile:
+    """Return the privacy profile of Gaussian mechanisms of sensitivity 1, in closed form."""
+    return lambda epsilon: gaussian_delta(epsilon, noise_multiplier, steps)
+
+
+@lru_cache(maxsize=16)
+def training_profile(noise: Calibration) -> Profile:
+    """Return the privacy profile of training, by PLD, or in closed form for the full batch.
+
+    Profiles are cached because a tuned release uses each of them several times.
+    """
+    if noise.sampling.full_batch:
+        return gaussian_profile(noise.noise_multiplier, noise.steps)
+    interval = noise_interval(replace(noise, epsilon=noise.epsilon / 2))
+    loss = privacy_loss(noise.noise_multiplier, noise.sampling_rate, noise.steps, interval)
+    return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
+
+
+def certify_second(noise: Calibration, epsilon: float, delta: float) -> float:
+    """Return the certified epsilon of training at a large delta, by PRV or in closed form.
+
+    Raises:
+        CalibrationError: it exceeds ``epsilon``.
+    """
+    found = _second_by_prv(noise, epsilon, delta)
+    if found > epsilon * (1 + 1e-9):
+        raise CalibrationError(
+            f"accountants disagree at noise multiplier {noise.noise_multiplier:.6g}, sampling rate "
+            f"{noise.sampling_rate:.6g}, {noise.steps} steps, delta {delta:.6g}: found epsilon "
+            f"{found:.6g}, expected at most {epsilon:.6g}"
+        )
+    return found
+
+
+def _second_by_prv(noise: Calibration, epsilon: float, delta: float) -> float:
+    """Return the epsilon proven at a large delta by PRV or in closed form; ``epsilon`` is a guess."""
+    if delta >= 1:
+        return 0.0  # every mechanism is (0, 1)-private
+    sampling = noise.sampling
+    if not sampling.full_batch and sampled_at_all(sampling) <= delta:
+        return 0.0
+    return proven_epsilon(PrivacyTarget(epsilon, delta, sampling), noise.noise_multiplier)

@@ -24,8 +24,7 @@ from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import alike_classes
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
-from dpsweep.recommend.problem_facts import facts_of_first_sweep
-from dpsweep.recommend.rule import recommend
+from dpsweep.recommend.rule import facts_of_first_sweep, recommend
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.cells import number

@@ -8,8 +8,14 @@ import yaml
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
-from dpsweep.recommend.problem_facts import facts_of_sweep
-from dpsweep.recommend.rule import LEAST_STEPS, RATES, ProblemFacts, Recommendation, recommend
+from dpsweep.recommend.rule import (
+    LEAST_STEPS,
+    RATES,
+    ProblemFacts,
+    Recommendation,
+    facts_of_sweep,
+    recommend,
+)
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.checks import disagreements

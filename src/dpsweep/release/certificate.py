@@ -19,8 +19,13 @@ from dpsweep.gradients.precision import Precision
 from dpsweep.models.representation import Reduction
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
-from dpsweep.privacy.tuning import largest_profile, total_epsilon
-from dpsweep.privacy.tuning_noise import TuningNoise, gaussian_profile, training_profile
+from dpsweep.privacy.tuning import (
+    TuningNoise,
+    gaussian_profile,
+    largest_profile,
+    total_epsilon,
+    training_profile,
+)
 from dpsweep.study.backbones import Features
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import KindName, protected_in_words

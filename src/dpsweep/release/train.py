@@ -16,8 +16,12 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model, linear_head
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.calibration import calibrate_sampling
-from dpsweep.privacy.tuning import draw_trial_count, trial_count_probabilities
-from dpsweep.privacy.tuning_noise import TuningNoise, calibrate_tuning
+from dpsweep.privacy.tuning import (
+    TuningNoise,
+    calibrate_tuning,
+    draw_trial_count,
+    trial_count_probabilities,
+)
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import Candidate, ReleasePlan, own_features
 from dpsweep.study import Study

@@ -38,7 +38,7 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import certify_again
 from dpsweep.privacy.record import differing
 from dpsweep.privacy.record import mistakes as mistakes_of
-from dpsweep.privacy.tuning_noise import certify_tuning_again
+from dpsweep.privacy.tuning import certify_tuning_again
 from dpsweep.release import (
     CARD,
     CERTIFICATE,

@@ -23,7 +23,7 @@ from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_me
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model
-from dpsweep.privacy.tuning_noise import TuningNoise
+from dpsweep.privacy.tuning import TuningNoise
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = lazy("pandas")
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = lazy("pandas")
 
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

@@ -25,7 +25,7 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.write import write_prepared, write_rows
 from dpsweep.gradients import UnsupportedModelError
-from dpsweep.gradients.examples import mixes
+from dpsweep.gradients.batches import mixes
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.state import check_passes
 from dpsweep.models.backbone import PreparedBackbone
