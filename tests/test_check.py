@@ -2,14 +2,11 @@
 
 import re
 import shutil
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import yaml
-from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 
 from dpsweep.cli.check import check
@@ -127,30 +124,6 @@ def test_settings_that_may_be_unintended_are_notes(
     assert edits or "note: " not in lines
 
 
-def test_a_note_about_several_sections_is_printed_once(study: dict[str, Any]) -> None:
-    names = ("one", "two", "three")
-    pets, vit, sweep = study["datasets"]["pets"], study["backbones"]["vit"], study["sweeps"]["one"]
-    for each in names:
-        study["datasets"][each] = pets | {"source": {"kind": "hub", "id": f"a/{each}"}}
-        study["backbones"][each] = vit | {"weights": {"kind": "hub", "id": f"b/{each}"}}
-        study["sweeps"][each] = sweep | {"dataset": each, "backbone": each}
-    edits = {"privacy.delta": 0.02, "training.select_on": "holdout"}
-    lines, errors = said(study, edits, seconds=0)
-    assert errors == ""
-    assert "one, three, two: looked at when fetched" in lines
-    for once in ("looked at when fetched", "does not answer", "not below 1/N", "by so few"):
-        assert lines.count(once) == 1, lines
-    assert "model.safetensors of b/one, model.safetensors of b/three, model.saf" in lines
-
-
-def test_too_small_a_disk_is_an_error(
-    study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 10_000))
-    assert "results: 0.0 GB are needed" in said(study, {}, seconds=0)[1]
-
-
 def test_an_engine_that_refuses_is_an_error(
     study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,72 +132,6 @@ def test_an_engine_that_refuses_is_an_error(
 
     monkeypatch.setattr("dpsweep.training.first_step.make_engine", refuse)
     assert said(study, {})[1] == "sweeps.one: no gradients here"
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """Make the hub answer with a repository of these files, or with this error."""
-    info = Mock(side_effect=answer)
-    if isinstance(answer, list):
-        info = Mock(return_value=Mock(siblings=[Mock(rfilename=name) for name in answer]))
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", info)
-
-
-def refused(status: int) -> HfHubHTTPError:
-    return HfHubHTTPError(f"{status}: no such repository", response=Mock(status_code=status))
-
-
-def test_a_network_of_the_hub_is_checked_if_the_hub_answers(
-    study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines, errors = said(study, {ARCHITECTURE: "hf-hub:timm/vit"})
-    assert errors == ""
-    assert "note: backbones.vit.architecture: not looked at: cannot fetch config.json" in lines
-    answering(monkeypatch, refused(404))
-    assert re.search(r"^backbones.vit.architecture: cannot .* 404: no", said(study, {})[1])
-
-
-@pytest.mark.parametrize(
-    ("answer", "note", "error"),
-    [
-        (None, "https://huggingface.co does not answer", ""),
-        (["model.safetensors"], "", ""),
-        (
-            ["pytorch_model.bin"], "",
-            "backbones.vit.weights: found a/vit, which has no model.safetensors; it has pytorch_model.bin",
-        ),
-        (refused(404), "", "backbones.vit.weights: found a/vit, which the hub refuses (404"),
-        # These do not depend on the repository.
-        (refused(429), "does not answer (HfHubHTTPError)", ""),
-        (refused(503), "does not answer (HfHubHTTPError)", ""),
-    ],
-    ids=["no answer", "found", "pickled", "404", "429", "503"],
-)  # fmt: skip
-def test_weights_of_the_hub_are_checked_if_the_hub_answers(
-    study: dict[str, Any], answer: Any, note: str, error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if answer is not None:
-        answering(monkeypatch, answer)
-    weights = {"backbones.vit.weights": {"kind": "hub", "id": "a/vit"}}
-    lines, errors = said(study, weights, seconds=0)
-    assert errors.startswith(error) and bool(errors) == bool(error)
-    notes = [line for line in lines.splitlines() if line.startswith("note: not looked at: ")]
-    assert len(notes) == bool(note)
-    assert not note or (
-        note in notes[0] and "model.safetensors of a/vit, because https" in notes[0]
-    )
-
-
-def test_an_error_of_several_sweeps_is_printed_once(study: dict[str, Any]) -> None:
-    other = {"dataset": "pets", "backbone": "vit", "method": "head", **CELLS}
-    edits = {ARCHITECTURE: "vit_tyni", "methods.head": {"kind": "head"}, "sweeps.two": other}
-    (line,) = said(study, edits)[1].splitlines()
-    assert line.startswith("sweeps.one and 1 more: timm cannot build 'vit_tyni'")
-
-
-def test_a_note_lists_networks_that_were_not_tried_in_time(study: dict[str, Any]) -> None:
-    lines, errors = said(study, {}, seconds=1e-9)
-    assert errors == "" and "no time was left for a first step of one" in lines
-    assert "network" not in said(study, {}, seconds=0)[0]
 
 
 def test_the_source_of_prepared_data_may_be_missing(study: dict[str, Any]) -> None:

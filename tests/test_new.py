@@ -28,7 +28,6 @@ from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recom
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study
-from dpsweep.study.file import Roles
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
 
@@ -124,16 +123,6 @@ def test_a_folder_of_images_with_splits(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty"} <= set(study.figures)
 
 
-def test_a_folder_of_images_without_splits() -> None:
-    make_images({"pets/cat": 40, "pets/dog": 30})
-    study = new("--images", "pets")
-    pets = study.datasets["pets"]
-    assert pets.train_size + pets.test_size == 70
-    assert 3 < pets.test_size < 30
-    sweep = study.sweeps["pets_vit-tiny_head"]
-    assert len(sweep.batch_size) >= 2 and sweep.batch_size[-1] == "full"
-
-
 def test_private_data_get_a_release_instead_of_a_sweep() -> None:
     make_images({"photos/cat": 40, "photos/dog": 30})
     done = CliRunner().invoke(
@@ -153,16 +142,6 @@ def test_private_data_get_a_release_instead_of_a_sweep() -> None:
     head = FILE.read_text().partition("extends:")[0].splitlines()[2:]
     assert [line.split()[2] for line in head] == ["check", "run", "verify"]
     assert "need --unaccounted" in "\n".join(check(study, Paths(Path(study.results)), 0))
-
-
-def test_without_a_gpu_a_head_is_proposed_that_can_be_released() -> None:
-    make_images({"pets/cat": 40, "pets/dog": 30})
-    study = new("--images", "pets")
-    assert study.features("pets_vit-tiny_head") is not None
-    assert study.roles.methods.main == "head"
-    options = ("--study", str(FILE), "--epsilon", "2", "--epochs", "4")
-    advice = CliRunner().invoke(app, ["recommend", "pets_vit-tiny_head", *options])
-    assert "\nrelease:\n" in advice.stdout
 
 
 def publish(name: str, features: Features, splits: dict[str, dict[str, list[object]]]) -> None:
@@ -219,20 +198,6 @@ def test_tables_of_texts(caplog: pytest.LogCaptureFixture) -> None:
     assert {"text_heatmaps", "text_perclass"} <= set(study.figures)
 
 
-def test_one_table_of_texts() -> None:
-    rows = [(f"some words {number}", "ham") for number in range(60)]
-    make_table(
-        "all.csv", [*rows, *((f"other {text}", "spam") for text, _ in rows)], ("Text", "label")
-    )
-    pets = new("--texts", "all.csv", "--input-column", "Text").datasets["pets"]
-    assert pets.source.model_dump(exclude_defaults=True) == {
-        **{"kind": "files", "train": "all.csv", "test_from_train": 0.2},
-        **{"input_column": "Text"},
-    }
-    assert "test_from_train: 0.2, seed: 0" in FILE.read_text()
-    assert pets.train_size + pets.test_size == 120 and 10 < pets.test_size < 40
-
-
 def make_embeddings(name: str, size: int, key: str = "x") -> np.ndarray:
     embeddings = np.random.default_rng(size).normal(size=(size, 12)).astype(np.float32)
     np.savez(name, **{key: embeddings, "y": np.array(["ham", "spam"])[np.arange(size) % 2]})
@@ -258,15 +223,6 @@ def test_embeddings_in_two_files() -> None:
     assert {"fig1_accuracy_heatmaps", "fig3_gradnorm_distributions"} <= set(study.figures)
 
 
-def test_one_file_of_embeddings_is_split() -> None:
-    make_embeddings("all.npz", 300)
-    pets = new("--embeddings", "all.npz").datasets["pets"]
-    assert (
-        "source: {kind: arrays, train: all.npz, test_from_train: 0.2, seed: 0}" in FILE.read_text()
-    )
-    assert pets.train_size + pets.test_size == 300 and 35 < pets.test_size < 85
-
-
 def test_rows_that_are_left_out_are_counted_on_the_screen_and_in_the_study() -> None:
     embeddings = make_embeddings("some.npz", 100)
     embeddings[[3, 50], 0] = np.nan
@@ -288,20 +244,6 @@ def test_embeddings_of_dimension_one_are_not_normalised() -> None:
     ):
         with pytest.raises(ValueError, match="of parts of 1 number, each of which becomes 0"):
             Identity(2, **arguments)
-
-
-def test_counts_and_notes_are_printed() -> None:
-    for name in ("train.csv", "test.csv"):
-        rows = [("some words", "ham"), ("word " * 200, "spam"), ("some words", "Spam")] * 20
-        make_table(name, rows, ("text", "label"))
-    done = CliRunner().invoke(app, ["new", str(FILE), "--texts", "train.csv", "test.csv"])
-    assert done.exit_code == 0, done.exception
-    assert done.stdout.splitlines() == [
-        "training + test examples: Spam 20 + 20, ham 20 + 20, spam 20 + 20",
-        "note: found classes that are nearly the same: 'Spam' and 'spam' (20 and 20 training examples)",
-        "note: at least 40 of 120 texts are longer than max_length (128 tokens) and are cut",
-        f"{FILE}: 3 classes, 60 training and 60 test examples; next: dpsweep check {FILE}",
-    ]
 
 
 REFUSED = [
@@ -360,14 +302,6 @@ def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -
     assert len(sweep.batch_size) >= 2
     assert len(FILE.read_text().splitlines()) < 45
     assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
-
-
-def test_a_base_study_without_roles_is_refused() -> None:
-    base = Path("config.yaml")
-    bare = base_study().model_copy(update={"roles": Roles()})
-    found = FoundDataset("image", {"kind": "folder", "path": "x"}, ["a", "b"], [5, 5], [1, 1])
-    with pytest.raises(DpsweepError, match="nothing is bound to main method and weak backbone"):
-        draft_study(FILE, base, bare, found)
 
 
 # -- units -----------------------------------------------------------------------------------
@@ -476,21 +410,6 @@ def test_noise_delta_and_batch_sizes_of_new_count_units() -> None:
             size == "full" or int(size) <= study.train_size("pets") for size in sweep.batch_size
         )
         FILE.unlink()
-
-
-def test_names_of_several_rows_are_named_without_a_guess() -> None:
-    unit_arguments("images", [(f"patient{i // 4:02}", i // 4 % 2) for i in range(80)])
-    done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets"])
-    assert (
-        "note: names look like several rows of one thing, such as ham/patient00_0.png and"
-        in done.output
-    )
-    assert "unit" not in FILE.read_text()
-    for unit in ("row", r"(\w+)_"):
-        FILE.unlink()
-        done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets", "--unit", unit])
-        assert "look like" not in done.output and done.exit_code == 0
-    assert load_study(FILE).datasets["pets"].unit == r"(\w+)_"
 
 
 @pytest.mark.parametrize(

@@ -99,14 +99,6 @@ def test_options_of_snakemake_do_not_change_study_and_targets(call: Call, words:
             assert read[name] == alone[name], name
 
 
-def test_a_profile_does_not_replace_the_named_study(folder: Path, call: Call) -> None:
-    (folder / "own").mkdir()
-    (folder / "own" / "config.yaml").write_text("configfile: named.yaml\njobs: 3\n")
-    (folder / "own" / "named.yaml").write_text("study: other.yaml\n")
-    read = call("mine.yaml", "--", "--profile", "own")
-    assert study_of(read) == "study=mine.yaml" and read.jobs == 3
-
-
 @pytest.mark.parametrize("words", ["--profile slurm", "--profile=slurm"])
 def test_a_profile_of_the_package_is_copied_and_one_of_the_user_found(
     folder: Path, call: Call, words: str
@@ -150,47 +142,10 @@ def test_config_of_snakemake_is_refused(folder: Path, words: str) -> None:
     assert f"found {words.split(maxsplit=1)[0]}; dpsweep run sets it" in str(said.exception)
 
 
-@pytest.mark.parametrize("words", ["--set privacy.delta=1e-6", "--set=privacy.delta=1e-6"])
-def test_set_changes_the_study(folder: Path, call: Call, words: str) -> None:
-    read = call("mine.yaml", *words.split(), "report")
-    assert study_of(read) == "study=mine.set.yaml"
-    assert "1.0e-06" in (folder / "mine.set.yaml").read_text() and list(read.targets) == ["report"]
-
-
 @pytest.mark.parametrize("option", ["-n", "--cores", "--no-such"])
 def test_options_of_snakemake_before_the_dashes_are_refused(folder: Path, option: str) -> None:
     said = CliRunner().invoke(app, ["run", "mine.yaml", option])
     assert f"options: found {option}; options of Snakemake stand behind --" in str(said.exception)
-
-
-def test_a_study_elsewhere_runs_in_its_own_folder(
-    folder: Path,
-    call: Call,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    monkeypatch.chdir(elsewhere)
-    (elsewhere / "own.yaml").write_text("a: 1\n")
-    read = call(str(folder / "mine.yaml"), "--", "--configfile", "own.yaml")
-    assert read.directory == folder and study_of(read) == "study=mine.yaml"
-    assert read.configfile == [Path("own.yaml")]  # relative to the current folder
-
-
-def test_a_run_without_a_terminal_writes_ten_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 10_000, 2))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    handler = progress.Tenths()
-    for done in range(1, 38):
-        record = logging.makeLogRecord({"event": LogEvent.PROGRESS, "done": done, "total": 37})
-        handler.emit(record)
-        handler.emit(logging.makeLogRecord({"msg": "another message"}))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10
-    assert re.search(r" 4 of 37 jobs \(11%\), 2\.0 s spent, about 16 s left$", lines[0]), lines[0]
-    assert re.search(r" 37 of 37 jobs \(100%\), 20 s spent$", lines[-1]), lines[-1]
 
 
 def test_a_run_without_a_terminal_tells_the_first_figure_once(

@@ -1,7 +1,6 @@
 """Other processes: running commands, and waiting for conditions on machines of any speed."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -77,13 +76,3 @@ def running(pid: int) -> bool:
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started."""
     return [child.pid for child in psutil.Process(pid).children()]
-
-
-def error_of_a_full_disk(imports: str, write: str) -> str:
-    """Return the last line of the error of a statement that writes more than 4 KiB to a file.
-
-    A file size limit simulates the full disk, in a separate process: this one may write larger files.
-    """
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-    program = f"{imports}\n{limit}{write}\n"
-    return called([sys.executable, "-B", "-c", program], status=1).stderr.strip().splitlines()[-1]

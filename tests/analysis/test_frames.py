@@ -8,7 +8,6 @@ from tests.synthetic import make_study, write_cells, write_gradient_norms
 from dpsweep.analysis.frames import (
     MissingResultsError,
     load_gradient_norms,
-    load_steps,
     load_trials,
     write_problem,
 )
@@ -32,16 +31,6 @@ def paths(tmp_path: Path) -> Paths:
     paths = Paths(tmp_path)
     write_cells(STUDY, paths, lambda cell, rate, seed: {"macro_accuracy": rate}, steps_too=True)
     return paths
-
-
-def test_trials_are_in_the_order_of_the_cells(paths: Paths) -> None:
-    cells = [*STUDY.sweep_cells("b"), *reversed(STUDY.sweep_cells("a"))]
-    trials = load_trials(STUDY, paths, [*cells, cells[0]])
-    assert trials["problem"].tolist() == [B] * 2 + [A] * 4
-    assert trials["clipping_bound"].tolist() == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
-    assert "per_class_accuracy" not in trials
-    with_classes = load_trials(STUDY, paths, cells, also=["per_class_accuracy"])
-    assert len(with_classes["per_class_accuracy"].iloc[0]) == 4
 
 
 def test_a_missing_cell_is_an_error_or_listed(paths: Paths) -> None:
@@ -82,12 +71,6 @@ def test_damaged_and_outdated_files_have_their_own_errors(paths: Paths) -> None:
     is_refused(str(file))
 
 
-def test_steps_of_all_trials(paths: Paths) -> None:
-    steps = load_steps(STUDY, paths, STUDY.sweep_cells("b"))
-    assert len(steps) == 2 * 20  # 2 seeds, 2 epochs of 1,000 examples in batches of 100
-    assert set(steps["seed"]) == {1, 2}
-
-
 def test_gradient_norms_have_the_clipping_bound_of_their_file(paths: Paths) -> None:
     for cell in STUDY.sweep_cells("a"):
         bound = float(cell.clipping_bound)
@@ -104,12 +87,3 @@ def test_gradient_norms_have_the_clipping_bound_of_their_file(paths: Paths) -> N
     np.testing.assert_allclose(norms["norm"], [0.1, 0.2, 0.3, 0.4, 1, 2, 3, 4])
     last = load_gradient_norms(STUDY, paths, selections, epoch="last")
     np.testing.assert_allclose(last["norm"], [0.3, 0.4, 3, 4])
-
-
-def test_problem_tables_contain_every_trial_and_column(paths: Paths) -> None:
-    write_problem(STUDY, paths, A)
-    table = pd.read_parquet(paths.problem(A))
-    assert len(table) == 4
-    assert set(table["problem"]) == {A}
-    assert set(table["cell"]) == {cell.name for cell in STUDY.sweep_cells("a")}
-    assert {"certified_epsilon", "per_class_accuracy", "versions"} <= set(table.columns)

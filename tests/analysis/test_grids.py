@@ -8,7 +8,7 @@ import pytest
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import AccuracyGrid, alike, best, grids, without_diverged
+from dpsweep.analysis.grids import alike, best, grids, without_diverged
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
@@ -75,34 +75,10 @@ def test_a_missing_cell_is_nan_and_never_chosen(tmp_path: Path) -> None:
     assert found.complete("clipping_bound") == {2.0}
 
 
-def test_grids_can_be_restricted_to_values_of_an_axis() -> None:
-    values = np.arange(12.0).reshape(2, 3, 2)
-    grid = AccuracyGrid(
-        "d", "b", "m", "adam", 1.0, 2, (10, 20), (1.0, 2.0, 3.0), values, values, values
-    )
-    part = grid.among("batch_size", [20, 30]).among("clipping_bound", [3.0, 1.0])
-    assert (part.batch_size, part.clipping_bound) == ((20,), (1.0, 3.0))
-    for each in (part.accuracy, part.selection, part.tuning):
-        np.testing.assert_array_equal(each, [[[6.0, 7.0], [10.0, 11.0]]])
-
-
 def test_ties_go_to_the_smallest_batch_size_then_bound() -> None:
     accuracy = np.array([[0.1, 0.5, 0.5], [0.5, 0.2, np.nan]])
     assert best(accuracy) == (0, 1)
     np.testing.assert_array_equal(best(np.stack([accuracy, -accuracy])), [[0, 0], [1, 0]])
-
-
-def test_cells_with_fewer_seeds_stay_in_the_grid(tmp_path: Path) -> None:
-    sweep = {"batch_size": [100, 200], "clipping_bound": [1.0, 2.0, 4.0], "seeds": 5}
-    rows = trials(tmp_path, {"s": sweep}, number)
-    few = rows[(rows["clipping_bound"] == 4.0) | (rows["seed"] <= 2)]
-    (found,), (expected,) = grids(few), grids(rows[rows["seed"] <= 2])
-    assert found.complete("clipping_bound") == {1.0, 2.0, 4.0}
-    np.testing.assert_array_equal(found.accuracy, expected.accuracy)
-    # A cell with a single seed counts as absent: the others keep their seeds.
-    one = rows[(rows["cell"] != "eps8_epochs2_B100_C1") | (rows["seed"] == 1)]
-    (found,) = grids(one)
-    assert (found.seeds, found.complete("clipping_bound")) == (5, {2.0, 4.0})
 
 
 def test_a_diverged_seed_is_replaced_by_the_mean_of_the_others() -> None:

@@ -1,6 +1,5 @@
 """Simulated studies: coverage of intervals for known effects, and forecasts of studies."""
 
-import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,8 +21,6 @@ from dpsweep.analysis.power import (
     SimulationSettings,
     design,
     outlook,
-    prospects,
-    ruled_cells,
     simulate,
 )
 from dpsweep.base.files import read_json
@@ -43,35 +40,6 @@ GRID: dict[str, Any] = {
 def grids(**changes: Any) -> list[AccuracyGrid]:
     study = make_study({"s": GRID | changes})
     return design(study, study.all_cells())
-
-
-def test_a_design_has_the_grids_of_the_study() -> None:
-    found = grids(clipping_bound=[0.1, 1.0])
-    assert len(found) == 6
-    assert {(each.epsilon, each.epochs) for each in found} == {
-        (epsilon, epochs) for epsilon in GRID["epsilon"] for epochs in GRID["epochs"]
-    }
-    assert found[0].batch_size == (100, 200, 400, 1000)
-    assert found[0].clipping_bound == (0.1, 1.0)
-    assert found[0].accuracy.shape == (4, 2, 3)
-    assert 2 ** found[0].tuning[0, 0] == pytest.approx([0.01, 0.02, 0.04])
-    assert not grids(clipping_bound="automatic")
-
-
-def test_simulated_accuracies_follow_the_settings() -> None:
-    quiet = SimulationSettings(scatter=0, unequal_scatter=0, between_datasets=0, between_problems=0)
-    found = grids(epochs=[2, 4, 8])
-    simulated = simulate(found, quiet, 4, np.random.default_rng(0)).measured
-    easy, hard = (
-        next(each for each in simulated if (each.epsilon, each.epochs) == (epsilon, 8))
-        for epsilon in (8.0, 1.0)
-    )
-    assert easy.accuracy.shape == (4, 4, 4, 3)
-    # Three halvings cost three times the level. At epsilon 8 a small C costs nothing.
-    assert easy.reached - hard.reached == pytest.approx(3 * quiet.level / 100, abs=0.02)
-    size = easy.choice()[0][0]
-    assert np.ptp(easy.accuracy[0, size, :2].mean(axis=-1)) == pytest.approx(0, abs=1e-3)
-    assert hard.accuracy[0, size, 0].mean() < hard.accuracy[0, size, 2].mean() - 0.004
 
 
 def test_the_first_seed_has_tuned_the_learning_rates() -> None:
@@ -146,19 +114,6 @@ def _several(**changes: Any) -> list[AccuracyGrid]:
 # -- forecasts -----------------------------------------------------------------------------
 
 
-def test_forecasts_list_the_missing_evidence() -> None:
-    table = {"t": {"family": "tuning_implications", "caption": "c", "section": "s"}}
-    _, *lines = outlook(make_study({"s": GRID}, tables=table))
-    found = {what: names for names, _, what in (line.rpartition(": ") for line in lines)}
-    # One line for each lack, with all rules that it concerns.
-    assert len(found) == len(lines)
-    assert "Lower ε: Increase C" in found["has 1 of 4 problems"]
-    assert "Always: Tune C" in found["has 1 of 4 problems"]
-    pairs = found["has 0 of 4 pairs of problems"]
-    assert pairs.strip().startswith("Weaker backbone") and "Harder dataset" in pairs
-    assert not list(outlook(make_study({"s": GRID})))
-
-
 def test_documented_and_printed_forecasts_agree() -> None:
     """docs/statistics.md lists the power of the demo, and ``dpsweep check`` prints it."""
     row = next(
@@ -172,20 +127,3 @@ def test_documented_and_printed_forecasts_agree() -> None:
     # The page uses 50 simulations, the command 100: allow four standard errors.
     assert abs(printed - row["power"]) < 4 * 0.5 * (1 / 50 + 1 / 100) ** 0.5
     assert float(line.split(", ")[1].split()[0]) == pytest.approx(row["smallest_visible"], rel=0.1)
-
-
-@pytest.mark.nightly
-def test_the_core_study_covers_the_rules_of_the_papers_study() -> None:
-    whole, core = (
-        prospects(design(study, ruled_cells(study)), SimulationSettings(), studies=60)
-        for study in (
-            load_study(ROOT / file) for file in ("config.yaml", "studies/paper-core.yaml")
-        )
-    )
-    assert whole.keys() == core.keys()
-    seen = {key: prospect for key, prospect in whole.items() if prospect.power > 0.3}
-    assert seen
-    for key, prospect in whole.items():
-        assert math.isnan(prospect.smallest_visible) == math.isnan(core[key].smallest_visible)
-    for key, prospect in seen.items():
-        assert core[key].smallest_visible < 2.5 * prospect.smallest_visible

@@ -116,32 +116,6 @@ def test_a_diverged_seed_does_not_decide_a_gain() -> None:
     assert standard_error(hard) == pytest.approx(standard_error(whole), rel=0.05)
 
 
-def test_gains_of_a_single_seed_are_nan() -> None:
-    one = grid(peak(100, 1.0), seeds=1)
-    assert np.isnan(gain_of_adapting(one, one, "clipping_bound", "larger"))
-    assert np.isnan(gain_of_joint_tuning(one))
-
-
-def test_many_studies_at_once_have_the_gains_of_each_study() -> None:
-    random = np.random.default_rng(0)
-    many = [random.uniform(0, 1, (5, 4, 4, 3)) for _ in range(2)]
-    rates = random.uniform(0, 1, (2, 5, 4, 4, 6))
-
-    def at(study: Any) -> list[AccuracyGrid]:
-        return [
-            grid(lambda b, c, s: 0.0, selection=t[study], accuracy=t[study], tuning=r[study])
-            for t, r in zip(many, rates, strict=True)
-        ]
-
-    together = gain_of_adapting(*at(slice(None)), "batch_size", "smaller")
-    joint = gain_of_joint_tuning(at(slice(None))[0])
-    for study in range(5):
-        assert together[study] == pytest.approx(
-            gain_of_adapting(*at(study), "batch_size", "smaller")
-        )
-        assert joint[study] == pytest.approx(gain_of_joint_tuning(at(study)[0]))
-
-
 # -- comparisons ---------------------------------------------------------------------------
 
 
@@ -176,13 +150,6 @@ def test_only_values_that_all_grids_have_complete_are_compared() -> None:
     # The grids share fewer than two values of B, so there is no comparison.
     narrow = grid(peak(100, 1.0), epsilon=8.0, batch_size=(100, 77))
     assert not compared("lower_epsilon_smaller_batch", [grids[0], narrow])
-
-
-def test_sweeps_with_one_bound_take_part_in_rules_about_batch_size() -> None:
-    grids = [grid(peak(100 * e, 1.0), epsilon=e, clipping_bound=(1.0,)) for e in (8.0, 1.0)]
-    assert float(compared("lower_epsilon_smaller_batch", grids)[0].effect) == pytest.approx(10)
-    assert not compared("lower_epsilon_larger_bound", grids)
-    assert not compared("tune_jointly", grids)
 
 
 @pytest.mark.parametrize(
@@ -261,12 +228,6 @@ MIDDLE = ([[(0.2, 0.3), (0.8, 0.1)], [(0.1, 0.65), (0.2, 0.6)]], [[0.3, 0.8], [0
 )
 def test_joint_tuning_by_hand(tuning: Any, measured: Any, gain: float) -> None:
     assert gain_of_joint_tuning(joint(tuning, measured)) == pytest.approx(gain)
-
-
-def test_joint_tuning_is_compared_within_one_grid() -> None:
-    (found,) = compared("tune_jointly", [joint(*MIDDLE)])
-    assert float(found.effect) == pytest.approx(15, abs=1)  # the bias correction is random
-    assert list(found.found) == ["B = 100", "C = 10"]
 
 
 def test_comparisons_differ_in_one_condition_and_no_two_of_a_rule_share_a_grid() -> None:

@@ -5,22 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from tests.synthetic import make_study, write_cells
-from typer.testing import CliRunner
 
 import dpsweep
 from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.units import one_line
-from dpsweep.cli import run
-from dpsweep.cli.main import app
 from dpsweep.data.prepared import Resize
 from dpsweep.figures import draw
 from dpsweep.gradients import make_engine
 from dpsweep.models.build import build_model
 from dpsweep.report.checks import check_sources
-from dpsweep.study import fingerprints, load_study
+from dpsweep.study import fingerprints
 from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.fingerprints import TRAINER, report_fingerprint, source_files, sources
@@ -55,37 +51,6 @@ def test_cells_with_trials_of_other_sources_are_counted(
     found = other_sources(STUDY, paths)
     assert found.startswith(f"{former} of 3 trained cells" if former else "") and "\n" not in found
     assert bool(found) == bool(former) == bool(check_sources(STUDY, paths))
-
-
-def test_unreadable_files_are_ignored(tmp_path: Path) -> None:
-    paths = Paths(tmp_path)
-    train(paths, lambda *_: "ab" * 32)
-    first, second, _ = (paths.cell_trials(STUDY, cell) for cell in STUDY.all_cells())
-    first.write_text("no parquet")
-    pq.write_table(pq.read_table(second).drop(["trainer_sources"]), second)
-    assert other_sources(STUDY, paths).startswith("1 of 3 trained cells")
-
-
-def test_run_prints_one_line_about_other_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text("extends: demo\nresults: results/mine\n", encoding="utf-8")
-    monkeypatch.setattr(run, "run_snakemake", lambda *_, **__: 0)
-    study, paths = load_study(Path("mine.yaml")), Paths(Path("results/mine"))
-
-    def printed() -> list[str]:
-        return CliRunner().invoke(app, ["run", "mine.yaml", "--", "-n"]).output.splitlines()
-
-    cell = study.all_cells()[0]
-    write_cells(study, paths, lambda *_: {"trainer_sources": "ab" * 32}, cells=[cell])
-    line, *rest = printed()
-    assert line.startswith(
-        "note: 1 of 1 trained cells have trials of another version of the trainer"
-    )
-    assert not rest
-    paths.cell_trials(study, cell).unlink()
-    assert printed() == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections import namedtuple
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -106,50 +105,6 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(depth: int, colour: int, pixels: Any, hidden: list[int] | None = None) -> bytes:
-    """Encode a PNG of any bit depth without Pillow; pixels are (height, width, channels)."""
-    packed = b""
-    for row in np.asarray(pixels).reshape(len(pixels), -1):
-        bits = "".join(f"{value:0{depth}b}" for value in row)
-        bits += "0" * (-len(bits) % 8)
-        packed += b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
-    header = struct.pack(">IIBBBBB", len(pixels[0]), len(pixels), depth, colour, 0, 0, 0)
-    chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(packed)), chunk(b"IEND", b"")]
-    if hidden is not None:
-        chunks.insert(1, chunk(b"tRNS", struct.pack(f">{len(hidden)}H", *hidden)))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-FOUR = Transform(Resize(size=4, interpolation="nearest"))
-
-
-@pytest.mark.parametrize(
-    ("colour", "depth"), [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16)]
-)
-def test_transparent_colour_of_a_png_becomes_white(colour: int, depth: int) -> None:
-    top = 2**depth - 1
-    grey = [[0], [min(1, top)], [top], [top // 2]]
-    # With 16 bits, the last two differ only in their lower bytes.
-    colours = [[0, 0, 0], [top, 0, 9], [top // 2, 1, 2], [top // 2, 2, 1]] if colour else grey
-    for hidden in colours:
-        wanted = np.array([[top] if each == hidden else each for each in colours], dtype=object)
-        levels = np.array([np.resize(each, 3) for each in wanted]) * (255 / top)
-        found = FOUR(png(depth, colour, [colours] * 4, hidden))
-        assert np.abs(found - levels.astype(float)).max() < (1 if colour else 0.51)
-
-
-@pytest.mark.parametrize("depth", [8, 16])
-@pytest.mark.parametrize(("colour", "channels"), [(4, 2), (6, 4)])
-def test_alpha_mixes_with_white(depth: int, colour: int, channels: int) -> None:
-    top = 2**depth - 1
-    pixels = np.random.default_rng(depth).integers(0, top + 1, (4, 4, channels))
-    pixels[0, :2, -1] = 0, top
-    alpha = pixels[..., -1:] / top
-    wanted = 255 * (alpha * pixels[..., :-1] / top + 1 - alpha)
-    # Only the upper 8 bits of 16-bit colours are kept.
-    assert np.abs(FOUR(png(depth, colour, pixels)) - wanted).max() < (0.51 if depth == 8 else 1.6)
-
-
 def in_memory(*contents: bytes) -> Split:
     named = [(str(number), content) for number, content in enumerate(contents)]
     images = EncodedImages(lambda: iter(named))
@@ -230,26 +185,12 @@ def test_unreadable_images_are_named(tmp_path: Path) -> None:
         assert "0x" not in said[kind]  # memory addresses would differ between runs
 
 
-def test_narrow_image_is_refused_before_enlarging() -> None:
-    content = saved(Image.new("L", (1, 60_000)))
-    assert EXACT(content).shape == (SIZE, SIZE, 3)
-    with pytest.raises(ValueError, match="too narrow to crop: 1 x 60000"):
-        Transform(Resize(size=224, interpolation="nearest", crop=0.9))(content)
-
-
 # -- sizes ---------------------------------------------------------------------------------------
 
 
 def encoded(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> bytes:
     pixels = np.random.default_rng(seed).integers(256, size=(*size[::-1], 3), dtype=np.uint8)
     return saved(Image.fromarray(pixels), form)
-
-
-def test_whole_image_becomes_a_square_without_crop() -> None:
-    content = encoded((30, 10))
-    wanted = Image.open(BytesIO(content)).resize((8, 8), Image.Resampling.BICUBIC)
-    found = Transform(Resize(size=8, interpolation="bicubic"))(content)
-    assert np.array_equal(found, np.asarray(wanted))
 
 
 @pytest.mark.parametrize(
@@ -333,17 +274,6 @@ def test_another_number_of_images_than_labels_is_refused(tmp_path: Path) -> None
     split = Split(EncodedImages(Reader()), np.zeros(11, np.int64))
     with pytest.raises(DatasetError, match="train: 10 images for 11 labels"):
         decode_images(split, SMALL, tmp_path / "train.npy")
-
-
-def test_too_small_disk_is_refused_before_decoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 119))
-    reader = Reader()
-    with pytest.raises(DatasetError, match="are needed for the images"):
-        decode_images(reader.images(), SMALL, tmp_path / "train.npy")  # 120 bytes
-    assert reader.given == []
 
 
 # -- in processes --------------------------------------------------------------------------------

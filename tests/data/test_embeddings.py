@@ -234,17 +234,6 @@ def test_different_test_set_or_dimension_is_refused(
     assert said.format(tmp_path) in refusal(source(tmp_path, ".npz"), dimension)
 
 
-def test_arrays_with_other_names_are_found_by_the_source_keys(tmp_path: Path) -> None:
-    for split, x in X.items():
-        values = {"clip": x, "dino": x + 1, "colour": Y[split], "shape": Y[split]}
-        np.savez(tmp_path / f"{split}.npz", **values)
-    named = {"input_column": "dino", "label_column": "shape"}
-    (train, _), _ = read(load_embeddings(source(tmp_path, ".npz", **named)))
-    np.testing.assert_array_equal(train, X["train"] + 1)
-    said = refusal(source(tmp_path, ".npz", **(named | {"label_column": "shap"})))
-    assert 'source.label_column: found "shap"; did you mean shape' in said
-
-
 # -- one file ----------------------------------------------------------------------------------
 
 

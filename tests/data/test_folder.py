@@ -208,12 +208,6 @@ def test_invalid_folders_are_refused_before_decoding(
         made(pets)
 
 
-def test_empty_test_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    fill(tmp_path / "cat", 2)
-    with pytest.raises(DatasetError, match=r"test_from_train: found 0\.01 of 2 examples.*seed"):
-        load_folder(cut(tmp_path, test_from_train=0.01))
-
-
 # -- splits and classes --------------------------------------------------------------------------
 
 PETS = ["cat", "dog", "eel"]
@@ -237,13 +231,6 @@ def in_each(*splits: str) -> list[str]:
     return [f"{split}/{name}" for split in splits for name in PETS]
 
 
-def test_only_folders_of_splits_are_read(tmp_path: Path) -> None:
-    found = look_at_folder(lay_out(tmp_path / "a", *in_each("train", "test", "other")))
-    assert found.source["train_folders"] == ["train"]
-    assert found.source["test_folder"] == "test"
-    assert (found.classes, found.train_counts, found.test_counts) == (PETS, [4] * 3, [4] * 3)
-
-
 @pytest.mark.parametrize(
     "folders",
     [
@@ -255,14 +242,6 @@ def test_only_folders_of_splits_are_read(tmp_path: Path) -> None:
 def test_other_layouts_are_refused(tmp_path: Path, folders: list[str]) -> None:
     with pytest.raises(DatasetError, match="found no file; allowed: <split>/<class>/<image>"):
         look_at_folder(lay_out(tmp_path / "pets", *folders))
-
-
-def test_a_folder_without_splits_has_classes(tmp_path: Path) -> None:
-    found = look_at_folder(lay_out(tmp_path / "pets", "bus", "car", "trailer"))
-    both = zip(found.train_counts, found.test_counts, strict=True)
-    assert found.classes == ["bus", "car", "trailer"]
-    assert [sum(each) for each in both] == [4] * 3
-    assert found.source["test_from_train"] == 0.2
 
 
 def test_hidden_files_are_neither_classes_nor_examples(tmp_path: Path) -> None:

@@ -94,23 +94,6 @@ def test_classes_are_merged_into_coarser_ones(raw: Path) -> None:
     assert [classes[label] for label in unmerged.train_labels] == [labels[level] for level in kept]
 
 
-def test_configuration_is_chosen_by_its_key(raw: Path) -> None:
-    save(raw / "large", "train", [0, 1, 1], first=50)
-    save(raw / "large", "test", [1, 0], first=150)
-    (raw / "README.md").write_text(
-        "---\nconfigs:\n"
-        + "".join(
-            f"- config_name: {name}\n  data_files:\n"
-            f"  - {{split: train, path: {place}train-*}}\n  - {{split: test, path: {place}test-*}}\n"
-            for name, place in (("small", ""), ("large", "large/"))
-        )
-        + "---\n"
-    )
-    assert red(made(raw, configuration="large").train_inputs) == [50, 51, 52]
-    with pytest.raises(DatasetError, match=r"(?s)small.*large.*key configuration"):
-        made(raw)
-
-
 def test_offline_dataset_comes_from_the_cache_or_the_error_has_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,25 +110,7 @@ def test_offline_dataset_comes_from_the_cache_or_the_error_has_the_command(
     assert red(found.train_inputs) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "name", [".cache/huggingface/download/train.metadata", f"._{FIRST('train')}"]
-)
-def test_hidden_files_of_a_local_copy_are_not_read(raw: Path, name: str) -> None:
-    copy(name)(raw)
-    assert made(raw).train_labels.tolist() == [0, 1, 1]
-
-
 # -- refused copies ------------------------------------------------------------------------------
-
-
-def copy(name: str) -> Any:
-    """Return a function that writes the training split once more."""
-
-    def change(raw: Path) -> None:
-        (raw / name).parent.mkdir(parents=True, exist_ok=True)
-        (raw / name).write_bytes((raw / FIRST("train")).read_bytes())
-
-    return change
 
 
 def write(name: str, content: str | bytes) -> Any:

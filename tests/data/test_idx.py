@@ -50,15 +50,6 @@ def test_images_and_labels_are_read_unchanged(tmp_path: Path, mark: str, end: st
     assert found.classes == ["0", "1", "2"]
 
 
-def test_share_is_stratified_and_keeps_images_with_their_labels(tmp_path: Path) -> None:
-    write(tmp_path)
-    found = read(tmp_path, train_share=0.5).train
-    assert np.bincount(found.labels).tolist() == [2, 2, 1]
-    for image, label in zip(found.inputs, found.labels, strict=True):
-        (place,) = np.flatnonzero((PIXELS["train"] == image[..., 0]).all(axis=(1, 2)))
-        assert LABELS["train"][place] == label
-
-
 IMAGES, FEW = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 PACKED = gzip.compress(b"x" * 99, mtime=0)
 

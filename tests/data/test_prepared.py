@@ -31,13 +31,6 @@ def write(folder: Path, train: Split, test: Split, **changes: Any) -> PreparedDa
     return write_prepared(folder, train=train, test=test, **(facts | changes))
 
 
-def test_unknown_fact_is_refused_before_writing(tmp_path: Path) -> None:
-    written = write(tmp_path, make(10, 0), make(4, 1))
-    with pytest.raises(TypeError, match=r"missing or unknown: \['colour'\]"):
-        write(tmp_path, make(12, 2), make(4, 3), colour="red")
-    assert PreparedDataset.open(tmp_path).metadata == written.metadata
-
-
 def test_arrays_and_blocks_are_read_as_written(tmp_path: Path) -> None:
     train, test = make(10, 0), make(4, 1)
     written = write(tmp_path / "a", train, test)

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.data.pictures import LFS, offline
+from tests.data.pictures import LFS
 from transformers import BertTokenizer
 
 from dpsweep.base.files import read_checked_json, write_json
 from dpsweep.data import DatasetError
-from dpsweep.data.hub import HubError
 from dpsweep.data.prepare import prepare_tokenizer as prepare
 from dpsweep.data.tokenizer import Tokenizer, train_word_pieces
 from dpsweep.study.backbones import Backbone
@@ -51,11 +50,6 @@ def test_vocabulary_of_bert_gives_the_tokens_of_transformers(tmp_path: Path) -> 
     assert next(made.blocks(["the cat"], 5)).dtype == np.int32
 
 
-def test_vocabulary_with_capitals_keeps_capitals_in_texts(tmp_path: Path) -> None:
-    made = bert(tmp_path, [*PIECES, "Cat"])
-    assert encode(made, ["cat Cat CAT"], 5) == [[2, 6, 12, 1, 3]]
-
-
 def publish(prepared: Path, file: Path) -> None:
     """Write the ``tokenizer.json`` of a prepared tokenizer."""
     write_json(file, read_checked_json(prepared)["tokenizer"])
@@ -68,14 +62,6 @@ def test_edited_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="edited") as raised:
         Tokenizer.open(path)
     assert raised.value.remake == (path,)
-
-
-def test_many_texts_keep_their_order(tmp_path: Path) -> None:
-    texts = ["the " * (number % 7) for number in range(3000)]
-    blocks = list(bert(tmp_path).blocks(iter(texts), 10))
-    assert max(map(len, blocks)) < 3000
-    lengths = np.concatenate([(block == 5).sum(1) for block in blocks])
-    assert lengths.tolist() == [number % 7 for number in range(3000)]
 
 
 def test_published_file_is_used_unchanged(tmp_path: Path) -> None:
@@ -136,22 +122,3 @@ def test_invalid_tokenizers_are_refused(tmp_path: Path) -> None:
     image = Backbone(title="Images", architecture="vit", weights={"kind": "random"})
     with pytest.raises(DatasetError, match="images: reads no text"):
         prepare("images", image, {}, out)
-
-
-def test_offline_tokenizer_comes_from_the_cache_or_the_error_has_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = offline(monkeypatch, tmp_path)
-    first, revision = bert(tmp_path), "0123456789abcdef0123456789abcdef01234567"
-    weights = {"kind": "hub", "id": "someone/bert", "revision": revision}
-    section = reader(None, architecture="bert", weights=weights)
-    with pytest.raises(HubError) as refused:
-        prepare("b", section, {}, tmp_path / "b.json")
-    # The command fetches all files that the backbone needs.
-    files = "tokenizer.json config.json model.safetensors"
-    assert f"hf download someone/bert {files} --revision {revision}" in str(refused.value)
-    assert "backbones.b.tokenizer: {kind: file, path: ...}" in str(refused.value)
-    snapshot = cache / "models--someone--bert" / "snapshots" / revision
-    snapshot.mkdir(parents=True)
-    publish(tmp_path / "out.json", snapshot / "tokenizer.json")
-    assert prepare("b", section, {}, tmp_path / "b.json").identity == first.identity

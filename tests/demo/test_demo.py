@@ -1,13 +1,10 @@
 """Tests of the demo's data: handwritten digits, rendered letters, docstrings of installed packages."""
 
-import os
 import string
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits as original_digits
@@ -16,8 +13,6 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.data import Split
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import load
-from dpsweep.demo import glyphs
-from dpsweep.demo.docstrings import _package_names
 from dpsweep.study.datasets import Dataset
 
 INK = {round(255 * ink / 16) for ink in range(17)}
@@ -110,16 +105,6 @@ def test_glyphs_fill_the_height_are_centred_and_vary() -> None:
     assert len(np.unique(ones, axis=0)) > 295
 
 
-def test_all_fonts_have_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(mpl.get_data_path()) / "fonts" / "ttf"
-    for font in glyphs.FONTS:
-        charmap = mpl.ft2font.FT2Font(str(folder / font)).get_charmap()
-        assert all(ord(character) in charmap for character in string.digits + string.ascii_letters)
-    monkeypatch.setattr(glyphs, "FONTS", ("DejaVuSans.ttf", "Nowhere.ttf"))
-    with pytest.raises(DpsweepError, match=r"lacks Nowhere\.ttf.*matplotlib"):
-        drawn("0", 1)
-
-
 # -- docstrings ----------------------------------------------------------------------------------
 
 
@@ -171,40 +156,6 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
         assert not [each for each in unwanted if each in text.lower()]
         assert "is about" in text and text.count("is told at length") == 3
     assert not {"planets", "recipes"} & set(sys.modules), "the packages are not imported"
-
-
-def test_short_names_are_removed_only_as_words() -> None:
-    names = _package_names(["numpy", "other"])
-    words = ["np.array(3)", "and", "input", "of", "an", "(np)", "npy", "by", "Numpy-dev", "another"]
-    kept = [word for word in words if not names.search(word)]
-    assert kept == ["and", "input", "of", "an", "npy", "by"]
-
-
-def test_submodules_are_classes_too(packages: Path) -> None:
-    data = texts("planets.inner", "recipes.part0", train=6, test=2)
-    numbers: list[list[int]] = [[], []]
-    for text, label in zip(data.train.inputs, data.train.labels, strict=True):
-        numbers[label].append(int(text.split()[0][1:]))
-    assert min(numbers[0]) >= 30 and max(numbers[1]) < 10
-    revision = texts("asyncio", "numpy.lib", train=5, test=1).revision
-    assert revision == f"Python {sys.version.split()[0]}, numpy {np.__version__}"
-
-
-def test_texts_are_a_function_of_the_seed(packages: Path) -> None:
-    first, other = (texts("planets", "recipes", seed=seed) for seed in (0, 1))
-    assert list(first.train.inputs) != list(other.train.inputs)
-    code = (
-        "from dpsweep.demo.docstrings import load_docstrings as load\n"
-        "from dpsweep.study.datasets import DocstringsSource as Source\n"
-        "keys = {'modules': ['planets', 'recipes'], 'train_per_class': 20, 'test_per_class': 5}\n"
-        "(texts, labels), (tested, _), *_ = load(Source(kind='docstrings', **keys))\n"
-        "print(*texts, *tested, *labels, sep='\\n')"
-    )
-    path = os.pathsep.join([str(packages), *sys.path])
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": "7"}
-    again = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    labels = map(str, first.train.labels)
-    assert again.splitlines() == [*first.train.inputs, *first.test.inputs, *labels]
 
 
 # -- refused sources -----------------------------------------------------------------------------

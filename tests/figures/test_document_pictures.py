@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import pandas as pd
 from benchmarks.evidence import pictures
 from matplotlib.testing.compare import compare_images
 from tests.tracked import tracked
@@ -40,14 +39,3 @@ def test_every_picture_of_the_documents_comes_from_a_command() -> None:
     others |= {images / "price.png"}
     assert shown - others == {pictures.PICTURE}
     assert set(tracked("docs/images/**/*.png")) == shown
-
-
-def test_captions_name_only_decided_rules() -> None:
-    rules = pd.DataFrame(
-        {"condition": ["Lower ε"] * 2, "implication": ["Increase C", "Decrease B"]}
-    )
-    nothing = pictures.said_of_rules(rules.assign(verdict="not resolved"))
-    assert "too small to confirm or reject any of the paper's 2 tuning rules" in nothing
-    one = pictures.said_of_rules(rules.assign(verdict=["not resolved", "contradicted here"]))
-    assert "decides 1: Lower ε: Decrease B (contradicted here)." in one
-    assert "Increase C" not in one

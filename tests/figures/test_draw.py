@@ -116,7 +116,6 @@ def diverging(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
 
 # Whether a result file, by number and name, is kept.
 KEPT: dict[str, Callable[[int, str], bool]] = {
-    "a third": lambda number, file: number % 3 > 0,
     "one line or panel": lambda number, file: "/eps8_" not in file and "auto" not in file,
     "none": lambda number, file: False,
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from tests.synthetic import Outcome, make_study, write_cells
 
@@ -192,75 +192,7 @@ def test_panels_share_rows_and_squares_outside_a_grid_are_empty() -> None:
         assert written == {0, 1, 2, 3} - {empty}
 
 
-def test_squares_contain_the_chosen_settings_if_b_is_not_an_axis() -> None:
-    frame = pd.concat([squares([ALL], [0.1, 1.0], epsilon=epsilon) for epsilon in (1.0, 8.0)])
-    axes = families.Heatmap.draw(frame, x="epsilon", y="clipping_bound").axes[0]
-    assert set(texts(axes)) == {".500\nB = Full\nη = 0.01"}
-    assert axes.get_xlabel() == "Privacy budget ε"
-
-
-def test_a_crowded_heatmap_has_no_numbers_in_its_squares() -> None:
-    drawing = families.Heatmap.draw(squares([100, 200], list(range(1, 41)), as_good=True))
-    assert set(texts(drawing.axes[0])) == {"framed: 80 of 80", "η = 0.01"}
-    assert drawing.get_figwidth() <= style.look().page_width + 1e-9
-
-
-@pytest.mark.parametrize("scale", ["shared", "panel"])
-def test_panels_have_a_shared_or_a_separate_colour_scale(scale: str) -> None:
-    grid = squares([100, 200], [0.1, 1.0])
-    panels = {
-        f"{e:g}": grid.assign(macro_accuracy=0.1 * e * grid["clipping_bound"]) for e in (1.0, 8.0)
-    }
-    drawing = side_by_side(panels, colour_scale=scale)
-    limits = [axes.collections[0].get_clim() for axes in drawing.axes if axes.get_title()]
-    shared, one, eight = (0.01, 0.8), (0.01, 0.1), (0.08, 0.8)
-    assert limits == [*map(pytest.approx, [shared, shared] if scale == "shared" else [one, eight])]
-    bars = [axes for axes in drawing.axes if not axes.get_title()]
-    assert len(bars) == (1 if scale == "shared" else 2)
-
-
 # -- lines ---------------------------------------------------------------------------------
-
-
-def curve(difficulties: list[str | None], seeds: int = 1, worst: float = 0.4) -> pd.DataFrame:
-    """Return lines that are best at C = 1, 0.1 lower at C = 0.1, and at ``worst`` for C = 10."""
-    lines = []
-    for place, difficulty in enumerate(difficulties):
-        centre = np.array([0.4, 0.5, worst])
-        repeats = {f"seed_{seed}": centre + 0.01 * (seed - 1) for seed in range(1, seeds + 1)}
-        points = {"clipping_bound": [0.1, 1.0, 10.0], "batch_size": [100, ALL, 100]}
-        line = pd.DataFrame({**points, **repeats, "centre": centre}).assign(
-            label=str(place), difficulty=difficulty, repeats=seeds, learning_rate=0.02
-        )
-        line["minimum"], line["maximum"] = centre, centre + 0.01 * (seeds - 1)
-        lines.append(
-            line.assign(full_batch=line["batch_size"] == ALL, as_good=[False, True, False])
-        )
-    return pd.concat(lines)
-
-
-@pytest.mark.parametrize("seeds", [1, 3, 5])
-def test_few_repeats_are_points_and_many_repeats_are_a_band(seeds: int) -> None:
-    axes = families.ClippingCurve.draw(curve(["easy"], seeds)).axes[0]
-    bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
-    points = [
-        len(each.get_offsets())
-        for each in axes.collections
-        if len(each.get_facecolor()) and each not in bands
-    ]
-    assert (len(bands), points) == {1: (0, []), 3: (0, [3] * 3), 5: (1, [])}[seeds]
-    if bands:
-        heights = bands[0].get_paths()[0].vertices[:, 1]
-        assert (heights.min(), heights.max()) == pytest.approx((0.4, 0.54))
-
-
-@pytest.mark.parametrize("worst", [0.4, 0.1])
-def test_a_point_far_below_the_best_is_a_number_at_the_edge(worst: float) -> None:
-    frame = curve(["easy"], worst=worst)
-    frame[["centre", "minimum", "maximum", "seed_1"]] -= 0.5
-    axes = families.ClippingCurve.draw(frame, quantity="difference").axes[0]
-    assert texts(axes) == ([] if worst == 0.4 else ["↓ −0.40"])
-    assert (axes.get_ylim()[0] > -0.15) == (worst == 0.1) or worst == 0.4
 
 
 @pytest.mark.parametrize(("steps", "window"), [(40, None), (400, 9)])
@@ -295,19 +227,6 @@ def of_classes(weights: Mapping[float, list[float]], **columns: Any) -> pd.DataF
         )
         for bound, weight in weights.items()
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("classes", [4, 12])
-def test_few_classes_have_names_and_many_have_ranks(classes: int) -> None:
-    window = 1 if classes == 4 else 5
-    frame = of_classes({0.1: [1.0] * classes, 1.0: [1.0] * classes}, running_mean_over=window)
-    drawing = families.PerClass.draw(frame, rows=["accuracy_difference"])
-    axes = drawing.axes[0]
-    named = "class 0" in labels(axes.get_xticklabels())
-    assert named == (classes == 4)
-    assert axes.get_xlabel() == ("Class, easy to hard" if named else "Class rank, easy to hard")
-    said = "" if window == 1 else "Thin: every class. Thick: running mean over 5 classes."
-    assert drawing.get_supxlabel().replace("\n", " ") == said
 
 
 def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:

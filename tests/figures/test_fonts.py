@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from matplotlib import get_data_path
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
 
 from dpsweep.figures import style
 
@@ -54,17 +53,3 @@ def test_a_text_that_no_font_can_write_is_refused(tmp_path: Path) -> None:
     with style.style(), pytest.raises(style.UnwritableTextError, match=r"can write.*apt install"):
         style.save(titled(UNWRITTEN), tmp_path / "figure.pdf", tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
-
-
-def test_the_last_resort_font_of_matplotlib_does_not_count() -> None:
-    assert any(font.name.startswith("Last Resort") for font in fontManager.ttflist)
-    with pytest.raises(style.UnwritableTextError, match="'eel"):
-        style.require_fonts(["cat", f"eel{UNWRITTEN}"])
-
-
-@pytest.mark.parametrize("text", ["cat", "café", "two\nlines", "ε = ∞", "кошка", r"$10^{-5}$", ""])
-def test_the_own_font_is_used_for_characters_that_it_has(text: str) -> None:
-    style.require_fonts([text])
-    figure = titled(text)
-    style.write_all(figure)
-    assert figure.axes[0].get_xticklabels()[1].get_fontfamily() != [style.FONT, OTHER]

@@ -4,14 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from tests.figures.legible import illegible
 from tests.synthetic import make_study
 from tests.whole_study import write_results
 
-from dpsweep.figures import attackers, families, style
+from dpsweep.figures import attackers, style
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -146,21 +145,3 @@ def test_touching_and_cut_texts_are_found() -> None:
     drawing.text(end + space, 0.5, "100", size=7)
     drawing.text(0.99, 0.2, "edge", size=7)
     assert illegible(drawing) == ["'edge' is cut", "'10' touches '100'"]
-
-
-def test_six_panels_of_violins_fit_in_one_row() -> None:
-    seen = [*(("density", norm, 1.0) for norm in (0.5, 1.0, 2.0))]
-    seen += [("quantile", norm, share) for norm, share in ((0.7, 0.25), (1.0, 0.5), (1.4, 0.75))]
-    rows = [
-        (panel, f"ε = {epsilon:g}", epoch, *each)
-        for panel, epsilon in enumerate(PAPER["epsilon"])
-        for epoch in range(1, 9)
-        for each in seen
-    ]
-    frame = pd.DataFrame(rows, columns=["panel", "title", "epoch", "quantity", "norm", "value"])
-    known = {"clipping_bound": 1.0, "batch_size": 64, "learning_rate": 0.01}
-    drawing = families.GradientNormDistribution.draw(frame.assign(**known))
-    drawing.draw_without_rendering()
-    places = [axes.get_position() for axes in drawing.axes[:6]]
-    assert len({round(place.y0, 3) for place in places}) == 1
-    assert [place.x0 for place in places] == sorted(place.x0 for place in places)

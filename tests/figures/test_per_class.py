@@ -98,20 +98,6 @@ def test_retained_weight_of_the_classifier(tmp_path: Path) -> None:
     assert base["retained_weight"].tolist() == pytest.approx([1.0, 0.2, 0.75])
 
 
-def test_the_baseline_is_drawn_even_if_the_panel_does_not_select_it(tmp_path: Path) -> None:
-    study, paths = per_class_study(bounds=0.1), Paths(tmp_path)
-    write_per_class(study, paths)
-    assert set(drawn(study, paths)["clipping_bound"]) == {0.1, 1.0}
-
-
-def test_without_the_weights_row_no_gradient_norms_are_needed(tmp_path: Path) -> None:
-    study, paths = per_class_study(rows=["accuracy_difference"]), Paths(tmp_path)
-    write_per_class(study, paths, norms_of=-1)
-    numbers = drawn(study, paths)
-    assert numbers["retained_weight"].isna().all()
-    assert numbers["accuracy_difference"].notna().all()
-
-
 def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
     study, paths = per_class_study(), Paths(tmp_path)
     write_per_class(study, paths, norms_of=100)
@@ -120,24 +106,3 @@ def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
         match=r"of digits_small_film at C = 0.1 is digits_small_film/eps8_epochs2_B200_C0\.1",
     ):
         draw(study, paths, "drawn")
-
-
-def test_many_classes_have_a_running_mean(tmp_path: Path) -> None:
-    panel = {"title": "Many"}
-    study = make_study(
-        {"s": {"clipping_bound": [0.1, 1.0]}},
-        classes=100,
-        figures=figure("per_class", baseline=1.0, rows=["accuracy_difference"], panels=[panel]),
-    )
-    # At C = 0.1 even classes gain 0.02 and odd ones lose 0.02; accuracies fall with the class.
-    sign = np.where(np.arange(100) % 2 == 0, 1.0, -1.0)
-
-    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        per_class = np.linspace(0.9, 0.1, 100) + (0.02 * sign if cell.clipping_bound == 0.1 else 0)
-        return {"macro_accuracy": 0.5, "per_class_accuracy": list(per_class)}
-
-    write_cells(study, Paths(tmp_path), outcome)
-    line = drawn(study, Paths(tmp_path)).query("clipping_bound == 0.1")
-    assert line["accuracy_difference"].tolist() == pytest.approx(list(0.02 * sign))
-    inner = line["accuracy_difference_smooth"].iloc[5:-5]
-    assert inner.abs().max() == pytest.approx(0.02 / 5)  # a window of 5: three against two

@@ -37,22 +37,6 @@ def mistakes(family: str, **settings: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("family", "complete", "axis"),
-    [
-        ("heatmap", ONE, "epsilon"),
-        ("gradient_norm_distribution", ONE | {"clipping_bound": 0.1}, "clipping_bound"),
-        ("gradient_norm_histogram", ONE | {"clipping_bound": 0.1}, "epsilon"),
-    ],
-)
-def test_a_panel_is_one_problem(family: str, complete: dict[str, Any], axis: str) -> None:
-    assert mistakes(family, panels=[{"title": "t"} | complete]) == []
-    incomplete = {"title": "t"} | {name: complete[name] for name in complete if name != axis}
-    (mistake,) = mistakes(family, panels=[incomplete])
-    assert mistake.startswith(f"figures.py, line 6: f: panels[0].{axis}: found ")
-    assert "allowed: one of them" in mistake
-
-
-@pytest.mark.parametrize(
     ("family", "settings", "said"),
     [
         ("heatmap", {"x": "epsilon", "y": "clipping_bound", "panels": [{"title": "t", "epochs": 1}]}, ""),
@@ -76,25 +60,3 @@ def test_a_selection_that_a_figure_cannot_draw_is_named(
     found = mistakes(family, **settings)
     assert len(found) == bool(said)
     assert all(each.startswith("figures.py, line 6: f: ") and said in each for each in found)
-
-
-def test_a_per_class_figure_needs_the_norms_of_its_bounds_and_baseline() -> None:
-    settings = BASELINE | {"panels": [{"title": "t", "clipping_bound": 0.1} | ONE]}
-    study = study_with("per_class", **settings)
-    asked = {
-        (cell.epsilon, cell.epochs, cell.clipping_bound)
-        for selection in study.figures["f"].gradient_norms()
-        for cell in selection.cells()
-    }
-    assert asked == {(1.0, 1, 0.1), (1.0, 1, 1.0)}
-    without = study_with("per_class", rows=["accuracy_difference"], **settings)
-    assert without.figures["f"].gradient_norms() == []
-
-
-def test_equal_axes_and_repeated_table_entries_are_refused() -> None:
-    with pytest.raises(ValueError, match="both clipping_bound"):
-        study_with("heatmap", x="clipping_bound", y="clipping_bound", panels=BASELINE["panels"])
-    table = {"family": "comparison", "caption": "c", "section": "s", "rows": ["dataset"]}
-    table |= {"columns": ["epsilon"], "entries": [ONE, ONE]}
-    with pytest.raises(ValueError, match=r"t: Digits, ε = 1 appears twice in the table"):
-        make_study({"s": SWEEP}, tables={"t": table})

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.tables.theory import lost_more
 from tests.synthetic import make_study, write_cells, write_overlaps
 
 from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
@@ -101,20 +100,3 @@ def test_predictions_are_compared_with_measured_bounds(tmp_path: Path) -> None:
     # One problem at three epsilons gives no intervals for other problems.
     assert found[["settings", "problems"]].drop_duplicates().to_numpy().tolist() == [[3, 1]]
     assert found[["mean_lost_lower", "rank_correlation_upper"]].isna().all(axis=None)
-
-
-def test_rules_are_compared_at_settings_of_both() -> None:
-    rows = [
-        {"rule": rule, "title": "t", "problem": problem, "epsilon": epsilon, "epochs": 1}
-        | {"batch_size": 8, "lost": lost}
-        for rule, problem, epsilon, lost in (
-            ("one", "a", 1.0, 0.30), ("one", "a", 8.0, 0.10), ("one", "b", 1.0, 0.30),
-            ("one", "c", 1.0, 0.90),
-            ("other", "a", 1.0, 0.10), ("other", "a", 8.0, 0.10), ("other", "b", 1.0, 0.10),
-        )
-    ]  # fmt: skip
-    found = lost_more(pd.DataFrame(rows), "one", "other")
-    assert found.value == pytest.approx((0.2 + 0.0 + 0.2) / 3)
-    assert found.lower < found.value < found.upper
-    turned = lost_more(pd.DataFrame(rows), "other", "one")
-    assert turned == pytest.approx((-found.value, -found.upper, -found.lower))

@@ -82,12 +82,6 @@ def test_invalid_labels_of_a_linear_layer_are_refused() -> None:
     assert norms[0] > 0 and norms[1] == 0
 
 
-def test_inference_mode_is_refused() -> None:
-    made = make_engine("auto", net())
-    with torch.inference_mode(), pytest.raises(UnsupportedModelError, match="inference_mode"):
-        made.clipped_sum(**batch(), clipping=NoClipping())
-
-
 class Reads(nn.Module):
     """A network that reads only certain numbers."""
 
@@ -128,12 +122,3 @@ def test_empty_micro_batch_contributes_nothing(engine: str) -> None:
         assert all(not each.any() for each in found.gradients.values())
         assert made.norms(**empty)[0].shape == (0,)
         made.clipped_sum(**batch(), clipping=NoClipping())
-
-
-def test_inputs_may_require_gradients() -> None:
-    model, given = net(), batch()
-    wanted = make_engine("auto", model).clipped_sum(**given, clipping=NoClipping())
-    given["inputs"].requires_grad_()
-    found = make_engine("auto", model).clipped_sum(**given, clipping=NoClipping())
-    torch.testing.assert_close(found.gradients, wanted.gradients, rtol=0, atol=0)
-    assert given["inputs"].grad is None

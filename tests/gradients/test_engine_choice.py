@@ -70,13 +70,6 @@ def test_slow_engines_warn_once_with_layer_and_cost(
     assert len(message) < 300 and "\n" not in message
 
 
-def test_fast_engines_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
-    case = make("vit-all")
-    with caplog.at_level(logging.WARNING):
-        make_engine("auto", case.model, case.head).norms(*case.batch)
-    assert not caplog.records
-
-
 def test_named_engine_that_cannot_compute_the_model_is_an_error() -> None:
     """The message of torch for a vectorised pass names neither the engine nor the network."""
     case = on_layer("LSTM")

@@ -308,15 +308,3 @@ def test_checksum_depends_only_on_the_network(tmp_path: Path) -> None:
         {"architecture": architecture.model_copy(update={"arguments": {"depth": 3}})},
     )
     assert len(same | {checksum(**changes) for changes in different}) == 6
-
-
-def test_layers_that_film_leaves_out_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    unknown = make_backbone(tmp_path / "unknown", "convnextv2_atto")
-    known = make_backbone(tmp_path / "known", arguments=VIT)
-    build_model(unknown, HEAD, 2, seed=1)
-    build_model(known, FILM, 2, seed=1)
-    assert caplog.text == ""
-    build_model(unknown, FILM, 2, seed=1)
-    assert "toy: FiLM leaves out GlobalResponseNorm (stages.0.blocks.0.mlp.grn" in caplog.text

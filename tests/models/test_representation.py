@@ -71,13 +71,6 @@ def test_default_features_are_the_inputs_of_the_head() -> None:
     torch.testing.assert_close(represent(Representation(model, Features()), tokens), seen[0])
 
 
-def test_layer_of_tokens_without_pooling_is_refused() -> None:
-    model = reader()
-    features = Features(layer="network.bert.encoder.layer.0")
-    with pytest.raises(BackboneError, match="found nothing for outputs of shape"):
-        represent(Representation(model, features), texts())
-
-
 def test_outputs_of_convolutions_are_averaged_over_pixels() -> None:
     model = network("wide_resnet", {"depth": 10, "width": 1}, "dpsweep")
     (name, first), *_ = model.named_children()

@@ -20,7 +20,6 @@ from tests.models.networks import (
     T5,
     make_backbone,
     network,
-    parameter_counts,
 )
 from torch import nn
 from transformers import DistilBertConfig, DistilBertForMaskedLM
@@ -30,7 +29,7 @@ from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIde
 from dpsweep.gradients import make_engine
 from dpsweep.gradients.engine import GradientSum
 from dpsweep.gradients.refusals import UnsupportedModelError
-from dpsweep.models.architectures import find_head, seeded
+from dpsweep.models.architectures import seeded
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import (
     apply_method,
@@ -140,18 +139,6 @@ def test_longest_readable_text(name: str) -> None:
         model(model.made_up(2, longest + 1))
 
 
-@pytest.mark.parametrize("name", ["xlnet", "distilbert", "bert", "deberta-v2", "opt"])
-def test_logits_do_not_depend_on_padding(name: str) -> None:
-    model = network(name, LENGTHS[name][0]).double()
-    for length in (1, 4, 6):
-        text = model.made_up(2, length)
-        padded = nn.functional.pad(text, (0, 3), value=-1)
-        torch.testing.assert_close(model(padded), model(text))
-        # Also beside longer texts of the same batch.
-        both = torch.cat([padded, model.made_up(1, length + 3)])
-        torch.testing.assert_close(model(both)[:2], model(text))
-
-
 BART: dict[str, Any] = {
     **{"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 12},
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16},
@@ -204,38 +191,6 @@ def test_data_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
 
 
 # -- trainable parameters ------------------------------------------------------------------------
-
-
-def test_parameter_counts_of_distilbert_on_20_classes() -> None:
-    head, rank = 768 * 768 + 768 + 768 * 20 + 20, 16
-    lora = LoRA(kind="lora", rank=rank, target_modules=["q_lin", "k_lin"])
-    for method, others in (
-        (HEAD, 0),
-        (FILM, (1 + 6 * 2) * 2 * 768),
-        # Embeddings and six layers.
-        (ALL, 66_362_880),
-        (lora, 6 * 2 * 2 * 768 * rank),
-    ):
-        model = network("distilbert", {}, classes=20, device="meta")
-        with torch.device("meta"):
-            apply_method(model, method)
-        assert parameter_counts(model) == (head, head + others), method
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "modules", "output"),
-    [
-        ("distilbert", DISTILBERT, ["pre_classifier", "classifier"], "classifier"),
-        ("bert", BERT, ["classifier"], "classifier"),
-        ("roberta", BERT, ["classifier"], "classifier.out_proj"),
-    ],
-)
-def test_head_has_the_layers_that_pretraining_lacks(
-    name: str, arguments: dict[str, Any], modules: list[str], output: str
-) -> None:
-    head = find_head(network(name, arguments))
-    assert head.modules == tuple(f"network.{each}" for each in modules)
-    assert head.outputs == (f"network.{output}",)
 
 
 @pytest.mark.parametrize("method", [FILM, HEAD, ALL, LORA, SCRATCH])
@@ -341,13 +296,6 @@ def test_published_weights_and_configuration_are_used(published: Path) -> None:
         )
     torch.testing.assert_close(found, wanted)
     assert not any("vocab_" in name or "classifier" in name for name in made.state())
-
-
-def test_random_network_has_the_vocabulary_of_its_tokenizer(published: Path) -> None:
-    small = {key: value for key, value in DISTILBERT.items() if key != "vocab_size"}
-    made = prepared(published, weights={"kind": "random"}, arguments=small)
-    assert made.metadata.architecture.arguments["vocab_size"] == len(PIECES)
-    assert made.state() == {}
 
 
 def test_mismatched_weights_and_tokenizers_are_refused(published: Path) -> None:

@@ -12,7 +12,7 @@ from tests.data.pictures import offline
 from dpsweep.base.files import write_json
 from dpsweep.data.hub import HubError
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.described import configured, described_architecture
+from dpsweep.models.described import described_architecture
 from dpsweep.models.prepare import load_weights, prepare
 from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.paths import Paths
@@ -153,20 +153,6 @@ def test_cache_of_the_hub_is_enough_offline(tmp_path: Path, snapshot: Path) -> N
     assert backbone.metadata.pretraining["revision"] == COMMIT
 
 
-def test_ignored_keys_of_a_configuration_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    published = {"model_type": "distilbert", "dim": 64, "architectures": ["X"], "n_layers": 1}
-    published |= {"unheard_of": True, "chunk_size_feed_forward": 0}
-    write_json(tmp_path / "config.json", published)
-    mine = Architecture(library="transformers", name="distilbert", arguments={"n_layers": 2})
-    found = configured(mine, tmp_path / "config.json")
-    assert found.arguments["dim"] == 64
-    assert found.arguments["n_layers"] == 2  # the study takes precedence
-    (message,) = caplog.messages
-    assert "ignored keys unheard_of:" in message
-
-
 # -- networks given by a repository or a folder --------------------------------------------------
 
 
@@ -188,15 +174,6 @@ def test_published_config_gives_the_architecture_but_no_weights(
     backbone = made(tmp_path, weights, architecture=name, arguments={})
     assert backbone.metadata.architecture == NETWORK
     torch.testing.assert_close(backbone.state()["pos_embed"], mine["pos_embed"])
-
-
-@pytest.mark.parametrize(
-    "content", [[], {}, {"architecture": "vit", "model_args": {"layers": [1]}}]
-)
-def test_invalid_configs_of_timm_are_refused(tmp_path: Path, content: Any) -> None:
-    write_json(tmp_path / "config.json", content)
-    with pytest.raises(BackboneError, match=rf"{tmp_path}"):
-        made(tmp_path, {"kind": "random"}, architecture=f"local-dir:{tmp_path}")
 
 
 def test_a_network_is_not_described_without_its_weights(tmp_path: Path) -> None:

@@ -66,12 +66,6 @@ def test_estimates_of_trials_are_near_the_measured_times(
     assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds
 
 
-def test_estimates_of_the_theory_are_near_the_measured_times(tmp_path: Path) -> None:
-    study = frozen(tmp_path, theory={"largest_batch": 1024})
-    # Three batches of 1,024 gradients take 1.5 s; they are measured five times.
-    assert 7.5 / 3 < ProblemCost(study, IMAGES, CORE).seconds("theory", 4) - 3 < 3 * 7.5
-
-
 def local(folder: Path, configuration: str | None) -> Study:
     """Load the study with local weights of the text network, and a config.json beside them."""
     if configuration is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.base.gpus import visible_gpus
-from dpsweep.planning.cost import GPU, device_of, this_machine
+from dpsweep.planning.cost import GPU, this_machine
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -41,8 +41,3 @@ def test_times_follow_the_device(tmp_path: Path) -> None:
     assert any("a CPU at 0.2 Tflop/s" in line for line in lines)
     assert any("by number of cores" in line for line in lines)
     assert not any("GPU" in line for line in lines)
-
-
-def test_the_speed_of_a_cluster_comes_before_this_machine() -> None:
-    assert device_of(40.0, []) == replace(GPU, teraflops=40.0)
-    assert device_of(0.0, []).unit == this_machine([]).unit

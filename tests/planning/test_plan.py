@@ -4,21 +4,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 from tests.described import study_of
 from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
 from dpsweep.base.units import duration
-from dpsweep.planning.cost import ProblemCost, _size_in_tables, backbone_bytes, input_bytes
+from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.planning.plan import CostEstimate, Plan, PlanError
 from dpsweep.planning.status import Status
 from dpsweep.study import Study
-from dpsweep.study.datasets import Dataset
 from dpsweep.study.paths import Paths
 
 SWEEP, OTHER = "digits_vit_film", "digits_vit_film_sgd"
@@ -187,87 +183,3 @@ def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
     times = [duration(cost * share) for share in (3, 1.5, 1, 1)]
     assert len(set(times)) == 3
     assert wall.endswith(f"{times[0]} at 1, {times[1]} at 2, {times[2]} at 3, {times[3]} at 50.")
-
-
-def test_the_gpu_memory_of_the_largest_cells_is_printed(study: Study, paths: Paths) -> None:
-    lines = Plan(study, paths, [SWEEP, OTHER]).lines()
-    (line,) = (line for line in lines if "jobs with a GPU" in line)
-    needed = {name: cell_cost(study, name, 64).gpu_gigabytes for name in (SWEEP, OTHER)}
-    assert any(f"{name}: {needed[name]:.0f} GB" in line for name in needed)
-    assert line.startswith("18 jobs")
-
-
-def test_prepared_data_is_not_counted_again(study: Study, paths: Paths) -> None:
-    before = Plan(study, paths, [SWEEP]).preparation_bytes()
-    finish_output(Outputs(study, paths).dataset("digits"))
-    after = Plan(study, paths, [SWEEP]).preparation_bytes()
-    assert before - after == pytest.approx(input_bytes(study.datasets["digits"]))
-
-
-def stored(source: dict[str, str], path: Path) -> float:
-    """Return the stored bytes of an example, without its label, for a network with inputs of 64 x 64."""
-    source = source | ({"path": str(path)} if "path" in source else {})
-    section = STUDY["datasets"]["digits"] | {"image_size": 64, "source": source}
-    dataset = Dataset.model_validate(section)
-    return input_bytes(dataset) / (dataset.train_size + dataset.test_size) - 8
-
-
-def rows_of(size: tuple[int, int], file: Path) -> pa.Table:
-    Image.new("RGB", size).save(file)
-    return pa.Table.from_pylist([{"image": {"bytes": file.read_bytes(), "path": "0.png"}}])
-
-
-IMAGES = {"kind": "folder", "path": "pets"}
-TABLES = {"kind": "hub", "id": "a/pets", "path": "pets"}
-NO_ROWS = pa.table({"image": pa.array([], pa.struct({"bytes": pa.binary()}))})
-
-
-@pytest.mark.parametrize("rows", [NO_ROWS, pa.table({"label": [1, 2]})])
-def test_a_table_without_images_is_skipped(tmp_path: Path, rows: pa.Table) -> None:
-    pq.write_table(rows, tmp_path / "0.parquet")
-    assert stored(TABLES, tmp_path) == 3 * 64 * 64
-    # The next table has one.
-    (tmp_path / "more").mkdir()
-    pq.write_table(rows_of((32, 20), tmp_path / "0.png"), tmp_path / "more" / "1.parquet")
-    _size_in_tables.cache_clear()
-    assert stored(TABLES, tmp_path) == 3 * 32 * 20
-
-
-@pytest.mark.parametrize(
-    ("source", "size", "expected"),
-    [
-        (IMAGES, (32, 20), 3 * 32 * 20),  # stored as it is, and resized with its batch
-        (IMAGES, (300, 200), 3 * 64 * 64),
-        (IMAGES, None, 3 * 64 * 64),
-        (TABLES, (32, 20), 3 * 32 * 20),
-        (TABLES, None, 3 * 64 * 64),
-        ({"kind": "sklearn-digits"}, None, 8 * 8),
-        ({"kind": "hub", "id": "a/pets"}, None, 3 * 64 * 64),
-    ],
-)
-def test_the_stored_size_of_images_is_estimated(
-    tmp_path: Path, source: dict[str, str], size: tuple[int, int] | None, expected: int
-) -> None:
-    folder = tmp_path / "train" / "cat"
-    folder.mkdir(parents=True)
-    (folder / "Thumbs.db").write_bytes(b"no image")
-    if size is not None:
-        pq.write_table(rows_of(size, folder / "0.png"), folder.parent / "0.parquet")
-    assert stored(source, tmp_path) == expected
-
-
-def test_the_size_of_a_text_model_follows_from_its_arguments(study: Study) -> None:
-    digits, vit = study.datasets["digits"], next(iter(study.backbones.values()))
-    texts = digits.model_copy(update={"kind": "text", "max_length": 100, "image_size": None})
-    examples = digits.train_size + digits.test_size
-    assert input_bytes(texts) == examples * (100 * 4 + 8)  # int32 tokens, an int64 label
-    sizes = {
-        name: backbone_bytes(vit.model_copy(update={"arguments": arguments}), texts)
-        for name, arguments in {
-            "default": {},
-            "distilbert": {"dim": 96, "n_layers": 1},
-            "bert": {"hidden_size": 96, "num_hidden_layers": 2},
-        }.items()
-    }
-    assert sizes["default"] == pytest.approx(sizes["distilbert"] * 64 * 6)
-    assert sizes["bert"] == 2 * sizes["distilbert"]

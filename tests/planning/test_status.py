@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.described import study_of
-from tests.planning.finished import cell_cost, finish_cell
+from tests.planning.finished import finish_cell
 from tests.workflow.chain import STUDY
 from typer.testing import CliRunner
 
 from dpsweep.base.files import write_json, write_text
-from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.main import app
 from dpsweep.planning.outputs import Outputs
 from dpsweep.planning.status import Status
@@ -129,37 +128,6 @@ def test_the_log_of_a_cell_determines_its_state_and_reason(
     assert Status(study, paths, NOW).states[cells[0]] == "done"
 
 
-def test_other_failed_jobs_are_listed_with_their_logs(study: Study, paths: Paths) -> None:
-    logs = paths.results / "logs"
-    for name, text in (("noise/digits/eps8", "ValueError: negative\n"), ("prepare/cats", OFFLINE)):
-        write_text(logs / f"{name}.log", text)
-    write_text(logs / "figures" / "heatmap.log", WENT_ON)
-    status = Status(study, paths, NOW)
-    found = {each.name: each for each in status.failures()}
-    assert found.keys() == {"noise/digits/eps8", "prepare/cats"}
-    assert any("2 failed or stopped" in line for line in status.lines())
-    assert found["noise/digits/eps8"].log == logs / "noise" / "digits" / "eps8.log"
-    assert found["prepare/cats"].reason == OFFLINE.split("error: ")[1].strip()
-
-
-def test_running_jobs_are_listed_with_the_last_line_of_their_log(
-    study: Study, paths: Paths
-) -> None:
-    logs = paths.results / "logs"
-    for name, text, age in [
-        ("data/digits.log", "10:00:00 train images: 5 of 10, 1 a second, 5 s left\n", 30),
-        ("backbones/vit.log", "10:00:00 epoch 1\n", 90),  # silent for too long
-        ("noise/digits/eps8_epochs2_B128.log", "error: no noise\n", 30),
-        ("data/former.log", "10:00:00 1 of 2\n", 30),  # not of this study
-    ]:
-        write_text(logs / name, text)
-        os.utime(logs / name, (NOW - age, NOW - age))
-    status = Status(study, paths, NOW)
-    said = "data/digits: train images: 5 of 10, 1 a second, 5 s left"
-    assert status.running() == [said]
-    assert f"running: {said}" in status.lines()
-
-
 def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> None:
     ended = "10:00:00 best learning rate 0.1; 2 of 2 trials trained now\n"
     write_text(paths.cell_log(study, cells[0]), ended)
@@ -217,57 +185,3 @@ def test_the_list_of_failures_shows_whole_messages(
     assert "\n  Where there is a network, run: hf download a/cats\n" in shown
     assert f"{SWEEP}/{cells[0].name}" in shown and "no such weights" in shown
     assert "2 failed or stopped. The same command again" in shown
-
-
-def test_time_left_is_estimated_until_cells_are_measured(
-    study: Study, paths: Paths, cells: list[Cell]
-) -> None:
-    estimate = cell_cost(study, SWEEP, 2).seconds
-    assert Status(study, paths, NOW).problems()[SWEEP].left == pytest.approx(6 * estimate)
-    finish_cell(study, paths, cells[0], 100)
-    paths.cell_timing(study, cells[0]).unlink()  # as if the logs were removed, or not copied
-    forecast = Status(study, paths, NOW).forecast
-    assert forecast.seconds(cells[1]) == pytest.approx(estimate)
-    assert "A first estimate" in forecast.basis
-    finish_cell(study, paths, cells[0], 100)
-    finish_cell(study, paths, cells[1], 200)
-    progress = Status(study, paths, NOW).problems()[SWEEP]
-    assert (progress.spent, progress.left) == (300, pytest.approx(4 * 150))
-
-
-def test_a_figure_counts_its_own_cells(study: Study, paths: Paths, cells: list[Cell]) -> None:
-    drawn = [cell for cell in cells if cell.clipping_bound != 10.0]
-    assert len(drawn) == 4
-    for cell in set(cells) - set(drawn):
-        finish_cell(study, paths, cell, 1)
-    figure = Status(study, paths, NOW).figures()["heatmap"]
-    assert dict(figure.cells) == {"waiting": 4}
-
-
-def test_the_printed_status_sums_up_the_cells(
-    study: Study, paths: Paths, cells: list[Cell]
-) -> None:
-    finish_cell(study, paths, cells[0], 7200)
-    log(study, paths, cells[1], "10:00:00 started\n", age=1)
-    log(study, paths, cells[2], "error: no data\n", age=1)
-    lines = list(Status(study, paths, NOW).lines())
-    everything = next(line for line in lines if line.startswith("all "))
-    assert everything.split()[1:] == [*"11103", "2.0", "h", "10", "h"]
-    assert any("10 h of GPU time left; with 1 at once: 10 h" in line for line in lines)
-    assert any("1 failed or stopped" in line for line in lines)
-
-
-def test_time_left_is_for_the_gpus_of_this_machine(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    paths.results.mkdir()
-    said = command()
-    assert "with 1 at once" in said and "on this machine" not in said
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 0, GPU-00, H100, 76294\necho 1, GPU-10, H100, 76294\n")
-    program.chmod(0o755)
-    said = command()
-    assert "with 2 at once" in said
-    assert said.splitlines()[-1] == describe(visible_gpus())

@@ -203,14 +203,6 @@ def test_group_privacy_of_a_pair() -> None:
     assert guarantee_trade_off(300.0, 1e-3, records=10).true_positive_rate(0.01) == 1
 
 
-def test_group_privacy_is_weaker_than_the_curve_of_the_mechanism() -> None:
-    for records in GROUPS[1:]:
-        alone = guarantee_trade_off(SAMPLED.epsilon, SAMPLED.delta, records)
-        curve = training_trade_off(SAMPLED, records)
-        for rate in FALSE_POSITIVE_RATES:
-            assert curve.true_positive_rate(rate) < alone.true_positive_rate(rate)
-
-
 # -- accounted tuning ------------------------------------------------------------------------
 
 
@@ -291,19 +283,6 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
         "| 1 | 0.24 % | 1.95 % | 8.31 % | 10.2 % |",
         "| 7 | 30 % | 58.8 % | 100 % | 80 % |",
     ]
-
-
-def test_an_explanation_names_the_mechanism_of_its_rates() -> None:
-    alone = "\n".join(explanation(1.0, 1e-5))
-    assert "Any mechanism with (1, 1e-05)" in alone and "no bound for others" in alone
-    assert "| 1 | 0.28 % | 2.72 % | 13.6 % | 46.3 % |" in alone
-    assert "| 1 | 0.24 % | 1.98 % | 8.43 % | 10.7 % |" in alone
-    training = list(explanation(8.0, 1e-5, 1000, 200, 30))
-    assert training[0].startswith("Training with N = 1000, B = 200, T = 30")
-    noise = calibrate(8.0, 1e-5, 1000, 200, 30)
-    assert training[-4:] == list(table(attacks_on_training(noise)))[2:]
-    full = list(explanation(1.0, 1e-5, 1000, None, 30))
-    assert full[-4:] == [line for line in alone.splitlines() if line.startswith("| ")][-4:]
 
 
 @pytest.mark.parametrize(

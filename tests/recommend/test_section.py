@@ -20,7 +20,6 @@ from dpsweep.recommend.rule import (
     batch_size,
     expected_gradient_norm,
     facts_of_sweep,
-    recommend,
 )
 from dpsweep.recommend.text import recommendation
 from dpsweep.study import Study, load_study
@@ -127,23 +126,6 @@ def test_the_printed_section_is_valid_for_all_features(
     assert all(is_accepted(study, read_back(lines, tuned=tuned)) for tuned in (False, True))
 
 
-def test_a_section_that_the_study_refuses_is_replaced_by_the_reason(printed: Printed) -> None:
-    content = other_study().model_dump(by_alias=True)
-    content["training"]["engine"] = "opacus"
-    lines = printed(Study.model_validate(content))
-    assert lines[-2] == "no section release, because the study would be refused with it:"
-    assert "found cifar100_vit-tiny_head, whose engine is opacus" in lines[-1]
-    assert "release:" not in lines
-
-
-def test_tuning_that_holds_out_too_much_is_not_printed(printed: Printed) -> None:
-    # A tenth is held out, which leaves 468 examples for a batch of 512.
-    study = other_study(size=520)
-    lines = printed(study)
-    assert is_accepted(study, read_back(lines, tuned=False))
-    assert not [line for line in lines if "private" in line]
-
-
 def test_problem_facts_are_those_of_the_study() -> None:
     study = other_study()
     dataset = study.datasets[study.sweeps[SWEEP].dataset]
@@ -181,24 +163,6 @@ def test_batch_sizes_are_compared_at_the_delta_of_the_problem(
     assert [sampling for *_, sampling in asked] == [
         Sampling(1001, each, 5 * math.ceil(1001 / each)) for each in (256, 128)
     ]
-
-
-def test_without_epochs_several_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "dpsweep.recommend.rule.noise_multiplier",
-        lambda epsilon, delta, sampling: 0.5 + 4 * sampling.rate * sampling.steps**0.5 / epsilon,
-    )
-    study = other_study(size=2000, optimizer="adam")
-    head, *lines = text.compared_epochs(study, SWEEP, 1.5)
-    rows = [line.replace(",", "").split() for line in lines[:4]]
-    assert [int(row[0]) for row in rows] == [1, 4, 16, 64]
-    for row in rows:
-        made = recommend(facts_of_sweep(study, SWEEP, 1.5, int(row[0])))
-        assert int(row[1]) == made.batch_size and int(row[2].rstrip("*")) == made.steps
-        assert float(row[3]) == pytest.approx(made.clipping_bound, rel=0.05)
-        assert float(row[4]) == pytest.approx(made.learning_rate, rel=0.05)
-        assert int(row[5]) == int(row[0]) * study.datasets["cifar100"].train_size
-    assert head.split("  ")[0] == "epochs" and "no data" in lines[-1]
 
 
 def test_printed_gains_equal_those_of_the_stored_sweeps() -> None:

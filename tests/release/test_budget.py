@@ -65,30 +65,6 @@ def test_a_delta_above_that_of_the_budget_is_beyond_it(delta: float) -> None:
         refuse_beyond_budget(made, made.release, [], None)
 
 
-def test_the_rest_of_the_budget_may_be_spent_and_is_in_the_report(paths: Paths) -> None:
-    small = study(FIXED | {"epsilon": 2.0}, epsilon=5.0, delta=2 * DELTA)
-    before = account(small, paths)
-    assert before is not None
-    assert (before.lines, before.epsilon, before.left) == ([], 0, 5.0)
-    release(small, paths)
-    after = account(small, paths)
-    assert after is not None and after.left is not None
-    assert (after.epsilon, len(after.lines)) == (2.0, 1)
-    assert after.left == pytest.approx(3.0)
-    # A release with the whole rest stays within the budget, because composition is tighter than the sum.
-    (line,) = after.lines
-    assert line.day > "2020" and line.model.noise is not None
-    following = study(FIXED | {"epsilon": after.left}, epsilon=5.0, delta=2 * DELTA)
-    noise = calibrate(after.left, DELTA, 269, 269, 2)
-    models = [line.model.model_copy(update={"noise": None})]
-    refuse_beyond_budget(following, following.release, models, noise)
-    write_report(small, Path("study.yaml"), paths)
-    page = paths.report.read_text()
-    assert "1 model was released" in page
-    assert "budget is ε = 5 at δ = 2e-05" in page
-    assert "a next model may have at least ε = 3 at" in page
-
-
 def test_rounded_numbers_stay_on_their_side() -> None:
     chosen = random.Random(0)
     for _ in range(2000):

@@ -110,11 +110,6 @@ def test_lines_without_line_breaks_count(ends: tuple[str, ...], file: Path) -> N
     assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
 
 
-def test_a_folder_is_refused_as_ledger(tmp_path: Path) -> None:
-    with pytest.raises(ReleaseError, match="cannot be read"):
-        Ledger(tmp_path)
-
-
 def test_concurrent_calls_add_all_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "releases.jsonl"
 

@@ -21,7 +21,6 @@ import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
-from tests.release.test_loading_code import TEXT
 from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
@@ -30,8 +29,6 @@ from timm.models.vision_transformer import VisionTransformer
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
-from dpsweep.models.architectures import create
-from dpsweep.models.build import linear_head
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
@@ -40,7 +37,6 @@ from dpsweep.release.section import compare
 from dpsweep.release.verify import verify
 from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
-from dpsweep.study.backbones import BackboneError
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training.context import TrialContext
@@ -171,16 +167,6 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
     keys = set(re.findall(r'"(\w+)":', text))
     assert not keys & {"secret", "seed", "trial_key", "trials", "loss", "mean_gradient_norm"}
     assert np.isfinite(json.loads(text)["tuning"]["score"])
-
-
-def test_a_backbone_that_is_described_elsewhere_is_not_compared_by_its_name(tuned: Path) -> None:
-    made = study(PRIVATE)
-    compare(tuned, made, made.release)
-    names = {
-        name: backbone.model_copy(update={"architecture": "hf-hub:timm/vit"})
-        for name, backbone in made.backbones.items()
-    }
-    compare(tuned, made.model_copy(update={"backbones": names}), made.release)
 
 
 # -- files and locks --------------------------------------------------------------------------------
@@ -373,13 +359,6 @@ def test_unreachable_epsilons_are_refused_before_training(
 def test_invalid_sections_are_refused(make: Callable[[], Study], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         make()
-
-
-def test_a_head_of_several_layers_is_refused() -> None:
-    with pytest.raises(
-        BackboneError, match=r"pre_classifier, network.classifier, which is not one"
-    ):
-        linear_head(create(TEXT, classes=3))
 
 
 def test_of_two_calls_at_once_one_makes_the_release(

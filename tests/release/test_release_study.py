@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.release.releases import FIXED, PRIVATE, Change, put
 from tests.training.tiny_study import N, prepare, tiny_sections
 
 from dpsweep.base.files import write_checked_json
-from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, read_metadata
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.privacy import Sampling
@@ -144,14 +142,3 @@ def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
     study = Study.model_validate(sections())
     with pytest.raises(ReleaseError, match=r"network\.backbone: "):
         compare(paths.release, study, study.release, paths, made.ledger)
-
-
-def test_the_command_names_all_differences(made: Paths, tmp_path: Path) -> None:
-    file, content = tmp_path / "study.yaml", sections() | {"results": str(made.results)}
-    file.write_text(yaml.safe_dump(content))
-    app(["verify", str(made.release), "--study", str(file)], standalone_mode=False)
-    content["training"]["automatic_clipping_gamma"] = 0.5
-    content["datasets"]["digits"]["source"] = {"kind": "glyphs"}
-    file.write_text(yaml.safe_dump(content))
-    with pytest.raises(ReleaseError, match=r"automatic_clipping_gamma: [\s\S]*\n  data: the model"):
-        app(["verify", str(made.release), "--study", str(file)], standalone_mode=False)

@@ -45,6 +45,7 @@ def released(folder: Path, prepared: Path, gpus: int) -> None:
     app(["release", "--study", str(folder / "study.yaml")], standalone_mode=False)
 
 
+@pytest.mark.slow
 def test_two_gpus_release_the_model_of_one(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,3 @@ def test_best_accuracies_and_their_difference(said: str) -> None:
     assert cells[4] == "54.0 % [53.5 %, 54.5 %]"
     assert cells[3] == cells[5] == "64, 1, 0.01"
     assert cells[6] == "+2.5"
-
-
-def test_equal_titles_are_distinguished_by_their_results(said: str) -> None:
-    assert said.startswith("# Synthetic (first), and Synthetic (second)")

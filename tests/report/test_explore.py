@@ -6,19 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
-from tests.synthetic import make_study, trial_rows, write_cells
+from tests.synthetic import make_study, write_cells
 
-from dpsweep.analysis.frames import MADE_FOR, table_made_for
 from dpsweep.report import explore, write_explore
 from dpsweep.report.trials import COLUMNS, read_trials
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
 STUDY_FILE = Path("studies/small.yaml")
@@ -97,11 +93,6 @@ def test_texts_of_a_study_are_escaped(paths: Paths) -> None:
     assert json.loads(stored)["problems"][0]["dataset"] == words
 
 
-def test_page_of_a_study_without_trials(tmp_path: Path) -> None:
-    write_explore(STUDY, STUDY_FILE, Paths(tmp_path))
-    assert "No cell has been trained." in Paths(tmp_path).explore.read_text()
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the PATH")
 @pytest.mark.slow
 class TestInABrowser:
@@ -168,58 +159,3 @@ class TestInABrowser:
             assert page.locator("select[name=method]").input_value() == "LoRA"
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert fetched == [paths.explore.as_uri()]
-
-    def test_a_hundred_thousand_trials_open_in_seconds(self, tmp_path: Path) -> None:
-        paths = Paths(tmp_path)
-        axis = [float(value) for value in range(1, 11)]
-        study = make_study(
-            {
-                "large": {
-                    "epsilon": axis, "epochs": list(range(1, 11)), "clipping_bound": axis,
-                    "batch_size": list(range(50, 550, 50)), "learning_rate": axis[:9], "seeds": 2,
-                }
-            }
-        )  # fmt: skip
-        assert write_many_trials(study, paths) == 100_000
-        write_explore(study, STUDY_FILE, paths)
-        with chromium(1400, 1000) as page:
-            session = page.context.new_cdp_session(page)
-            # Processor time: wall time depends on the load of the machine.
-            session.send("Performance.enable", {"timeDomain": "threadTicks"})
-            page.goto(paths.explore.as_uri())
-            page.locator("#plot .mark").first.wait_for()
-            metrics = {
-                each["name"]: each["value"]
-                for each in session.send("Performance.getMetrics")["metrics"]
-            }
-            assert 0.001 < metrics["TaskDuration"] < 30
-            assert page.locator("#plot").get_attribute("data-cells") == "100"
-            assert page.evaluate("content.problems[0].trials === undefined")
-            page.locator("#plot .mark").first.click()
-            page.locator("#cell h2").wait_for()
-            assert page.locator("#cell tbody tr").count() == 10
-
-
-def write_many_trials(study: Study, paths: Paths) -> int:
-    """Write the table of a study of one problem with random accuracies, and return its number of trials."""
-    cells, random = study.all_cells(), np.random.default_rng(0)
-    one = pd.DataFrame(trial_rows(study, cells[0], lambda *_: {})).drop(
-        columns="per_class_accuracy"
-    )
-    of_cells = {
-        name: np.repeat([getattr(cell, name) for cell in cells], len(one))
-        for name in ("problem", "epsilon", "epochs", "batch_size", "clipping_bound")
-    }
-    of_cells["cell"] = np.repeat([cell.name for cell in cells], len(one))
-    steps = [study.steps("digits", cell.epochs, cell.batch_size) for cell in cells]
-    frame = one.loc[np.tile(one.index, len(cells))].assign(
-        **of_cells,
-        steps=np.repeat(steps, len(one)),
-        macro_accuracy=random.random(len(cells) * len(one)),
-        trial_key=[f"{place:08x}" for place in range(len(cells) * len(one))],
-    )
-    made_for = {MADE_FOR: table_made_for(study, paths, cells[0].problem).encode()}
-    paths.problem(cells[0].problem).parent.mkdir(parents=True)
-    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(made_for)
-    pq.write_table(table, paths.problem(cells[0].problem))
-    return len(frame)

@@ -69,18 +69,3 @@ def test_other_data_are_not_compared(tmp_path: Path) -> None:
     (found,) = paper_comparisons(other, paths)
     assert found.rows is None
     assert "would say nothing" in found.finding
-
-
-def test_missing_results_are_not_compared(tmp_path: Path) -> None:
-    compared, watched = study(comparable=True), Paths(tmp_path, partial=True)
-    (found,) = paper_comparisons(compared, watched)
-    assert (found.finding, found.rows) == (
-        "Not compared yet: the table has not been written.",
-        None,
-    )
-    write_cells(compared, watched, outcome, [Cell("digits_small_film", 2.0, 2, 100, 1.0)])
-    write(compared, watched, "ours")
-    (found,) = paper_comparisons(compared, watched)
-    assert found.rows is not None
-    assert found.rows.rows[0][3:] == ["–", "–", "–"]
-    assert found.finding.startswith("1 of 3 numbers can be compared.")

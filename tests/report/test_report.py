@@ -1,8 +1,6 @@
 """The report: its content, the reporting of missing results, and its look in a browser."""
 
 import base64
-import gzip
-import io
 import itertools
 import json
 import math
@@ -21,22 +19,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from PIL import Image
 from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
-from tests.synthetic import make_study, write_cells, write_dataset, write_gradient_norms
+from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
-from dpsweep.analysis.frames import write_problem
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.checks import Check, _axis, check_data, check_trials
-from dpsweep.report.embed import download_content
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.trials import read_trials
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
 from dpsweep.tables.inputs import HyperparameterGrid
@@ -200,10 +195,6 @@ class Page:
         return before.rsplit(" ", 1)[1] + " " + after
 
 
-def content_of(uri: str) -> bytes:
-    return base64.b64decode(uri.partition(";base64,")[2])
-
-
 # -- content of the page --------------------------------------------------------------------
 
 
@@ -241,22 +232,6 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     assert page.text("name-grid") == "Hyperparameter grids grid"
 
 
-def test_figures_are_embedded_with_alternative_texts_and_thumbnails(page: Page) -> None:
-    images = [attributes for tag, attributes in page.elements if tag == "img"]
-    shown = [image for image in images if image["alt"]]
-    assert [image["alt"] for image in shown] == [
-        "Heatmap, 1 panel: tight.",  # the first figure is in the head of the report too
-        "Heatmap, 1 panel: tight.",
-        "Clipping curve, 1 panel: digits. Lines: all of it.",
-        "Per class, 1 panel: loose.",
-        "Noise curve, 1 panel: by B.",
-    ]
-    for image in shown:
-        assert Image.open(io.BytesIO(content_of(str(image["src"])))).size == (330, 66)
-    # A thumbnail is in a link with the name of its figure, so its alternative text is empty.
-    assert sum(image["alt"] == "" for image in images) == len(FIGURES)
-
-
 def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths) -> None:
     paths.figure("squares", "png").unlink()
     whole = paths.figure("curve", "png").read_bytes()
@@ -282,25 +257,6 @@ def test_page_of_a_study_without_any_result(empty: Paths) -> None:
     assert "6 figures and tables of 6 cannot be shown" in page.text("incomplete")
     assert "Pass" not in page.text()
     assert page.check("Completeness").startswith("Note")
-
-
-def test_the_cells_behind_a_figure_are_listed_with_missing_ones(paths: Paths) -> None:
-    absent = "eps1_epochs2_Bfull_C0.1"
-    shutil.rmtree(paths.cell(Cell.parse("digits_strong_film", absent)))
-    measured = Cell.parse("digits_strong_film", "eps8_epochs2_B64_C1")
-    write_gradient_norms(STUDY, paths, measured, 0.01, [([0, 1], [1.0, 2.0])])
-    page = written(STUDY, paths)
-    assert "cells/digits_strong_film/" in page.text("target-squares")
-    found, _, missing = page.text("target-squares").partition("Missing (1):")
-    drawn = STUDY.figures["squares"].panels[0].cells()  # type: ignore[union-attr]
-    assert {*re.findall(r"eps\S+_C\S+", found), absent} == {cell.name for cell in drawn}
-    assert re.findall(r"eps\S+_C\S+", missing) == [absent]
-    cells, _, norms = page.text("target-classes").partition("Gradient norms")
-    assert "Missing" not in cells
-    assert re.sub("-[0-9a-f]{10}", "", norms) == (
-        ": gradnorms/digits_strong_film/eps8_epochs2_C1.parquet "
-        "Missing (1): gradnorms/digits_strong_film/eps8_epochs2_C0.1.parquet"
-    )
 
 
 @pytest.mark.parametrize("partial", [True, False])
@@ -379,15 +335,6 @@ def test_failed_checks_are_named_at_the_top_and_notes_are_counted(empty: Paths) 
 # -- the numbers ----------------------------------------------------------------------------
 
 
-def test_the_summary_counts_cells_trials_and_hours(page: Page) -> None:
-    assert (
-        "2 sweeps over 1 dataset (200 test examples), 1 backbone and 1 method: 40 trials in 10 of 10 "
-        "planned cells, 60 min of training on a small CPU." in page.text()
-    )
-    # 14 November, 22:13:20, plus 9 hours.
-    assert "Newest results: 15 November 2023, 07:13 UTC" in page.text()
-
-
 SWEEPS = STUDY.model_dump()["sweeps"]
 SHARED = study_of(study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS["digits_film"]}})
 
@@ -414,14 +361,6 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     assert len(summary.hardware(trials).rows) == 1
     finding = check_of(trials, "Diverged trials").finding
     assert finding.startswith(f"None: {trials['trial_key'].nunique()} trials")
-
-
-def test_tables_of_problems_and_their_cells_give_the_same_page(page: Page, paths: Paths) -> None:
-    for problem in STUDY.problems:
-        write_problem(STUDY, paths, problem)
-    shutil.rmtree(paths.results / "cells")
-    when = re.compile("<time.*?</time>")
-    assert when.sub("", written(STUDY, paths).source) == when.sub("", page.source)
 
 
 def test_damaged_trials_are_an_error_that_names_the_file(paths: Paths) -> None:
@@ -578,17 +517,6 @@ def test_checks_of_the_test_set(
     )
 
 
-def test_reference_accuracy_is_that_of_the_best_nonprivate_cell(page: Page, empty: Paths) -> None:
-    # By hand: B = 256 has macro accuracies 0.7 and 0.8 (mean 0.75), B = 64 has 0.5 and 0.6.
-    assert (
-        "Digits ViT strong FiLM 85.0 % 80.0 % to 90.0 % 75.0 % 25.0 % 2 "
-        "digits_strong_film/epsinf_epochs2_B256_Cnone" in page.text()
-    )
-    content = study_content()
-    del content["sweeps"]["digits_reference"]
-    assert "There is no trial without privacy" in written(study_of(content), empty).text()
-
-
 def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
     statement = page.text().partition("Privacy statement This study has ")[2]
     assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
@@ -604,29 +532,6 @@ def test_equal_results_in_another_folder_give_equal_bytes(page: Page, paths: Pat
     assert source == page.source.replace("studies/small.yaml", "small.yaml")
     assert str(paths.results) not in source
     assert "Paths(" not in source
-
-
-def test_the_study_in_the_page_is_the_study(page: Page, tmp_path: Path) -> None:
-    (uri,) = (
-        attributes["href"]
-        for tag, attributes in page.elements
-        if tag == "a" and attributes.get("download") == "study.yaml"
-    )
-    copy = tmp_path / "copy.yaml"
-    copy.write_bytes(content_of(str(uri)))
-    assert load_study(copy) == STUDY
-    assert "physical_batch: 256" in copy.read_text()  # a default, which the study file omits
-
-
-@pytest.mark.parametrize("rows", [10, 30_000])
-def test_a_download_is_the_file(rows: int) -> None:
-    content = ("x,y\n" + "1,2\n" * rows).encode()
-    offered = download_content("numbers.csv", content)
-    assert offered.uri is not None
-    stored = content_of(offered.uri)
-    assert stored[4:8] == b"\0\0\0\0" or not offered.name.endswith(".gz")  # no time of day
-    assert (gzip.decompress(stored) if offered.name.endswith(".gz") else stored) == content
-    assert len(stored) < 110_000
 
 
 def test_a_file_that_is_too_large_is_named_with_its_size(paths: Paths) -> None:
@@ -742,17 +647,6 @@ class TestInABrowser:
         # Nothing is cut: elements wider than the window are inside scrolling ones.
         assert (seen["overflow"] <= 0, seen["outside"]) == (True, [])
         assert (seen["navigation"] == "sticky") == (width == 1280)
-
-    def test_long_words_and_grids_do_not_widen_the_page(self, empty: Paths) -> None:
-        content, words = study_content(), "unbreakable" * 30
-        content["title"] = content["datasets"]["digits"]["title"] = words
-        content["sweeps"]["digits_film"]["epsilon"] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0]
-        content["figures"]["squares"] |= {"caption": words, "section": words}
-        content["figures"]["f" * 100] = content["figures"]["squares"]
-        reported(study_of(content), empty, device=words)
-        with chromium(360, 800) as page:
-            page.goto(empty.report.as_uri())
-            assert page.evaluate(SEEN)["overflow"] <= 0
 
     def test_a_click_opens_the_numbers_of_a_figure(self, paths: Paths) -> None:
         write_targets(paths, width=1650)

@@ -62,25 +62,6 @@ def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
         assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
 
 
-def test_the_cost_of_the_habit_comes_from_a_setting_in_which_it_is_seen() -> None:
-    many = GRID | {"epsilon": [8.0], "seeds": 9}
-    study = make_study({"many": many, "few": GRID | {"epsilon": [1.0], "seeds": 3}})
-
-    def trial(cell: Cell, _: float, seed: int) -> dict[str, Any]:
-        lost = {8.0: 0.02, 1.0: 0.024}[cell.epsilon] * (cell.batch_size == 256)
-        return {"macro_accuracy": 0.5 - lost + 2 * SCATTER * (-1) ** seed}
-
-    found = said_of_choices(study, trained(study, trial))
-    (habit,) = (each for each in found if each.startswith("The usual"))
-    assert "up to 2.0 points" in habit and "in 1 of 2 settings" in habit
-
-
-@pytest.mark.nightly
-def test_chance_alone_rarely_makes_a_sentence_about_costs() -> None:
-    wrong = sum(any("costs" in each for each in said({}, seed)) for seed in range(100, 108))
-    assert wrong <= 1
-
-
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_too_few_seeds_give_no_sentences(seeds: int) -> None:
     assert said({42.0: 0.4}, seeds=seeds) == []

@@ -3,7 +3,6 @@
 import math
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,20 +34,6 @@ def test_a_cell_is_parsed_from_its_name(cell: Cell) -> None:
 def test_different_cells_have_different_folders(one: Cell, other: Cell) -> None:
     paths = Paths(Path("results"))
     assert (paths.cell(one) == paths.cell(other)) == (one == other)
-
-
-@pytest.mark.parametrize(
-    ("cell", "name"),
-    [
-        ((8.0, 8, 256, 1.0), "eps8_epochs8_B256_C1"),
-        ((8, 8, 256, 1), "eps8_epochs8_B256_C1"),  # integers and floats have the same name
-        ((0.25, 8, 256, 0.1), "eps0.25_epochs8_B256_C0.1"),
-        ((math.inf, 8, "full", 1e-5), "epsinf_epochs8_Bfull_C1e-05"),
-        ((8.0, 8, "full", "automatic"), "eps8_epochs8_Bfull_Cautomatic"),
-    ],
-)
-def test_names_are_readable(cell: tuple[Any, ...], name: str) -> None:
-    assert Cell("digits_vit_film", *cell).name == name
 
 
 def test_another_optimizer_than_adam_is_another_problem() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell
 from dpsweep.study.choice import best_by_mean, choose, cross_fitted, repeats, summarise
 from dpsweep.study.paths import Paths
 
@@ -118,14 +118,6 @@ def test_a_nan_wins_only_against_other_nans(tmp_path: Path) -> None:
     assert tuned["batch_size"].item() == 100
 
 
-def test_choices_among_no_trials_are_empty(tmp_path: Path) -> None:
-    study: Study = make_study({"s": {}})
-    trials = load_trials(study, Paths(tmp_path), study.sweep_cells("s"), missing=[])
-    found = choose(trials, by=["clipping_bound"])
-    assert found.empty
-    assert {"centre", "cross_fitted", "selection_accuracy"} <= set(found.columns)
-
-
 def test_held_out_examples_choose_and_test_accuracies_are_reported(tmp_path: Path) -> None:
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         on_test = {(100, 0.01): 0.9, (100, 0.02): 0.5, (200, 0.01): 0.6, (200, 0.02): 0.7}
@@ -137,16 +129,6 @@ def test_held_out_examples_choose_and_test_accuracies_are_reported(tmp_path: Pat
     (chosen,) = choose(trials, by=["epsilon", "clipping_bound"]).to_dict("records")
     assert (chosen["batch_size"], chosen["learning_rate"]) == (100, 0.02)
     assert chosen["selection_accuracy"] == chosen["centre"] == chosen["cross_fitted"] == 0.5
-
-
-def test_automatic_clipping_is_one_choice(tmp_path: Path) -> None:
-    trials = trials_of(
-        tmp_path,
-        lambda cell, rate, seed: {"macro_accuracy": int(cell.batch_size)},
-        clipping_bound="automatic",
-        batch_size=[100, 200],
-    )
-    assert choose(trials, by=["clipping_bound"])["batch_size"].tolist() == [200]
 
 
 def test_a_trial_of_two_sweeps_is_one_repeat(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import main as cli
 from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, begin, make_command
 
 
@@ -29,20 +27,6 @@ def test_only_existing_targets_are_forced(tmp_path: Path) -> None:
     assert "--force" in make_command(DEFAULT_STUDY, [target])
 
 
-def test_options_of_the_running_workflow_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OPTIONS, "--profile=slurm --configfile 'my site.yaml'")
-    command = shlex.split(make_command(DEFAULT_STUDY, ["audit"]))
-    assert command[1:4] == ["--profile=slurm", "--configfile", "my site.yaml"]
-
-
-def test_a_folder_without_a_snakefile_gets_a_command_that_works_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = make_command(Path("pets.yaml"), ["audit"])
-    assert shlex.split(command) == ["dpsweep", "run", "pets.yaml", "audit"]
-
-
 @pytest.mark.parametrize("own", ["", "USR1@600"])
 def test_jobs_of_slurm_get_the_signal_before_their_limit(
     monkeypatch: pytest.MonkeyPatch, own: str
@@ -52,17 +36,3 @@ def test_jobs_of_slurm_get_the_signal_before_their_limit(
     monkeypatch.setattr("sys.argv", ["snakemake"])
     begin({})
     assert os.environ["SBATCH_SIGNAL"] == (own or "USR1@120")
-
-
-def test_errors_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(study_file: Path, *_: object) -> None:
-        raise DpsweepError(f"{study_file} has no audit", ("audit",))
-
-    monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
-    monkeypatch.setattr("sys.argv", ["dpsweep", "audit", "--study", "studies/mine.yaml"])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert stop.value.code == (
-        "error: studies/mine.yaml has no audit\nTo make it again:\n"
-        "  snakemake --config study=studies/mine.yaml -- audit"
-    )

@@ -1,40 +1,11 @@
 """``studies/demo.yaml``: every target of the paper, on small grids that still show something."""
 
 import math
-import re
 from pathlib import Path
 
-from dpsweep.figures.families import Heatmap
 from dpsweep.study import Study, load_study
-from dpsweep.tables.comparison import ComparisonTable
 
 ROOT = Path(__file__).parents[2]
-# Names of the paper that no text of the demo may contain.
-PAPERS = re.compile(r"SUN397|CIFAR|Cassava|Newsgroups|ViT-(Tiny|Base)|ResNet-50|WRN-16|[35] seeds")
-
-
-def test_no_text_names_the_papers_data(demo: Study) -> None:
-    for name, target in {**demo.figures, **demo.tables}.items():
-        drawn = target.model_dump(mode="json", exclude={"family"})
-        assert not PAPERS.search(str(drawn)), name
-
-
-def test_no_entry_has_a_number_of_the_paper(demo: Study) -> None:
-    compared = [each for each in demo.tables.values() if isinstance(each, ComparisonTable)]
-    assert len(compared) == 2
-    assert len(demo.reference_values) == 40
-    assert not any(entry.reference for table in compared for entry in table.entries)
-
-
-def test_heatmaps_have_three_bounds_and_two_batch_sizes_to_full(demo: Study) -> None:
-    maps = {name: each for name, each in demo.figures.items() if isinstance(each, Heatmap)}
-    assert len(maps) == 6
-    for name, figure in maps.items():
-        for panel in figure.panels:
-            assert len(panel.values("clipping_bound")) >= 3, name
-            sizes = panel.values("batch_size")
-            assert len(sizes) >= 2, name
-            assert sizes[-1] == "full", name
 
 
 def test_every_private_sweep_is_drawn(demo: Study) -> None:

@@ -212,23 +212,6 @@ def test_mistakes_are_reported_with_file_and_line(tmp_path: Path, text: str, sai
     assert said in refused(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    ("figures", "said"),
-    [
-        ("absent.py", "absent.py, which is no file; allowed: a Python file"),
-        ("study.yaml", "study.yaml; allowed: a Python file, whose name ends in .py"),
-        ({"map": {"x": 1}}, "figures: found {map: {x: 1}}; allowed: text or a list"),
-    ],
-)  # fmt: skip
-def test_invalid_files_of_figures_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: object, said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a long path would be broken at the end of a line
-    with pytest.raises(StudyError) as error:
-        load(Path(), figures)
-    assert said in " ".join(str(error.value).split())
-
-
 def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) -> None:
     own = """
         from dpsweep.figures import figure, families

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from benchmarks.catalogue import catalogue
 from tests.described import described
-from tests.study.small import DELETE, Edits, edited
+from tests.study.small import edited
 from tests.tracked import tracked
 
 from dpsweep.study import Study, load_study
@@ -43,48 +43,6 @@ def test_the_schema_is_valid_and_accepts_valid_studies() -> None:
     jsonschema.Draft202012Validator.check_schema(study_schema())
     assert mistakes(described(edited({}))) == []
     assert mistakes(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))) == []
-
-
-@pytest.mark.parametrize(
-    "edits",
-    [
-        {"swepes": {}},
-        {"sweeps": DELETE},
-        {"sweeps/flat/epsilom": [1]},
-        {"sweeps/flat/epsilon": [-1]},
-        {"sweeps/flat/batch_size": ["ful"]},
-        {"sweeps/flat/clipping_bound": "autmatic"},
-        {"sweeps/../x": {}},
-        {"methods/film/kind": "fim"},
-        {"figures/map/family": "map"},
-        {"figures/a b;rm": {}},
-        {"privacy": {"delta": 2.0}},
-    ],
-)
-def test_the_schema_refuses_mistakes(edits: Edits) -> None:
-    if "sweeps/../x" in edits:
-        edits = {"sweeps": {"../x": edited({})["sweeps"]["flat"]}}
-    assert mistakes(edited(edits)) != []
-
-
-def keys_of(value: Any) -> set[str]:
-    """Return the keys of all mappings in a value."""
-    if isinstance(value, dict):
-        return set(value).union(*map(keys_of, value.values()))
-    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
-
-
-def test_keys_in_the_answers_of_the_faq_exist() -> None:
-    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-    written = [yaml.safe_load(each) for each in re.findall(r"`([a-z_]+: [^`]+)`", page)]
-    allowed = keys_of(study_schema())
-    assert len(written) > 8
-    assert keys_of(written) <= allowed
-    for key, value in ((key, value) for each in written for key, value in each.items()):
-        if isinstance(value, dict) and key in study_schema()["properties"]:
-            assert not [
-                line for line in mistakes(described(edited({key: value}))) if "Additional" in line
-            ]
 
 
 # -- the page of figures ----------------------------------------------------------------------

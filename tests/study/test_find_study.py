@@ -57,15 +57,6 @@ def test_unknown_names_are_answered_with_known_ones(folder: Path, words: str, sa
     assert "did you mean" not in call("plan", "nope.yaml")
 
 
-def test_no_study_and_several_are_refused(folder: Path) -> None:
-    (folder / "cats.yaml").write_text(TEXT)
-    assert "found cats.yaml, pets.yaml in" in call("status")
-    for name in ("cats.yaml", "pets.yaml"):
-        (folder / name).unlink()
-    for command in ("status", "recommend digits_vit-weak_film --epsilon 2 --epochs 8"):
-        assert "found no study in" in call(*command.split())
-
-
 def test_a_study_elsewhere_is_run_in_its_own_folder(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,20 +87,6 @@ def test_a_study_is_changed_for_a_quick_look(folder: Path) -> None:
     assert study.results == "results/pets"
     # The study is still the only one of the folder.
     assert only_study(folder).name == "pets.yaml"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (["epsilon"], "found epsilon; allowed: such as sweeps.pets.epsilon="),
-        (["sweeps.x.epsilon=[1"], "not valid YAML"),
-        (["privacy=1", "privacy.delta=1e-6"], "found privacy set to a value before"),
-    ],
-)
-def test_invalid_changes_are_refused(folder: Path, changes: list[str], said: str) -> None:
-    with pytest.raises(DpsweepError, match=said):
-        change_study(Path("pets.yaml"), changes)
-    assert not Path("pets.set.yaml").exists()
 
 
 def test_targets_are_named_as_in_the_study() -> None:

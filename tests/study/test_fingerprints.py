@@ -18,7 +18,7 @@ from dpsweep.study.fingerprints import (
     source_files,
     tokenizer_fingerprint,
 )
-from dpsweep.study.paths import Paths, settings_of
+from dpsweep.study.paths import Paths
 
 PATHS = Paths(Path("R"))
 
@@ -252,13 +252,6 @@ def test_times_of_local_files_change_no_name(tmp_path: Path) -> None:
     before = names(study_with(edits))
     image.write_bytes(b"other pixels")
     assert names(study_with(edits)) == before
-
-
-def test_names_have_ten_digits_after_the_settings() -> None:
-    for (kind, _), name in unchanged().items():
-        assert re.search(r"-[0-9a-f]{10}\.(parquet|json|log)$", name), kind
-    file = PATHS.gradient_norms(study_with({}), "images_vit_film", 8.0, 2, 0.1)
-    assert settings_of(file) == "eps8_epochs2_C0.1"
 
 
 def test_the_names_of_the_papers_cells_take_a_tenth_of_a_second(paper: Study) -> None:

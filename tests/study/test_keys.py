@@ -10,10 +10,8 @@ import yaml
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study import load_study
-from dpsweep.study.keys import NAME, Key, as_lines, page, study_keys, study_schema
+from dpsweep.study.keys import NAME, page, study_keys, study_schema
 from dpsweep.study.load import StudyLoader
-from dpsweep.study.optimizers import SGD
-from dpsweep.study.section import Geometric
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
 EXAMPLE = Path(str(files("dpsweep.study").joinpath("every_key.yaml")))
@@ -55,40 +53,6 @@ def values_at(content: Any, path: list[str]) -> list[Any]:
         content.values() if path[0] == NAME else [content[path[0]]] if path[0] in content else []
     )
     return [value for each in chosen for value in values_at(each, path[1:])]
-
-
-def test_every_value_that_is_required_has_an_example() -> None:
-    sections = ("section", "mapping")
-    missing = [
-        key.path
-        for key in study_keys()
-        if key.default == "required" and not key.example and key.type not in sections
-    ]
-    assert missing == []
-
-
-def test_a_key_of_some_kinds_names_them() -> None:
-    momentum = next(key for key in study_keys("optimizers") if key.path.endswith(".momentum"))
-    assert momentum == Key(
-        path="optimizers.NAME.momentum",
-        type="number ≥ 0 and < 1",
-        default=str(SGD(kind="sgd").momentum),
-        meaning=SGD.model_fields["momentum"].description or "",
-        example="0.9",
-        kinds=("sgd",),
-    )
-
-
-@pytest.mark.parametrize("part", ["sweeps.NAME.learning_rate", "sweeps.learning_rate"])
-def test_a_part_is_found_with_and_without_names(part: str) -> None:
-    ends = [key.path.rpartition(".")[2] for key in study_keys(part)]
-    assert ends == ["learning_rate", *Geometric.model_fields]
-
-
-def test_a_name_finds_its_keys_in_all_sections() -> None:
-    paths = [key.path for key in study_keys("gpus")]
-    assert paths == ["training.gpus", "sweeps.NAME.gpus", "release.gpus"]
-    assert [line.split()[0] for line in as_lines(study_keys("gpus"))] == ["key", *paths]
 
 
 def test_an_unknown_key_names_the_nearest() -> None:

@@ -13,7 +13,6 @@ from tests.study.small import SMALL, load_small
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
-from dpsweep.study.load import StudyLoader
 
 
 @pytest.fixture
@@ -52,10 +51,6 @@ sweeps:
     clipping_bound: [1], learning_rate: [0.1], seeds: 1}
 figures: none
 """
-
-
-def test_an_overlay_without_changes_equals_its_base(base: Path) -> None:
-    assert load_study(overlay(base, "")) == load_study(base) == load_study(str(base))
 
 
 def test_mappings_are_merged_and_other_values_replaced(base: Path) -> None:
@@ -156,12 +151,6 @@ def test_octal_and_base_60_numbers_are_refused(base: Path, text: str, as_read: f
     assert load_study(quoted).title == text
 
 
-@pytest.mark.parametrize("text", ["300", "1_000", "0", "-5", "0.5", "00.5", "0x1F4", "1e3"])
-def test_decimal_numbers_are_read_as_before(text: str) -> None:
-    loaded = yaml.load(f"a: {text}", Loader=StudyLoader)["a"]  # noqa: S506 (a SafeLoader)
-    assert loaded == (int(text, 0) if text.startswith("0x") else float(text))
-
-
 def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
     study = load_small(
         tmp_path,
@@ -169,13 +158,6 @@ def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
         | {"figures": {}, "tables": {}},
     )
     assert study.sweep_cells("flat")[0].name == "epsinf_epochs2_B64_Cnone"
-
-
-def test_an_anchor_with_changes_is_not_a_second_definition(base: Path) -> None:
-    lora = "lora: &lora {kind: lora, rank: 2, target_modules: [a]}"
-    text = f"methods:\n  {lora}\n  larger: {{<<: *lora, rank: 4}}\n"
-    methods = load_study(overlay(base, text)).methods
-    assert methods["larger"].model_dump() == methods["lora"].model_dump() | {"rank": 4}
 
 
 # -- refused files ------------------------------------------------------------------------

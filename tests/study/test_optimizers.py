@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.study.small import complaints, load_small
+from tests.study.small import load_small
 
 from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.study.methods import Augmentations
@@ -27,23 +27,6 @@ def test_an_optimizer_is_read_from_its_identity() -> None:
     assert {name: each.identity() for name, each in BY_DEFAULT.items()} == {
         name: name for name in ("adam", "adamw", "sgd", "adam-bc")
     }
-
-
-def test_captions_list_settings_that_differ_from_the_defaults(tmp_path: Path) -> None:
-    study = load_small(
-        tmp_path,
-        {"optimizers": DEFINED | {"own": {"kind": "sgd", "momentum": 0.5, "title": "Heavy ball"}}},
-    )
-    names = ["adam", "sgd", "momentum", "late", "rms", "own"]
-    assert [study.optimizer_title(name, [8.0]) for name in names] == [
-        "DP-Adam",
-        "DP-SGD",
-        "DP-SGD (momentum 0.9)",
-        "DP-Adam (cosine, mean of the last 20 %)",
-        "DP-RMSprop (alpha 0.9, centered)",
-        "Heavy ball",
-    ]
-    assert study.optimizer_title("sgd", [math.inf]) == "SGD"
 
 
 def test_a_sweep_of_several_optimizers_becomes_one_sweep_each(tmp_path: Path) -> None:
@@ -75,24 +58,6 @@ def test_file_names_depend_on_the_optimizers_settings(tmp_path: Path) -> None:
     assert digits() == digits(title="Heavy ball") != digits(momentum=0.8)
 
 
-def test_series_of_targets_by_optimizer(tmp_path: Path) -> None:
-    figure = {
-        **{"family": "heatmap", "section": "Main", "caption": "By {optimizer}."},
-        "series": {"optimizer": ["adam", "momentum", "rms"]},
-        "panels": [{"epsilon": 1.0, "epochs": 2}],
-    }
-    edits = {"optimizers": DEFINED, "sweeps/flat/optimizer": ["adam", "momentum"]}
-    study = load_small(tmp_path, edits | {"figures": {"map_{optimizer}": figure}})
-    captions = {name: each.caption for name, each in study.figures.items()}
-    assert {name: text.partition(".")[0] for name, text in captions.items()} == {
-        "map_adam": "By DP-Adam",
-        "map_momentum": "By DP-SGD (momentum 0",
-    }
-    assert study.targets.undrawn == {
-        "map_rms": "no sweep trains Pretrained with FiLM on Digits by RMSprop (alpha 0.9, centered)"
-    }
-
-
 def test_a_sweep_of_counts_of_views_is_a_sweep_of_each(tmp_path: Path) -> None:
     methods = {
         f"views{count}": {"kind": "film", "augmentations": {"count": count, "flip": True}}
@@ -110,13 +75,6 @@ def test_a_sweep_of_counts_of_views_is_a_sweep_of_each(tmp_path: Path) -> None:
     assert study.methods[sweep.method].augmentations == Augmentations(count=4, flip=True)
     again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
     assert again.sweeps == study.sweeps
-
-
-def test_names_of_expanded_sweeps_must_be_unused(tmp_path: Path) -> None:
-    sweeps = {"sweeps/flat/optimizer": ["adam", "sgd"]}
-    flat = load_small(tmp_path, {}).sweeps["flat"].model_dump(mode="json")
-    (found,) = complaints(tmp_path, {**sweeps, "sweeps/flat_sgd": flat})
-    assert "flat: makes a sweep flat_sgd, and there is another one of this name" in found
 
 
 # -- schedules and averages ------------------------------------------------------------------

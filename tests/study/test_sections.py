@@ -14,18 +14,6 @@ AUDIT = {
 }
 
 
-def test_audited_settings_are_ordered_by_batch_size(tmp_path: Path) -> None:
-    study = load_small(tmp_path, {"audit": AUDIT})
-    assert [cell.name for cell in study.audit_cells()] == [
-        *("eps1_epochs4_B256_C1", "eps8_epochs4_B256_C1"),
-        *("eps1_epochs4_Bfull_C1", "eps8_epochs4_Bfull_C1"),
-    ]
-    # A batch may be larger than the real training set: 1347 digits and 1000 canaries.
-    study = load_small(tmp_path, {"audit": AUDIT | {"batch_size": [2346]}})
-    assert study.audit_cells()[0].batch_size == 2346
-    assert load_small(tmp_path, {}).audit_cells() == []
-
-
 # -- features ---------------------------------------------------------------------------------
 
 HEAD = {

@@ -41,30 +41,6 @@ def test_defaults_are_the_usual_epochs_and_all_values_of_other_axes(study: Study
     assert cells(study.grid(several=("epochs",))) == study.sweep_cells("flat")
 
 
-def test_one_value_and_several(study: Study) -> None:
-    chosen = study.grid().at(
-        epsilon=8.0, epochs=4, batch_size=["full", 64], clipping_bound=[10.0, 0.1]
-    )
-    assert cells(chosen) == [  # in the order of the choice
-        Cell("digits_pretrained_film", 8, 4, "full", 10),
-        Cell("digits_pretrained_film", 8, 4, "full", 0.1),
-        Cell("digits_pretrained_film", 8, 4, 64, 10),
-        Cell("digits_pretrained_film", 8, 4, 64, 0.1),
-    ]
-
-
-def test_automatic_clipping_is_selected_by_name(study: Study) -> None:
-    assert cells(study.grid(clipping="automatic").at(epsilon=1.0)) == [
-        Cell("digits_pretrained_film", 1, 2, 64, "automatic"),
-        Cell("digits_pretrained_film", 1, 2, "full", "automatic"),
-    ]
-
-
-def test_batch_sizes_as_numbers(study: Study) -> None:
-    found = cells(study.grid(clipping="automatic"))
-    assert [study.batch_size(cell) for cell in found] == [64, 1347, 64, 1347]
-
-
 NO_TARGETS: Edits = {"figures": {}, "tables": {}}
 IRREGULAR: Edits = NO_TARGETS | {
     # C = 100 was trained at one batch size only, and epsilon = 8 not at C = 10.
@@ -134,20 +110,6 @@ def test_neighbours_and_baseline(tmp_path: Path) -> None:
     wrong = bounds | {"roles/neighbours": {"film": [0.1, 4, 10]}}
     with pytest.raises(MistakeError, match=r"roles\.neighbours\.film: found 4; allowed .*: 0.01, "):
         neighbours([load_small(tmp_path, wrong).grid()])
-
-
-@pytest.mark.parametrize(
-    ("key", "rates"),
-    [
-        ({"first": 0.001, "last": 0.1, "count": 3}, [0.001, 0.01, 0.1]),
-        ({"first": 1, "last": 16, "count": 5}, [1, 2, 4, 8, 16]),
-        ({"first": 0.001, "last": 0.02, "count": 2}, [0.001, 0.02]),
-        ([0.1, 0.3], [0.1, 0.3]),
-    ],
-)
-def test_learning_rates(tmp_path: Path, key: object, rates: list[float]) -> None:
-    study = load_small(tmp_path, {"sweeps/flat/learning_rate": key})
-    assert study.sweeps["flat"].learning_rates == rates
 
 
 PER_CLASS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
-from tests.study.small import complaints, load_small
+from tests.study.small import load_small
 from tests.synthetic import write_cells
 
 from dpsweep.study import Cell, Study
@@ -117,28 +117,6 @@ def test_an_average_is_compared_with_the_last_parameters(paths: Paths) -> None:
     assert found.tolist() == pytest.approx(t_interval(100 * (0.03 + np.mean(own, axis=0))))
 
 
-def test_comparisons_csv_has_a_row_for_every_setting(paths: Paths) -> None:
-    found = pd.read_csv(paths.table("t", "comparisons.csv"))
-    assert len(found) == 3 * 4
-    assert set(found["batch_size"]) == {256}
-    for (optimizer, epsilon), rows in found.groupby(["optimizer", "epsilon"]):
-        if optimizer != "adam":
-            by_hand = gains_by_hand(str(optimizer), (float(epsilon),))
-            assert rows.sort_values("epochs")["gain"].tolist() == pytest.approx(
-                by_hand.mean(axis=1)
-            )
-    assert (found.loc[found["optimizer"] == "adam", "gain"] == 0).all()
-
-
-def test_the_printed_table(paths: Paths) -> None:
-    text = paths.table("t", "md").read_text()
-    assert "beyond the baseline (DP-Adam)" in text
-    assert "DP-SGD (momentum 0.9)" in text
-    assert "DP-Adam (EMA 0.9)" in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert [row.split("|")[1].strip() for row in rows[2:]] == ["1", "1", "8", "8", "all", "all"]
-
-
 def test_the_interval_over_problems_is_that_of_their_means() -> None:
     from dpsweep.analysis.optimizers import optimizers_table
 
@@ -155,25 +133,6 @@ def test_the_interval_over_problems_is_that_of_their_means() -> None:
     assert [row["gain"], row["lower_elsewhere"], row["upper_elsewhere"]] == pytest.approx(wanted)
     # The two seeds agree exactly, which does not tell how far seeds scatter.
     assert np.isnan([row["lower"], row["upper"]]).all()
-
-
-def test_one_optimizer_or_an_unknown_baseline_makes_no_table(tmp_path: Path) -> None:
-    table = {"family": "optimizers", "section": "Main", "caption": "Optimizers."}
-    alone = load_small(tmp_path, {"tables": {"t": table}})
-    assert alone.targets.undrawn == {"t": "no sweep trains with another optimizer what adam trains"}
-    (found,) = complaints(tmp_path, {"tables": {"t": table | {"baseline": "adan"}}})
-    assert 't: baseline: found "adan"; did you mean adam? allowed: adam, ' in found
-
-
-def test_missing_results_are_mentioned_in_the_caption(tmp_path: Path) -> None:
-    made = study(tmp_path)
-    paths = Paths(tmp_path / "results", partial=True)
-    write_cells(
-        made, paths, accuracy, cells=[each for each in made.all_cells() if each.epsilon == 1]
-    )
-    write(made, paths, "t")
-    assert set(pd.read_csv(paths.table("t", "csv"))["epsilon"]) == {1.0}
-    assert "not there yet" in paths.table("t", "md").read_text()
 
 
 def test_a_seed_measures_what_other_seeds_chose() -> None:

@@ -9,8 +9,6 @@ import pytest
 import yaml
 from tests.synthetic import make_study, write_cells, write_dataset
 
-from dpsweep.analysis.frames import MissingResultsError
-from dpsweep.base.errors import DpsweepError
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write
@@ -78,16 +76,6 @@ def test_horizontal_rules_separate_groups() -> None:
     assert text.count(r"\midrule") == 2
 
 
-def test_markdown_tables_have_a_line_with_alignments() -> None:
-    """The line below the header makes it a table, and aligns columns."""
-    written = TextTable.of([{"Rule": "Increase C", "Gain": "-0.1"}], "lr").markdown("A caption.")
-    assert written.splitlines()[2:] == [
-        "| Rule | Gain |",
-        "| :--- | ---: |",
-        "| Increase C | -0.1 |",
-    ]
-
-
 # -- the grid ------------------------------------------------------------------------------
 
 
@@ -143,12 +131,6 @@ def test_the_table_of_datasets_is_read_from_prepared_files(
         "Digits", "some/source_1", str(len(counts)), "1,000", "200", sizes, "Handwritten digits.",
     ]  # fmt: skip
     assert r"some/source\_1" in paths.table("t", "tex").read_text()
-
-
-def test_an_unprepared_dataset_is_named(paths: Paths) -> None:
-    study = make_study({"s": {}}, tables=table("datasets"))
-    with pytest.raises(MissingResultsError, match=r"digits/metadata\.json is missing"):
-        write(study, paths, "t")
 
 
 # -- comparison ----------------------------------------------------------------------------
@@ -228,58 +210,7 @@ def test_means_outside_the_papers_range_are_marked_and_keep_full_precision(
     assert float(rows[0]["maximum"]) == accuracy
 
 
-def test_without_references_there_is_no_column_for_the_paper(paths: Paths) -> None:
-    write_cells(comparison_study(), paths, outcome)
-    numbers = written(comparison_study(), paths)
-    assert numbers["difference"].isna().all()
-    assert markdown_rows(paths)[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
-    assert markdown_rows(paths)[1][2] == "0.360 [0.310, 0.410]"
-
-
-def test_references_of_other_cells_are_not_shown(paths: Paths) -> None:
-    study = comparison_study(
-        {"epochs": 3}, {"clipping_bound": "tuned"}, {"method": "lora"}, {"backbone": "large"}
-    )
-    write_cells(study, paths, outcome)
-    numbers = written(study, paths)
-    assert numbers[["reference", "difference", "within_reference"]].isna().all(axis=None)
-    assert "paper" not in paths.table("t", "md").read_text()
-
-
-def test_absent_accuracies_are_dashes(paths: Paths) -> None:
-    study = comparison_study({})
-    write_cells(study, paths, outcome, study.sweep_cells("flat"))
-    with pytest.raises(MissingResultsError):
-        write(study, paths, "t")
-    watched = Paths(paths.results, partial=True)
-    written(study, watched)
-    assert markdown_rows(watched)[1][2] == "–"
-    assert "4 result files are not there yet" in watched.table("t", "md").read_text()
-    write_cells(study, paths, lambda cell, rate, seed: {"macro_accuracy": math.nan})
-    written(study, paths)
-    assert markdown_rows(paths)[1][2] == "–"
-
-
 # -- tuning implications -------------------------------------------------------------------
-
-
-def test_the_table_of_rules_is_explained_in_its_caption(paths: Paths) -> None:
-    grid = {"epsilon": [1.0, 8.0], "clipping_bound": [0.1, 1.0], "batch_size": [100, "full"]}
-    study = make_study({"s": grid | {"seeds": 2}}, tables=table("tuning_implications"))
-    accuracy = {100: 0.5, "full": 0.6}
-    write_cells(
-        study, paths, lambda cell, rate, seed: {"macro_accuracy": accuracy[cell.batch_size]}
-    )
-    numbers = written(study, paths)
-    assert len(numbers) == 6
-    assert set(numbers["verdict"]) == {"not resolved"}
-    rows = markdown_rows(paths)
-    assert rows[1][:2] == ["Lower ε", "Increase C"]
-    assert rows[1][3:9] == ["+0.00", "", "0.1", "–", "1", "1 (0, 0) in 1"]
-    assert rows[3][3] == "–"
-    caption = paths.table("t", "md").read_text().partition("\n")[0]
-    for said in ("positive", "do not choose", "together", "datasets as units", "needs 4 units"):
-        assert said in caption
 
 
 def test_comparisons_csv_has_every_comparison_behind_a_verdict(paths: Paths) -> None:
@@ -321,53 +252,6 @@ def test_methods_are_compared_by_seeds_that_did_not_choose(paths: Paths) -> None
 
 
 # -- all -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["comparison", "tuning_implications"])
-def test_writing_twice_gives_the_same_bytes(paths: Paths, family: str) -> None:
-    study = comparison_study({})
-    if family == "tuning_implications":
-        grid = {
-            "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200],
-            "clipping_bound": [0.1, 1.0], "seeds": 3,
-        }  # fmt: skip
-        study = make_study({"s": grid}, tables=table(family))
-    write_cells(
-        study, paths, lambda cell, rate, seed: {"macro_accuracy": hash((cell.name, seed)) % 97 / 97}
-    )
-    first, second = {}, {}
-    for content in (first, second):
-        write(study, paths, "t")
-        content |= {s: paths.table("t", s).read_bytes() for s in ("tex", "md", "csv")}
-    assert first == second
-
-
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("comparison", {"rows": ["epsilon"], "columns": ["clipping"], "entries": [{}]}),
-        ("datasets", {}),
-        ("hyperparameter_grid", {}),
-        ("tuning_implications", {}),
-    ],
-)  # fmt: skip
-def test_a_study_without_results_has_partial_tables(
-    paths: Paths, family: str, settings: dict[str, Any]
-) -> None:
-    grid = {"batch_size": [100, 200], "clipping_bound": [0.1, 1.0]}
-    study = make_study({"s": grid}, tables=table(family, **settings))
-    watched = Paths(paths.results, partial=True)
-    write(study, watched, "t")
-    markdown = watched.table("t", "md").read_text()
-    absent = {"hyperparameter_grid": 0, "datasets": 1}.get(family, 4)
-    said = re.search(r"Partial: (\d+) result files? (?:is|are) not there yet", markdown)
-    assert (int(said[1]) if said else 0) == absent
-
-
-def test_an_unknown_table_is_named_with_those_that_exist(paths: Paths) -> None:
-    study = make_study({"s": {}}, tables=table("hyperparameter_grid"))
-    with pytest.raises(DpsweepError, match='"tab9"; allowed: t'):
-        write(study, paths, "tab9")
 
 
 def test_every_field_of_a_rule_has_its_own_column() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
-from tests.waiting import error_of_a_full_disk
 
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
@@ -162,40 +159,6 @@ def test_an_epoch_ends_with_the_nearest_step(steps: int, epochs: int) -> None:
         assert step >= exact or step - exact != Fraction(-1, 2), "a half is rounded up"
 
 
-@pytest.mark.parametrize(
-    ("every", "stops"), [(1.0, ()), (5.0, (5,)), (1.0, (1, 3)), (1e9, (1, 3))], ids=str
-)
-def test_the_seconds_of_a_trial_are_those_of_its_steps(
-    every: float,
-    stops: tuple[int, ...],
-    trial: Trial,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Checkpoints, stops and a day between two jobs do not count."""
-    now, path = [1e6], tmp_path / "trial.checkpoint"
-
-    def taking(seconds: float, usual: Callable[..., Any]) -> Callable[..., Any]:
-        def function(*given: Any) -> Any:
-            now[0] += seconds
-            return usual(*given)
-
-        return function
-
-    monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(PrivateOptimizer, "step", taking(2.0, PrivateOptimizer.step))
-    monkeypatch.setattr(trial_module, "evaluate", taking(30.0, trial_module.evaluate))
-    for steps in stops:
-        with stopped_after(steps):
-            train_trial(*trial, path, every)
-        now[0] += 86_400
-    record = train_trial(*trial, path, every)[0].record
-    assert record["wall_seconds"] == 9 * 2.0
-    assert record["evaluation_seconds"] == 30.0
-    sampled = record["examples_per_second"] * 9 * 2.0
-    assert sampled == pytest.approx(round(sampled)) and sampled > 100
-
-
 def test_parameters_are_kept_at_the_end_of_their_epoch(
     trial: Trial, stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,18 +167,3 @@ def test_parameters_are_kept_at_the_end_of_their_epoch(
     for name, each in torch.load(stopped, weights_only=True)["parameters"].items():
         assert (kept[f"epoch2/{name}"] == each.numpy()).all()
         assert len({kept[f"epoch{epoch}/{name}"].tobytes() for epoch in (1, 2, 3)}) == 3
-
-
-def test_a_full_disk_names_the_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "trial.checkpoint"
-    last_line = error_of_a_full_disk(
-        "from pathlib import Path\n"
-        "from types import SimpleNamespace\n"
-        "import torch\n"
-        "from dpsweep.training.checkpoint import TrialState, save_checkpoint\n"
-        "weight = {'w': torch.nn.Parameter(torch.zeros(10_000))}\n"
-        "state = TrialState(1, 0.0, [], {}, 1)",
-        f"save_checkpoint(Path({str(path)!r}), weight, SimpleNamespace(state_dict=dict), state)",
-    )
-    assert last_line.startswith("OSError") and str(path) in last_line
-    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 """The context that the trials of a cell share; it changes no result."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,19 +38,6 @@ def test_stored_images_are_resized_for_the_network(tiny: Prepared) -> None:
     # Resizing keeps the mean of an image.
     wanted = 2 * data.test_inputs[[3, 1]].mean((1, 2, 3)) / 255 - 1
     np.testing.assert_allclose(batch.mean((1, 2, 3)), wanted, atol=0.02)
-
-
-def test_a_cell_compiles_once(tiny: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of the engines check that compiled code computes the same."""
-    calls: list[Callable[..., Any]] = []
-    monkeypatch.setattr(torch, "compile", lambda function, **_: calls.append(function) or function)
-    for compiled in (False, True):
-        made = tiny.of({"compile": compiled}, {"kind": "film"})
-        spec, context = made.spec(steps=2), made.context()
-        assert spec.compile == compiled
-        for _ in range(2):
-            end(spec, context)
-        assert len(calls) == compiled
 
 
 METHODS = [*({"kind": kind} for kind in ("film", "all", "head", "scratch")), LORA]

@@ -3,51 +3,54 @@
 import logging
 import multiprocessing
 import os
-import re
 import signal
-import time
 from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from tests.training.tiny_study import N, Prepared, calibrate
-from tests.waiting import wait_for
 
 from dpsweep.cli.options import training
 from dpsweep.planning.status import STOPPED
 from dpsweep.privacy.record import write_calibration
 from dpsweep.training.cell import OpenCell, run_cell
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
+from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 
 
 @pytest.fixture
 def made(tiny: Prepared, tmp_path: Path) -> Prepared:
-    """A study with one cell that trains for seconds."""
-    return tiny.of({}, {"kind": "film"}, epochs=[30], batch_size=[32]).copied(tmp_path)
+    """A study with one cell."""
+    return tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
 
 
-def train(made: Prepared, log: Path) -> ForkProcess:
-    """Start to train the cell in a separate process, and wait until it has begun."""
+def train(made: Prepared, log: Path, number: signal.Signals | None = None) -> ForkProcess:
+    """Start to train the cell in a separate process, which gets a signal in its fourth step."""
     study, paths, *_ = made
     (cell,) = study.all_cells()
     steps = study.steps("digits", cell.epochs, 32)
     noise = calibrate(8.0, 1e-5, N, 32, steps)
     write_calibration(paths.noise(study, "digits", 8.0, cell.epochs, 32), noise)
 
+    take, taken = PrivateOptimizer.step, []
+
+    def step(optimizer: PrivateOptimizer, batches: Any) -> StepStatistics:
+        taken.append(optimizer)
+        if number is not None and len(taken) == 4:
+            os.kill(os.getpid(), number)
+        return take(optimizer, batches)
+
     def job() -> None:
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
-        with training():
+        with training(), pytest.MonkeyPatch.context() as patched:
+            patched.setattr(PrivateOptimizer, "step", step)
             run_cell(OpenCell.open(study, paths, cell), paths, study)
 
     process = multiprocessing.get_context("fork").Process(target=job)
     process.start()
-    wait_for(
-        lambda: (log.exists() and f"{cell.name} on" in log.read_text()) or not process.is_alive(),
-        "beginning",
-        every=0.01,
-    )
     return process
 
 
@@ -74,16 +77,11 @@ def test_a_stopped_trial_resumes_to_the_same_result(
     step = None
     for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
         log = tmp_path / number.name
-        process = train(made, log)
-        time.sleep(0.3)
-        assert process.pid is not None
-        os.kill(process.pid, number)
-        assert ended(process) == status
+        assert ended(train(made, log, number)) == status
         said = log.read_text()
         assert step is None or f"continuing from step {step}" in said
-        saved = re.search(r"checkpoint at step (\d+)", said)
-        assert saved, said
-        step = saved[1]
+        step = 4 if step is None else step + 4
+        assert f"checkpoint at step {step}" in said
         assert "Traceback" not in said
         assert not stored(made)
     assert ended(train(made, tmp_path / "last")) == 0
@@ -95,7 +93,7 @@ def test_a_stopped_trial_resumes_to_the_same_result(
 
 
 def test_two_jobs_can_train_the_same_cell(tiny: Prepared, tmp_path: Path) -> None:
-    made = tiny.of({}, {"kind": "film"}, epochs=[6], batch_size=[32]).copied(tmp_path)
+    made = tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
     jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
     assert len(stored(made)) == len(measured(made)) == 1

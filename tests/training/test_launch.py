@@ -120,6 +120,7 @@ def test_two_processes_train_and_measure_the_cell_of_one(tiny: Prepared, tmp_pat
     np.testing.assert_allclose(others["norm"], norms["norm"], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_cell_goes_on_with_one_process_after_another_was_killed(
     tiny: Prepared, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
     assert_equal(results(*killed)[0], results(*expected)[0])
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_killed_launching_process(tmp_path: Path) -> None:
     launching = get_context("fork").Process(target=launch, args=(2, wait_for_ever, tmp_path))
     launching.start()
@@ -150,6 +152,7 @@ def test_no_process_outlives_a_killed_launching_process(tmp_path: Path) -> None:
     wait_for(lambda: not any(running(int(each.stem)) for each in started), "end of the processes")
 
 
+@pytest.mark.slow
 def test_processes_that_come_apart_stop_after_the_epoch(tiny: Prepared, tmp_path: Path) -> None:
     apart = cell_of(tiny, tmp_path, gpus=2)
     expected = (

@@ -1,7 +1,6 @@
 """Physical batches: as large as memory allows, halved if it runs out, without changing the update."""
 
 import gc
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from tests.training.tiny_study import Prepared, assert_equal, stopped_after
 
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.memory import is_out_of_memory
-from dpsweep.privacy import Sampling
 from dpsweep.training.context import TrialContext
-from dpsweep.training.physical import DoesNotFitError, PhysicalBatch, padded_size, usual_batch
-from dpsweep.training.randomness import PoissonSampler
+from dpsweep.training.physical import DoesNotFitError, PhysicalBatch
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.trial import train_trial
 
@@ -108,46 +105,6 @@ def test_a_resumed_trial_keeps_the_halved_physical_batch(
     memory.examples = 0
     with pytest.raises(DoesNotFitError, match=r"a single example does not fit .*take a smaller"):
         train_trial(spec, context, None, 1e9)
-
-
-@pytest.mark.parametrize("size", [30, 256, 4096])
-@pytest.mark.parametrize("at_once", [64, 256, 10**6])
-def test_compiled_batches_have_little_padding(size: int, at_once: int) -> None:
-    """Compiled code on a GPU computes padded parts of one shape."""
-    sampler, train_size = PoissonSampler(Sampling(20000, size, 200), "sizes"), 20000
-    rows = padded_size(at_once, size, train_size)
-    assert rows <= at_once
-    batches = [len(sampler.batch(step)) for step in range(200)]
-    computed = sum(rows * math.ceil(batch / rows) for batch in batches)
-    assert computed <= sum(batches) * (1 + 3 / math.sqrt(size))
-    # Halves of the usual batch are equal parts already.
-    usual = usual_batch(size, train_size)
-    for parts in (1, 2, 4, 8):
-        fits = math.ceil(usual / parts)
-        assert padded_size(fits, size, train_size) == fits
-    assert padded_size(at_once, train_size, train_size) * math.ceil(train_size / at_once) - (
-        train_size
-    ) < math.ceil(train_size / at_once)
-
-
-def test_the_tried_step_allocates_all_memory_of_a_step(
-    trial: tuple[TrialContext, TrialSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are the sum in float64, the last gradient and Adam's averages."""
-    context, spec = trial
-    engine = context.engine(spec.engine, context.model(1))
-
-    def live(*_: Any) -> int:
-        found = [each for each in gc.get_objects() if type(each) is torch.Tensor]
-        return sum({each.data_ptr(): each.nbytes for each in found}.values())
-
-    during: list[int] = []
-    monkeypatch.setattr(engine, "clipped_sum", lambda *_: during.append(live()))
-    gc.collect()
-    before = live()
-    context._try(engine, 1)
-    size = sum(each.numel() for each in engine.parameters.values())
-    assert during[0] - before >= (8 + 4 + 2 * 4) * size
 
 
 @pytest.mark.usefixtures("no_collection")

@@ -289,18 +289,6 @@ def test_theory_batches_have_the_allowed_size(trained: Prepared) -> None:
     assert len({tuple(batch) for batch in several.values()}) == 3
 
 
-def test_gradients_that_do_not_fit_in_memory_are_computed_twice(
-    trained: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = measure(trained, "theory")
-    monkeypatch.setattr(gradient_norms, "_KEPT_BYTES", 0)
-    monkeypatch.setattr(gradient_norms, "_AT_ONCE", 7 * int(whole["trainable_parameters"].iloc[0]))
-    again = measure(trained, "theory")
-    scale = float(whole["norm"].max()) ** 2 * 20
-    np.testing.assert_allclose(again["norm"], whole["norm"], rtol=1e-4)
-    np.testing.assert_allclose(again["dot_larger"], whole["dot_larger"], atol=1e-5 * scale)
-
-
 def test_gradients_that_are_not_finite_are_left_out_and_counted(
     trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,8 @@ import pandas as pd
 import pytest
 import yaml
 from tests.waiting import called, wait_for
-from tests.workflow import test_text_chain, tiny
+from tests.workflow import texts as text_study
+from tests.workflow import tiny
 from tests.workflow.chain import Chain, as_in_a_terminal, vit_study
 
 from dpsweep.planning.plan import Plan
@@ -40,7 +41,7 @@ ROWS, DIMENSION = {"train": 120, "test": 30}, 6
 
 def study() -> dict[str, Any]:
     """Return the study: 4 cells of images, 2 of their features, 2 of texts, 4 of embeddings."""
-    texts = yaml.safe_load(test_text_chain.STUDY)
+    texts = yaml.safe_load(text_study.STUDY)
     content = vit_study(
         "Golden",
         {**tiny.STUDY["datasets"], **texts["datasets"], "vectors": vectors()},
@@ -138,7 +139,7 @@ def jobs(chain: Chain, said: str) -> tuple[Counter[str], Counter[str]]:
 def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Golden:
     folder = tmp_path_factory.mktemp("golden")
     tiny.make_images(folder)
-    test_text_chain.write_all_texts(folder)
+    text_study.write_all_texts(folder)
     make_vectors(folder)
     chain = Chain(folder, study())
     environment = {**installed, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -39,19 +39,6 @@ def test_time_and_memory_grow_with_the_work_and_the_attempt(paper: Study, stage:
     assert memory[1] == 2 * memory[0]
 
 
-def test_a_job_is_identified_by_its_rule_or_by_dataset_and_backbone(paper: Study) -> None:
-    jobs = JobResources(paper)
-    problem, other = CELL["problem"], "cassava_vit-tiny_film"
-    own = jobs.on_gpu("train")["mem_mb"](CELL, 1)
-    assert jobs.on_gpu("train", problem=problem, epochs=8)["mem_mb"]({}, 1) == own
-    assert jobs.on_gpu("train", problem=other, epochs=8)["mem_mb"](CELL, 1) != own
-    parts = paper.problems[other]
-    source = {"dataset": parts.dataset, "backbone": parts.backbone}
-    found = jobs.on_gpu("features")["runtime"](source, 1)
-    seconds = ProblemCost(paper, other).seconds("features", 1)
-    assert seconds / 60 < found < 2 * seconds / 60 + 15
-
-
 def test_a_release_requests_memory_of_its_longest_trial_and_the_longest_time(paper: Study) -> None:
     """A shorter limit, which only many trials reach, would reveal their number."""
     rule = (ROOT / "workflow/rules/release.smk").read_text()
@@ -184,15 +171,3 @@ def test_jobs_go_to_the_shorter_partition_that_lets_them_end(
     job = SimpleNamespace(name="train", threads=1, resources=resources)
     found = get_best_partition(read_partition_file(tmp_path / "partitions.yaml"), job, logging)
     assert found == partition
-
-
-def test_the_profile_and_the_examples_name_rules_that_exist() -> None:
-    rules = "\n".join(file.read_text() for file in (ROOT / "workflow/rules").glob("*.smk"))
-    committed = (ROOT / "profiles/slurm/config.yaml").read_text()
-    settings, named = committed.split("set-resources:\n")
-    named = re.sub(r"(?m)^  # (.*)$", r"  \1", named)
-    whole = yaml.safe_load(f"{settings}set-resources:\n{named}")
-    assert whole["default-resources"]["slurm_partition"] == "gpu"
-    for profile in [whole, *profiles_of_the_page()]:
-        for rule in profile.get("set-resources", {}):
-            assert f"rule {rule}:" in rules, rule

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from benchmarks.common import snakemake
 from tests.workflow.chain import ROOT
 
@@ -20,6 +21,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_no_timer_wakes_the_scheduler(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"extends: {ROOT}/studies/demo.yaml\nresults: results\n")
     data = "results/data/digits-tail/metadata.json"

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 from tests.workflow.chain import Chain, vit_study
+
+from dpsweep.planning.outputs import Outputs
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
 
 SWEEP = "pets_vit_film"
 CLASSES, SIZE = 3, 8
@@ -88,3 +93,13 @@ def content(file: Path) -> Any:
         page = re.sub(r"\d+ notes?\b", "", page)
         return re.sub(r"[\d.,]+ (s|min|h)\b", "", page)
     return file.read_bytes()
+
+
+def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
+    """Yield the outputs of a study that are missing in a results folder or differ from the expected ones."""
+    for output in Outputs(study, Paths(Path())).every():
+        for file in output.files:
+            if not (found / file).exists():
+                yield f"{file} is missing"
+            elif content(found / file) != content(expected / file):
+                yield f"{file} differs"
