@@ -97,7 +97,7 @@ JOBS: dict[str, Job] = {
     ),
     "theory": (
         [PROBLEM, CELL],
-        "training.theory.measure_overlap",
+        "training.gradient_norms.measure_overlap",
         lambda _, outputs: digits_of(outputs.theory(THE_CELL).files[0]),
         [more_seeds, other_draws, no_sweep],
     ),

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], list[Any], str]] = {
         [PROBLEM, 8.0, 2, "1"],
         "training.gradient_norms.measure_gradient_norms",
     ),
-    "theory": (stages.theory, [PROBLEM, CELL], "training.theory.measure_overlap"),
+    "theory": (stages.theory, [PROBLEM, CELL], "training.gradient_norms.measure_overlap"),
     "features": (stages.compute_features, ["digits", "vit"], "training.features.compute_features"),
     "audit": (stages.audit_setting, [CELL], "training.canaries.measure_setting"),
     "release": (releases.release, [], "release.write.write_release"),
