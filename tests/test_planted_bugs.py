@@ -45,6 +45,22 @@ def test_every_bug_has_been_tried() -> None:
     assert recorded().keys() == {(bug.module, bug.name) for bug in LISTED}
 
 
+def test_a_file_that_has_caught_a_bug_runs_no_more_and_the_next_one_runs(tmp_path: Path) -> None:
+    """So every file that catches a bug is found at the cost of its first failure."""
+    tests = "def test_one(): pass\ndef test_two(): assert 0\ndef test_three(): assert 0\n"
+    for name in ("test_caught_here.py", "test_caught_there.py"):
+        (tmp_path / name).write_text(tests, encoding="utf-8")
+    (tmp_path / "test_not_caught.py").write_text("def test_four(): pass\n", encoding="utf-8")
+    found = planted_bugs.Outcome()
+    pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", str(tmp_path)], plugins=[found])
+    assert [Path(each).name for each in found.files] == [
+        "test_caught_here.py",
+        "test_caught_there.py",
+    ]
+    assert found.passed == 3
+    assert found.caught_by is not None and found.caught_by.endswith("here.py::test_two")
+
+
 def test_a_bug_without_its_place_is_an_error() -> None:
     bug = planted_bugs.Bug("base.files", "nothing is written", Mutation("gone", returns="1"), ())
     with pytest.raises(

@@ -172,12 +172,13 @@ class Outcome:
         self.passed += report.when == "call" and report.passed
         if report.failed:
             self.caught_by = self.caught_by or report.nodeid.partition("[")[0]
-            self.files.append(report.nodeid.partition("::")[0])
+            self.files = [*dict.fromkeys([*self.files, report.nodeid.partition("::")[0]])]
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Leave out the other tests of a file in which one has failed."""
-        return True if item.nodeid.partition("::")[0] in self.files else None
+        if item.nodeid.partition("::")[0] in self.files:
+            pytest.skip("its file has caught the bug")
 
 
 def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection) -> None:
