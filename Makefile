@@ -52,12 +52,15 @@ test-for: ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=
 test-slow: setup ## the tests that take longer
 	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data"
 
-# requirements.lock has the newest Snakemake. Newer ones do without appdirs and reretry.
-LOWEST = $(shell sed -n 's/.*"snakemake>=\([0-9.]*\),.*/\1/p' pyproject.toml)
-test-lowest: setup ## the golden chain with the lowest Snakemake that is allowed
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/lowest snakemake==$(LOWEST) appdirs reretry
-	PYTHONPATH=$(CURDIR)/build/lowest $(BIN)/python -m snakemake --version
-	PYTHONPATH=$(CURDIR)/build/lowest $(BIN)/pytest $(SLOWEST) tests/workflow/test_golden.py
+# Every dependency at the lowest version that pyproject.toml allows.
+LOWEST := build/lowest
+test-lowest: setup ## the fast tests and the golden chain with the lowest versions of all dependencies (a network)
+	@mkdir -p build
+	sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > $(LOWEST).txt
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST).txt -e ".[dev]"
+	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(PARALLEL) $(FAST)
+	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(SLOWEST) tests/workflow/test_golden.py
 
 real-data: setup ## train on real images and texts of ../shared, if it exists
 	$(BIN)/pytest -m "not nightly" $(SLOWEST) -s tests/real_data
