@@ -57,7 +57,7 @@ LOWEST := build/lowest
 test-lowest: setup ## the fast tests and the golden chain with the lowest versions of all dependencies (a network)
 	@mkdir -p build
 	sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > $(LOWEST).txt
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST).txt -e ".[dev]"
 	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(PARALLEL) $(FAST)
 	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(SLOWEST) tests/workflow/test_golden.py
