@@ -85,7 +85,11 @@ def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
     def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
         tuned = rate == 0.01
         better = 0.6 if cell.batch_size == 256 else 0.4
+        of_units = (
+            {"unit_accuracy": 0.65 + 0.05 * seed} if study.datasets["digits"].has_units else {}
+        )
         return {
+            **of_units,
             "accuracy": 0.7 + 0.1 * seed if tuned else 0.5,
             "macro_accuracy": better + 0.1 * seed if tuned else 0.3,
             "certified_epsilon": cell.epsilon * 0.999,
@@ -292,13 +296,15 @@ def test_verdicts_are_those_of_the_table(whole: Paths, page: Page) -> None:
     assert [row["status"] for row in rules] == ["fail", "pass", *["open"] * 4]
 
 
-def test_the_report_begins_with_the_best_settings(trials: pd.DataFrame, page: Page) -> None:
+def test_the_report_begins_with_the_best_settings(
+    trials: pd.DataFrame, whole: Paths, page: Page
+) -> None:
     # By hand: no private cell has B = 256, so all tie, and the smallest B, then C, wins. Seed 1 chooses, so
     # only seed 2 measures.
     about = ["Digits", "ViT strong", "FiLM"]
     tie = ["2", "0.1", "64", "0.01", "55.0 %", "50.0 to 60.0 %", "60.0 %", "2"]
     free = ["2", "No clipping", "256", "0.01", "75.0 %", "70.0 to 80.0 %", "80.0 %", "2"]
-    assert best_settings(STUDY, trials).rows == [
+    assert best_settings(STUDY, whole, trials).rows == [
         [*about, "1", *tie], [*about, "8", *tie], [*about, "∞", *free],
     ]  # fmt: skip
     reached = "55.0 % (mean over 2 seeds, 50.0 to 60.0 %)"
@@ -306,6 +312,23 @@ def test_the_report_begins_with_the_best_settings(trials: pd.DataFrame, page: Pa
         f"The best macro accuracy at ε = 8 is {reached}: Digits, ViT strong, FiLM, with C = 0.1, B = 64, "
         f"learning rate 0.01 and 2 epochs. At ε = 1 the same problem reaches {reached}."
     )
+
+
+def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
+    content = study_content()
+    content["datasets"]["digits"] |= {
+        "source": {"kind": "folder", "path": "images"},
+        "unit": "folder",
+        "train_units": 300,
+    }
+    study, paths = study_of(content), Paths(tmp_path / "results")
+    write_trials(study, paths)
+    trials = read_trials(study, paths)
+    write_dataset(paths, "digits", [135] * 10, test_units=200)
+    table = best_settings(study, paths, trials)
+    # By hand: Wilson's interval for 145 of 200, the mean of 0.70 and 0.75 over the two seeds of a best rate.
+    assert table.header[-1] == "Right units" and len(table.columns) == len(table.header)
+    assert {row[-1] for row in table.rows} == {"72.5 % [65.9, 78.2]"}
 
 
 def test_costs_of_wrong_choices(trials: pd.DataFrame, page: Page) -> None:

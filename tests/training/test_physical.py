@@ -105,6 +105,10 @@ def test_a_resumed_trial_keeps_the_halved_physical_batch(
     memory.examples = 0
     with pytest.raises(DoesNotFitError, match=r"a single example does not fit .*take a smaller"):
         train_trial(spec, context, None, 1e9)
+    with pytest.raises(
+        DoesNotFitError, match=r"a unit of 3 rows does not .*take fewer rows_per_unit"
+    ):
+        PhysicalBatch(8, smallest=3).fit(memory.use)
 
 
 @pytest.mark.usefixtures("no_collection")

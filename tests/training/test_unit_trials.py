@@ -412,7 +412,7 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     # Releases of rows and of units on the same data have no joint epsilon, in either order.
     with open_ledger(paths.ledger) as ledger:
         (line,) = ledger.lines_of("", origins(study.datasets["coins"].source))
-    assert line.model.unit == "patient"
+    assert (line.model.unit, line.model.rows_per_unit) == ("patient", 3)
     rows = study_of(counted(tmp_path / "coins.npz"), release=release)
     assert rows.release is not None
     paths.release.rename(tmp_path / "first")

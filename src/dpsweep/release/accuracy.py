@@ -5,6 +5,7 @@ from pathlib import Path
 from dpsweep.base.files import read_checked_json
 from dpsweep.release import CERTIFICATE
 from dpsweep.release.certificate import Certificate
+from dpsweep.study.choice import accuracy_interval
 
 
 def in_words(certificate: Certificate) -> str:
@@ -56,9 +57,5 @@ def sentences(folder: Path) -> list[str]:
 
 def _accuracy(certificate: Certificate) -> tuple[float, float, float]:
     """Return the accuracy and the ends of its interval."""
-    from scipy.stats import binomtest  # noqa: PLC0415 (takes a second)
-
     size = certificate.test_set.units or certificate.test_set.size
-    right = round(certificate.test_accuracy * size)
-    interval = binomtest(right, size).proportion_ci(method="wilson")
-    return certificate.test_accuracy, float(interval.low), float(interval.high)
+    return certificate.test_accuracy, *accuracy_interval(certificate.test_accuracy, size)

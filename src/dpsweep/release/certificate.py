@@ -64,6 +64,8 @@ class Setting(_Part):
 
 UnitName = Annotated[str | None, Field(min_length=1, exclude_if=lambda unit: unit is None)]
 """The column or pattern of the study that names the unit of each row; None: each row is a unit."""
+RowsPerUnit = Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)]
+"""The most rows of a unit in a step, if units have several rows."""
 
 
 class DataSplit(_Part):
@@ -72,8 +74,7 @@ class DataSplit(_Part):
     examples: PositiveInt
     """Of the training set: rows, or units if these have several rows."""
     unit: UnitName = None
-    rows_per_unit: Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)] = None
-    """The most rows of a unit in a step, if units have several rows."""
+    rows_per_unit: RowsPerUnit = None
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
     held_out: NonNegativeInt
 
@@ -175,6 +176,7 @@ class ReleasedModel(_Part):
     noise: Calibration | None
     """Its calibration; None if epsilon covers a choice among several trials."""
     unit: UnitName = None
+    rows_per_unit: RowsPerUnit = None
 
 
 class Releases(_Part):
@@ -266,6 +268,21 @@ class Certificate(_Part):
     def protected(self) -> str:
         """What the guarantee protects, in words."""
         return protected_in_words(self.split.unit, self.split.rows_per_unit, self.network.kind)
+
+    def in_ledger(self, own: str) -> ReleasedModel:
+        """Return this model's entry of the ledger.
+
+        Args:
+            own: the fingerprint of this certificate.
+        """
+        return ReleasedModel(
+            certificate=own,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            noise=None if self.tuning else self.noise,
+            unit=self.split.unit,
+            rows_per_unit=self.split.rows_per_unit,
+        )
 
 
 UNVERIFIABLE_CLAIMS: Mapping[str, str] = {

@@ -194,15 +194,7 @@ def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Itera
             "ledger of where it was made (--ledger FILE), or none (--no-ledger)"
         )
         return
-    noise = None if certificate.tuning else certificate.noise
-    stated = ReleasedModel(
-        certificate=own,
-        epsilon=certificate.epsilon,
-        delta=certificate.delta,
-        noise=noise,
-        unit=certificate.split.unit,
-    )
-    if line.model != stated:
+    if line.model != certificate.in_ledger(own):
         yield "the ledger has another epsilon, delta, noise or unit for this certificate"
     expected, found = ledger.before(line), certificate.releases.earlier
     if found != expected:

@@ -30,7 +30,6 @@ from dpsweep.release.certificate import (
     Certificate,
     Network,
     ReleasedFeatures,
-    ReleasedModel,
     TestSet,
     best_attacks,
     certify_tuning,
@@ -166,16 +165,7 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         write_checked_json(made / CERTIFICATE, content)
         _refuse_another(folder)
         # Add the line first, so that no model exists without a line.
-        ledger.add(
-            *data,
-            ReleasedModel(
-                certificate=fingerprint(content),
-                epsilon=certificate.epsilon,
-                delta=certificate.delta,
-                noise=alone,
-                unit=certificate.split.unit,
-            ),
-        )
+        ledger.add(*data, certificate.in_ledger(fingerprint(content)))
         made.replace(folder)
         sync_folder(folder.parent)
 

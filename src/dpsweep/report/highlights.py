@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 
 from dpsweep.analysis.statistics import LEVEL, Scatter
+from dpsweep.base.files import read_checked_json
 from dpsweep.base.units import count
 from dpsweep.report.embed import choice, percent, titles, values
 from dpsweep.report.trials import is_private
 from dpsweep.study import Study
-from dpsweep.study.choice import choose, repeats
+from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.paths import Paths
 from dpsweep.tables.comparison import ACCURACY, REFERENCE, ComparisonTable
 from dpsweep.tables.text import TextTable, interval, read_numbers, signed, with_range
@@ -162,15 +163,33 @@ def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
     }
 
 
-def best_settings(study: Study, trials: pd.DataFrame) -> TextTable:
-    """Tabulate the best cell of every problem and ε, as `dpsweep.study.choice` chooses it."""
+def best_settings(study: Study, paths: Paths, trials: pd.DataFrame) -> TextTable:
+    """Tabulate the best cell of every problem and ε, as `dpsweep.study.choice` chooses it.
+
+    With units of several rows, the last column has the share of units of which more than half of the rows are
+    right: the mean over seeds, with its 95 % interval over units.
+    """
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    of_units = "unit_accuracy" in trials
+    if of_units:
+        shares = repeats(trials).groupby(CELL)["unit_accuracy"].mean()
+        chosen = chosen.join(shares, on=CELL)
     rows = [
-        titles(study, name) | choice(best)
+        titles(study, name)
+        | choice(best)
+        | ({"Right units": _right_units(study, paths, best)} if of_units else {})
         for name in study.problems
         for best in chosen[chosen["problem"] == name].to_dict("records")
     ]
-    return TextTable.of(rows, "lll" + "r" * 9)
+    return TextTable.of(rows, "lll" + "r" * (9 + of_units))
+
+
+def _right_units(study: Study, paths: Paths, best: Mapping[Hashable, Any]) -> str:
+    if math.isnan(share := best["unit_accuracy"]):
+        return "–"
+    dataset = paths.dataset(study.problems[str(best["problem"])].dataset)
+    low, high = accuracy_interval(share, read_checked_json(dataset / "metadata.json")["test_units"])
+    return f"{percent(share)} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def finding(study: Study, trials: pd.DataFrame) -> str:

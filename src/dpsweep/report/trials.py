@@ -32,7 +32,7 @@ def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) ->
 
     Returns:
         One row per trial, in the order of the study's problems, with ``columns``, ``problem`` and ``cell``
-        (the cell's name).
+        (the cell's name). With units of several rows there is ``unit_accuracy`` too.
 
     Raises:
         FormerResultsError: trials were made with other data, weights or noise than the present ones; partial
@@ -47,6 +47,8 @@ def read_trials(study: Study, paths: Paths, columns: Sequence[str] = COLUMNS) ->
 
 
 def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[str]) -> pd.DataFrame:
+    of_units = study.datasets[study.problems[problem].dataset].has_units
+    columns = [*columns, *(["unit_accuracy"] if of_units else [])]
     read, files = list(dict.fromkeys([*columns, *COMPARED])), _files(study, paths, problem)
     if files == [paths.problem(problem)]:
         trials = read_all({(): files[0]}, [*read, *_KEY], [], None, "table")

@@ -97,6 +97,18 @@ def cross_fitted(selection: Array, accuracy: Array, choose: Chooser = best_by_me
     return float(measured_by_others(selection, accuracy, choose).mean())
 
 
+def accuracy_interval(accuracy: float, size: int) -> tuple[float, float]:
+    """Return the 95 % interval (Wilson 1927) of an accuracy on so many independent test examples, or units.
+
+    >>> "{:.3f} to {:.3f}".format(*accuracy_interval(0.75, size=100))
+    '0.657 to 0.825'
+    """
+    from scipy.stats import binomtest  # noqa: PLC0415 (takes a second)
+
+    found = binomtest(round(accuracy * size), size).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
 def repeats(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials at each cell's best learning rate, seeds ascending within a cell, each trial once."""
     best = trials[trials["best"].astype(bool)].drop_duplicates("trial_key")

@@ -66,8 +66,11 @@ class PhysicalBatch:
                 reason = first_line(error)
             # Outside of the except clause, because its error keeps the computed tensors alive.
             if self.size <= self._smallest:
+                unit = self._smallest > 1
+                what = f"a unit of {self._smallest} rows" if unit else "a single example"
+                fewer = "fewer rows_per_unit or augmentations, " if unit else ""
                 raise DoesNotFitError(
-                    f"a single example does not fit on the device ({reason}); take a smaller network, a "
+                    f"{what} does not fit on the device ({reason}); take {fewer}a smaller network, a "
                     "method that trains fewer parameters, smaller images or shorter texts, training."
                     "precision: bfloat16, or a GPU with more memory, and look whether other programs use "
                     "this one"
