@@ -1,6 +1,7 @@
 """A plan counts exactly the missing outputs."""
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.described import study_of
 from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
+from dpsweep.base.files import write_json
 from dpsweep.base.units import duration
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.outputs import NormsKey, Outputs
@@ -102,6 +104,31 @@ def test_cells_that_train_again_are_missing(
     edited["sweeps"][SWEEP] |= change
     plan = Plan(study_of(edited), paths, [SWEEP])
     assert plan.estimates()[SWEEP].cells == missing
+
+
+def test_a_widened_grid_plans_only_the_new_trials(study: Study, paths: Paths) -> None:
+    grid = study.sweeps[SWEEP]
+    kept = [(rate, 1) for rate in grid.learning_rates] + [(grid.learning_rates[0], 2)]
+    for number, cell in enumerate(study.sweep_cells(SWEEP)):
+        keys = [[*trial, f"{number}{place}"] for place, trial in enumerate(kept)]
+        for *_, key in keys:
+            paths.trial(key).parent.mkdir(parents=True, exist_ok=True)
+            paths.trial(key).touch()
+        write_json(paths.cell_timing(study, cell), {"trial_seconds": 3.0, "keys": keys})
+
+    def planned(privacy: dict[str, Any] | None = None) -> CostEstimate:
+        edited = content()
+        edited["sweeps"][SWEEP] |= {"learning_rate": [*grid.learning_rates, 1.0], "seeds": 3}
+        edited["privacy"] = edited.get("privacy", {}) | (privacy or {})
+        return Plan(study_of(edited), paths, [SWEEP]).estimates()[SWEEP]
+
+    widened = planned()
+    # A cell has 3 rates with the first seed, and 2 further seeds: 2 of these 5 trials are new.
+    assert (widened.cells, widened.trials) == (6, 12)
+    other = planned({"delta": 1e-6})
+    assert other.trials == 30 and widened.seconds == pytest.approx(0.4 * other.seconds)
+    shutil.rmtree(paths.trials)
+    assert planned().trials == 30
 
 
 def test_measured_times_correct_the_estimate(study: Study, paths: Paths) -> None:

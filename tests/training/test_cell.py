@@ -58,6 +58,9 @@ def test_progress_counts_every_trial_once(paths: Paths) -> None:
     trials, told = run(study(), paths)
     assert [each["trials"] for each in told[:-1]] == list(range(1, len(trials) + 1))
     assert told[-1]["trained"] == len(trials)
+    rows = trials[["learning_rate", "seed", "trial_key"]].to_numpy().tolist()
+    assert sorted(told[-1]["keys"]) == sorted(rows)
+    assert all(paths.trial(key).exists() for *_, key in rows)
     assert told[-1]["trial_seconds"] >= trials["wall_seconds"].sum() - 0.01
     _, again = run(study(), paths)
     assert [each["trained"] for each in again] == [0]

@@ -18,7 +18,6 @@ from dpsweep.study import Study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths, settings_of
-from dpsweep.study.trials import trials_per_cell
 
 GPUS = (1, 8, 64)
 # The kinds of jobs and their rows, in the order of the plan; jobs of cells are in the row of their problem.
@@ -263,8 +262,10 @@ class Plan:
         cell, forecast = job.cell, self._status.forecast
         cost = forecast.cost(cell.problem)
         if job.stage == "train":
-            trials = trials_per_cell(self._study, self._study.sweep_of(cell))
-            seconds = forecast.seconds(cell)
+            trials, seconds = (
+                self._status.new_trials[cell],
+                self._status.seconds_of_new_trials(cell),
+            )
             longest = seconds / cost.gpus("train")
             return CostEstimate(1, trials, seconds, longest, cost.bytes("train", cell))
         if job.stage == "audit":

@@ -133,20 +133,35 @@ class Status:
         self._written = cache(_time_of_writing)
         self.states: dict[Cell, State] = {}
         self._spent: dict[Cell, float] = {}
+        self.new_trials: dict[Cell, int] = {}
+        """the number of trials of each cell that the store does not have"""
         # Seconds of a whole cell, extrapolated from its first trials if it is not done.
         measured: dict[Cell, float] = {}
         for cell in study.all_cells():
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
+            grid, whole = (
+                study.sweeps[study.sweep_of(cell)],
+                trials_per_cell(study, study.sweep_of(cell)),
+            )
+            kept = sum(
+                rate in grid.learning_rates and seed <= grid.seeds and paths.trial(key).exists()
+                for rate, seed, key in timing.get("keys", [])
+            )
+            self.new_trials[cell] = max(0, whole - kept)
             # Of GPUs: a job of several is as long as each of them.
             self._spent[cell] = float(timing.get("trial_seconds", 0.0)) * timing.get("gpus", 1)
             # The times are in the folder of logs, which can be removed.
             if self.states[cell] == "done" and self._spent[cell]:
                 measured[cell] = self._spent[cell]
             elif self.states[cell] != "waiting" and timing.get("trials"):
-                whole = trials_per_cell(study, study.sweep_of(cell))
                 measured[cell] = self._spent[cell] * whole / timing["trials"]
         self.forecast = Forecast(study, measured, device)
+
+    def seconds_of_new_trials(self, cell: Cell) -> float:
+        """Estimate the time of the trials of a cell that the store does not have."""
+        whole = trials_per_cell(self._study, self._study.sweep_of(cell))
+        return self.forecast.seconds(cell) * self.new_trials[cell] / whole
 
     def of(self, cells: Iterable[Cell]) -> Progress:
         """Sum up some of the study's cells."""
@@ -157,7 +172,8 @@ class Status:
             progress.spent += self._spent[cell]
             if state != "done":
                 begun = self._spent[cell] if state in ("running", "stopped", "failed") else 0.0
-                progress.left += max(0.0, self.forecast.seconds(cell) - begun)
+                seconds = self.forecast.seconds(cell) - begun
+                progress.left += max(0.0, seconds if begun else self.seconds_of_new_trials(cell))
         return progress
 
     def problems(self) -> dict[str, Progress]:

@@ -51,6 +51,10 @@ class MadeFor:
     def __init__(self, study: "Study") -> None:
         self._study = study
         self._sweep = cache(lambda name: _digits(training_fingerprint(study, name)))
+        self.trainer: Callable[[str], str] = cache(
+            lambda name: _digits(trainer_fingerprint(study, name))
+        )
+        """returns the digits for the training of a problem, whatever its learning rates and seeds are"""
         self._overlaps = cache(lambda cell: _digits([cell, _plain(study.theory)]))
         self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
         """returns the digits for the noise calibrations of a dataset"""

@@ -92,13 +92,21 @@ class Paths:
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
     def cell_timing(self, study: Study, cell: Cell) -> Path:
-        """Return the file with the time spent on a cell; it stays if the cell's outputs are removed."""
-        return self.cell_log(study, cell).with_suffix(".json")
+        """Return the file with the trials of a cell and their time.
+
+        It stays if the cell's outputs are removed, or if its learning rates or seeds change.
+        """
+        name = f"{cell.name}-{study.made_for.trainer(cell.problem)}.json"
+        return self.results.joinpath("logs", "cells", cell.problem, name)
 
     @property
     def trials(self) -> Path:
         """The folder of the content-addressed trial store."""
         return self.results / "trials"
+
+    def trial(self, key: str) -> Path:
+        """Return the file of a trial in the store."""
+        return self.trials / key[:2] / f"{key}.safetensors"
 
     def gradient_norms(
         self,

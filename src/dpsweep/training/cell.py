@@ -141,6 +141,7 @@ class _Run:
         """Return the seconds of this job by stage, and those of all trials of the cell."""
         return {
             "trials": len(self.trials),
+            "keys": [[rate, seed, self.opened.specs[rate, seed].key] for rate, seed in self.trials],
             "trained": self.trained,
             "gpus": processes.count(),
             "trial_seconds": round(
