@@ -85,7 +85,7 @@ test-slurm: setup ## the workflow on a real Slurm on this machine (root; install
 planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (20 minutes)
 	$(BIN)/python -m benchmarks.campaigns.planted_bugs
 
-findings-check: ## run the scripts of findings/ with the packages that they pin (a network, a quarter of an hour)
+findings-check: ## run the scripts of findings/ with the packages that they pin (a network, half an hour)
 	for script in findings/*.sh; do echo "$$script" && bash "$$script" || exit 1; done
 
 peers: setup ## measure other libraries beside dpsweep and write the tables of docs/peers.md (20 minutes)

@@ -12,7 +12,7 @@ HEAD = """# Surprises
 
 Each script shows a behaviour of a library of this field that a good guess gets wrong. It is no fault
 of dpsweep. A script installs pinned packages in a temporary folder, runs them without dpsweep, and
-fails if the behaviour changes. `make findings-check` runs all (a quarter of an hour, and a network).
+fails if the behaviour changes. `make findings-check` runs all (half an hour, and a network).
 `python -m benchmarks.surprises` writes this page.
 """
 
