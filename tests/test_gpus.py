@@ -173,6 +173,19 @@ def test_a_job_takes_its_gpus_together_and_all_visible_ones_if_they_are_fewer(
 
 
 @pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("before", [None, "1"])
+def test_gpus_are_visible_again_after_the_job(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if before is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    with contextlib.suppress(RuntimeError), taken_gpus(1, tmp_path / "locks"):
+        assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+        raise RuntimeError
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
+@pytest.mark.usefixtures("two_gpus")
 def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) -> None:
     job = JOB.replace("taken_gpu(", "taken_gpus(2, ").replace(
         "import taken_gpu", "import taken_gpus"

@@ -27,8 +27,10 @@ def one_by_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
     losses, gradients = [], []
     for x, y in zip(inputs, case.labels, strict=True):
         losses.append(F.cross_entropy(model(x[None]), y[None]))
+        # A loss of parts that do not train has no gradient.
+        loss = losses[-1] + 0 * next(iter(parameters.values())).sum()
         gradients.append(
-            torch.autograd.grad(losses[-1], list(parameters.values()), materialize_grads=True)
+            torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         )
     rows = [
         torch.stack([each.to_dense() for each in column]) for column in zip(*gradients, strict=True)
@@ -58,7 +60,11 @@ def build(case: Case, engine: str, **options: Any) -> GradientEngine:
 
 
 def check(
-    case: Case, engine: str = "auto", tolerance: float = 1e-10, **options: Any
+    case: Case,
+    engine: str = "auto",
+    tolerance: float = 1e-10,
+    made: GradientEngine | None = None,
+    **options: Any,
 ) -> GradientEngine:
     """Check losses, norms, sums and gradients of an engine against the reference; return the engine.
 
@@ -66,12 +72,13 @@ def check(
         case: the network and a batch with some masked examples.
         engine: its name.
         tolerance: relative to the largest number of a parameter's gradient.
+        made: the engine, if it has been made.
         options: of the engine.
     """
     losses, rows = one_by_one(case)
     before = {name: each.clone() for name, each in case.model.state_dict().items()}
     random = torch.get_rng_state()
-    made = build(case, engine, **options)
+    made = made or build(case, engine, **options)
     mask, norms = case.mask, lengths(rows, losses)
     head = lengths({name: rows[name] for name in case.head}, losses)
     # Some gradients are longer than this bound, and others not.

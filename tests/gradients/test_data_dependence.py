@@ -342,6 +342,91 @@ def test_common_networks_stay_on_fast_engines(name: str) -> None:
     assert made.choose(*batch)[0] in ("expanded", "bookkeeping")
 
 
+def without_reached(self: Any, x: Tensor) -> Tensor:
+    """Use an expert for the rows that ask for it, and none that no row asks for."""
+    found = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        if (mine := x[:, 0].div(10).round().clamp(0, 2) == number).any():
+            found[mine] = expert(x[mine])
+    logits: Tensor = self.head(found)
+    return logits
+
+
+def early_exit(self: Any, x: Tensor) -> Tensor:
+    if float(x.abs().max()) < 5:
+        return self.experts[0](x)[:, :CLASSES]  # type: ignore[no-any-return]
+    logits: Tensor = self.head(self.experts[1](x) + self.experts[2](x).tanh())
+    return logits
+
+
+def expert_of_each_row(self: Any, x: Tensor) -> Tensor:
+    rows = [self.experts[min(int(row[0].abs() / 10), 2)](row) for row in x]
+    logits: Tensor = self.head(torch.stack(rows))
+    return logits
+
+
+def mixture(self: Any, x: Tensor) -> Tensor:
+    """Weight the two best experts of each row, as mixtures of experts do."""
+    weights, best = self.gate(x).softmax(1).topk(2)
+    found = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        rows, places = (best == number).nonzero(as_tuple=True)
+        if len(rows):
+            found = found.index_add(0, rows, expert(x[rows]) * weights[rows, places][:, None])
+    logits: Tensor = self.head(found)
+    return logits
+
+
+def layers_skipped(self: Any, x: Tensor) -> Tensor:
+    for number, layer in enumerate(self.experts):
+        if bool((x[:, 0] > 10 * number).any()):
+            x = x + layer(x).tanh() * (x[:, :1] > 10 * number)
+    logits: Tensor = self.head(x)
+    return logits
+
+
+def adapters(self: Any, x: Tensor) -> Tensor:
+    """Adapt a frozen layer by the adapter of a row's task."""
+    task = x[:, 0].div(10).round().clamp(0, 2).long()
+    found = self.frozen(x)
+    for number in range(3):
+        rows = (task == number).nonzero()[:, 0]
+        if len(rows):
+            found = found.index_put((rows,), self.experts[number](x[rows]), accumulate=True)
+    logits: Tensor = self.head(found)
+    return logits
+
+
+SPARSE = (without_reached, early_exit, expert_of_each_row, mixture, layers_skipped, adapters)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("trains", ["everything", "one expert"])
+@pytest.mark.parametrize("function", SPARSE)
+def test_parts_that_no_made_up_example_reaches_have_gradients_where_examples_reach_them(
+    function: Callable[[Any, Tensor], Tensor], trains: str
+) -> None:
+    width = 6
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = {
+            "experts": nn.ModuleList(nn.Linear(width, width) for _ in range(3)),
+            "gate": nn.Linear(width, 3).requires_grad_(False),
+            "frozen": nn.Linear(width, width).requires_grad_(False),
+            "head": nn.Linear(width, CLASSES),
+        }
+        model = Layer(function, **layers).double()
+        first, inputs = torch.randn(3, width).double() / 10, torch.randn(8, width).double()
+    if trains == "one expert":
+        model.requires_grad_(False)
+        model.experts[2].requires_grad_(True)
+    inputs[:, 0] = torch.tensor([0.0, 1.0, 9.0, 12.0, 19.0, 21.0, 25.0, 0.0])
+    labels, mask = torch.arange(8) % CLASSES, torch.arange(8) < 7
+    made = make_engine("auto", model)
+    made.norms(first, labels[:3], mask[:3])
+    check(Case(model, frozenset(), inputs, labels, mask), made=made)
+
+
 def test_long_text_that_skips_an_expert_has_no_gradient_there() -> None:
     """No made-up example reaches the second expert, and no private one needs to."""
     given = case(experts)

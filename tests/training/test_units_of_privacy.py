@@ -196,7 +196,9 @@ def test_memory_for_less_than_a_unit_ends_training(monkeypatch: pytest.MonkeyPat
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(dpsweep.PrivateTraining, "_parts", full)
-    with pytest.raises(DoesNotFitError):
+    with pytest.raises(
+        DoesNotFitError, match=r"a unit of 4 rows does not fit .*fewer rows_per_unit"
+    ):
         made.step(next(made.batches(*data(18))))
     assert sizes == [9, 5, 4]
 

@@ -129,9 +129,13 @@ def taken_gpus(count: int, folder: Path | None = None) -> Iterator[list[Gpu]]:
                     taken.append(gpu)
                 else:
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
+        before = os.environ.get(_VISIBLE)
         os.environ[_VISIBLE] = ",".join(gpu.device for gpu in taken)
         log.info("on GPU %s", ", ".join(f"{gpu.label} ({gpu.name})" for gpu in taken))
-        yield taken
+        try:
+            yield taken
+        finally:
+            os.environ.pop(_VISIBLE) if before is None else os.environ.update({_VISIBLE: before})
 
 
 def _take(gpus: Sequence[Gpu], folder: Path, held: contextlib.ExitStack) -> Gpu | None:

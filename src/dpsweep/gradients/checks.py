@@ -23,7 +23,7 @@ from dpsweep.gradients.batches import (
     unreadable,
 )
 from dpsweep.gradients.data_dependence import data_dependent
-from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision
@@ -208,12 +208,11 @@ class CheckedEngine(GradientEngine):
 
             labels = _made_up_labels(examples)
             loss = example_losses(logits, examples, labels, self._autocast).sum()
-            if loss.requires_grad:
-                trained = {n: each for n, each in model.named_parameters() if each.requires_grad}
-                gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-                unused.difference_update(
-                    name for name, each in zip(trained, gradients, strict=True) if each is not None
-                )
+            trained = {n: each for n, each in model.named_parameters() if each.requires_grad}
+            gradients = gradients_of(loss, trained.values())
+            unused.difference_update(
+                name for name, each in zip(trained, gradients, strict=True) if each is not None
+            )
             return found[0].detach()
 
         made = [drawn(inputs), *([from_batch(inputs)] if inputs.is_floating_point() else [])]
@@ -307,7 +306,7 @@ class CheckedEngine(GradientEngine):
         def plain() -> None:
             with torch.enable_grad():
                 losses = example_losses(model, inputs, labels, self._autocast)
-            torch.autograd.grad(losses.sum(), list(engine.parameters.values()))
+            gradients_of(losses.sum(), engine.parameters.values())
 
         private = _seconds(
             lambda: engine.clipped_sum(inputs, labels, mask, NoClipping()), inputs.device

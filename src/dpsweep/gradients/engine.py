@@ -167,6 +167,16 @@ def example_losses(
     return F.cross_entropy(logits.to(sum_dtype(logits)), labels, reduction="none")
 
 
+def gradients_of(
+    loss: Tensor, parameters: Iterable[Tensor], *, retain_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    """Return the gradient of a loss by each parameter, None for those that its examples do not use."""
+    wanted = tuple(parameters)
+    if not loss.requires_grad:
+        return (None,) * len(wanted)
+    return torch.autograd.grad(loss, wanted, retain_graph=retain_graph, allow_unused=True)
+
+
 class FactoredEngine(GradientEngine):
     """An engine that computes all per-example gradients at once, in the cheapest form to store.
 

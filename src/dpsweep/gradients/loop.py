@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.units import Units
 from dpsweep.study.clipping import Clipping
@@ -84,12 +84,7 @@ class LoopEngine(GradientEngine):
         for x, y in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
             with torch.enable_grad():
                 loss = example_losses(self.model, x, y, self._autocast).sum()
-            parameters = list(self.parameters.values())
-            found = (
-                torch.autograd.grad(loss, parameters, allow_unused=True)
-                if loss.requires_grad
-                else [None] * len(parameters)
-            )
+            found = gradients_of(loss, self.parameters.values())
             gradients = {
                 # The gradient of an embedding may be sparse. There is none for what an example skips.
                 name: torch.zeros_like(each, dtype=sum_dtype(each))

@@ -12,7 +12,7 @@ from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
 
-from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses
+from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
@@ -78,11 +78,12 @@ class OpacusEngine(GradientEngine):
         if not bool(norms.isfinite().all()):
             return LoopEngine(self.model, self._head).clipped_sum(inputs, labels, mask, clipping)
         factors = torch.where(mask, clipping.factors(norms), 0)
-        sums = self._backward((factors * losses).sum(), retain_graph=False)
+        sums = gradients_of((factors * losses).sum(), self.parameters.values())
         return GradientSum(
             gradients={
                 name: each.to(sum_dtype(each))
                 for name, each in zip(self.parameters, sums, strict=True)
+                if each is not None  # `_pass` has refused others
             },
             norms=torch.where(mask, norms, 0),
             losses=torch.where(mask, losses.detach(), 0),
@@ -114,7 +115,7 @@ class OpacusEngine(GradientEngine):
                     "the output of a trainable layer is modified in place, which the hooks of "
                     "Opacus forbid: use the out-of-place operation, or choose another engine"
                 ) from error
-            gradients = self._backward(losses.sum(), retain_graph=True)
+            gradients = gradients_of(losses.sum(), self.parameters.values(), retain_graph=True)
         squared = {}
         for (name, parameter), gradient in zip(self.parameters.items(), gradients, strict=True):
             norms = getattr(parameter, "_norm_sample", None)
@@ -126,10 +127,6 @@ class OpacusEngine(GradientEngine):
             squared[name] = norms.square()
         self._clear()
         return losses, squared
-
-    def _backward(self, loss: Tensor, *, retain_graph: bool) -> tuple[Tensor, ...]:
-        parameters = list(self.parameters.values())
-        return torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True)
 
     @contextmanager
     def _capturing(self) -> Iterator[None]:
