@@ -20,7 +20,7 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.private_training import PrivateTraining
+from dpsweep.training.private_training import PrivateTraining, _digest
 from dpsweep.training.randomness import GaussianNoise, new_secret
 
 N, WIDTH, CLASSES = 60, 5, 3
@@ -138,6 +138,138 @@ def test_a_resumed_optimizer_takes_the_noise_with_it() -> None:
     second.step([])
     with pytest.raises(ValueError, match="belongs to another optimizer"):
         first.step([])
+
+
+def rates(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    made.load_state_dict(state)
+    made._optimizer.optimizer.param_groups[0]["lr"] = 0.1
+    run(made)
+
+
+def labels_changed(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    made.load_state_dict(state)
+    run(made, examples=(examples[0], examples[1].flip(0)))
+
+
+def inputs_changed(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    made.load_state_dict(state)
+    run(made, examples=(examples[0].flip(1), examples[1]))
+
+
+def steps_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    state["optimizer"]["steps"] = 0
+    made.load_state_dict(state)
+
+
+def parameters_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    state["parameters"]["1.bias"][0] += 1e-6
+    made.load_state_dict(state)
+
+
+def sealed_again(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
+    del state["digest"]
+    state["optimizer"]["steps"] = 0
+    made.load_state_dict(state | {"digest": _digest(state)})
+    run(made)
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        (rates, "step 3 was added to another sum"),
+        (labels_changed, "labels: found others"),
+        (inputs_changed, "step 2 was added to another sum"),
+        (steps_edited, "not as state_dict"),
+        (parameters_edited, "not as state_dict"),
+        (sealed_again, "step 1 was added to another sum"),
+    ],
+)
+def test_the_noise_of_a_step_is_added_to_one_sum(attack: Any, message: str) -> None:
+    """Otherwise the difference of two models is the gradient of one person."""
+    calibration = noise(1.0, 20, 4)
+    made = run(training(calibration), 1)
+    state = made.state_dict()
+    run(made)
+    with pytest.raises(ValueError, match=message):
+        attack(training(calibration), copy.deepcopy(state), data())
+    again = training(calibration)
+    again.load_state_dict(state)
+    assert torch.equal(parameters(run(again)), parameters(made))
+
+
+def test_noise_of_another_deviation_is_not_added_to_the_same_sum() -> None:
+    """The sum could be computed from both results."""
+    stream, total = GaussianNoise("noise", secret=new_secret()), torch.ones(5).double()
+    stream.add_to(total.clone(), 0, 2.0)
+    stream.add_to(total.clone(), 0, 2.0)
+    for other, deviation in ((total.clone(), 1.0), (total * 1.01, 2.0), (total[:4].clone(), 2.0)):
+        with pytest.raises(ValueError, match="another sum"):
+            stream.add_to(other, 0, deviation)
+    stream.add_to(total * 1.01, 1, 2.0)
+
+
+def test_a_step_that_failed_may_be_taken_with_another_sum() -> None:
+    """Memory that ran out leaves another physical batch, and so another rounding."""
+    model = nn.Linear(2, 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = make_engine("auto", model)
+    stream = GaussianNoise("noise", secret=new_secret())
+    private = PrivateOptimizer(
+        sgd, engine, FlatClipping(1.0), noise_multiplier=1.0, expected_batch_size=4, noise=stream
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sgd, "step", lambda: torch.empty(1)[2])
+        with pytest.raises(IndexError):
+            private.step([])
+    private.step([(torch.ones(2, 2), torch.tensor([0, 1]), torch.tensor([True, True]))])
+    assert private.steps == 1
+
+
+def test_two_trainings_of_one_model_are_refused() -> None:
+    """Neither epsilon would be that of the model."""
+    model = net()
+    first, second = (
+        PrivateTraining(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.5),
+            clipping=FlatClipping(1.0),
+            calibration=noise(),
+        )
+        for _ in range(2)
+    )
+    run(first, 1)
+    before, batch = parameters(first), next(second.batches(*data()))
+    with pytest.raises(ValueError, match="another private training"):
+        second.step(batch)
+    assert torch.equal(parameters(first), before)
+    second.load_state_dict(first.state_dict())  # resumed in a notebook
+    run(second)
+    with pytest.raises(ValueError, match="belongs to another optimizer"):
+        first.step(next(first.batches(*data())))
+
+
+def test_labels_stay_and_inputs_may_be_augmented_anew() -> None:
+    made = run(training(), 1)
+    inputs, labels = data()
+    with pytest.raises(ValueError, match="labels: found others"):
+        made.batches(inputs, (labels + 1) % CLASSES)
+    run(made, examples=((inputs + 0.1).numpy(), labels.numpy()))
+    assert made.steps_taken == 2
+
+
+def test_a_scheduler_of_rates_runs_beside_a_training() -> None:
+    made = training(noise(1.0, 20, 4), rate=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(made._optimizer.optimizer, 0.5)
+    moved = []
+    for batch in made.batches(*data()):
+        before = parameters(made)
+        made.step(batch)
+        gradients = [
+            each.grad.flatten() for each in made.model.parameters() if each.grad is not None
+        ]
+        moved.append(float((before - parameters(made)).norm() / torch.cat(gradients).norm()))
+        schedule.step()
+    assert moved == pytest.approx([1, 0.5, 0.25, 0.125], rel=1e-4)
 
 
 def test_a_training_is_not_copied() -> None:

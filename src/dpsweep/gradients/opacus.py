@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from opacus.utils.module_utils import trainable_modules
 from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
 from dpsweep.gradients.loop import LoopEngine
@@ -65,6 +67,7 @@ class OpacusEngine(GradientEngine):
         except NotImplementedError as error:
             raise UnsupportedModelError(f"Opacus refuses the model: {error}") from error
         self._hooks.disable_hooks()
+        self._first = True
 
     @full_precision()
     @_no_warning()
@@ -107,7 +110,8 @@ class OpacusEngine(GradientEngine):
         """Return the losses with their graph, and the squared norms of each parameter."""
         with torch.enable_grad(), self._capturing():
             try:
-                losses = example_losses(self.model, inputs, labels)
+                with _ReadByTheirLayers(self.model) if self._first else nullcontext():
+                    losses = example_losses(self.model, inputs, labels)
             except RuntimeError as error:
                 if "modified inplace" not in str(error):
                     raise
@@ -126,6 +130,7 @@ class OpacusEngine(GradientEngine):
                 )
             squared[name] = norms.square()
         self._clear()
+        self._first = False
         return losses, squared
 
     @contextmanager
@@ -151,6 +156,54 @@ class OpacusEngine(GradientEngine):
         for layer in self.model.modules():
             for attribute in _LEFT_ON_LAYERS:
                 vars(layer).pop(attribute, None)
+
+
+class _ReadByTheirLayers(TorchFunctionMode):
+    """A mode that refuses functions of a trainable parameter outside of its layer, where no hook sees them.
+
+    The comparison with the loop need not show them: their share of the gradient may be small.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self._running: list[nn.Module] = []
+        self._layers = {
+            id(parameter): (layer, f"{name}.{key}".lstrip("."))
+            for name, layer in model.named_modules()
+            for key, parameter in layer.named_parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        layers = {layer for layer, _ in self._layers.values()}
+        self._handles = [
+            *(e.register_forward_pre_hook(lambda e, _: self._running.append(e)) for e in layers),
+            *(e.register_forward_hook(lambda *_: self._end(), always_call=True) for e in layers),
+        ]
+
+    def _end(self) -> None:
+        self._running.pop()
+
+    def __exit__(self, *args: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        super().__exit__(*args)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if any(isinstance(each, Tensor) and each.requires_grad for each in tree_leaves(found)):
+            for each in tree_leaves((args, kwargs)):
+                layer, name = self._layers.get(id(each), (None, ""))
+                if layer is not None and layer not in self._running:
+                    raise UnsupportedModelError(
+                        f"trainable parameter {name!r} is read outside of its layer, by "
+                        f"{func.__name__}(), which the hooks of Opacus do not see: use engine auto"
+                    )
+        return found
 
 
 def _refuse_units(ids: Any, mask: Tensor) -> None:

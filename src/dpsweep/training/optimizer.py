@@ -153,7 +153,8 @@ class PrivateOptimizer:
 
         Raises:
             ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
-                from its noise, a micro-batch has other parts, or a unit has rows in two micro-batches.
+                from its noise, the noise of this step was added to another sum, a micro-batch has other
+                parts, or a unit has rows in two micro-batches.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
@@ -181,6 +182,7 @@ class PrivateOptimizer:
             self._take_step(first=step == 0)
         except Exception:
             self._steps = step
+            self._noise.forget(step)
             raise
         return statistics
 

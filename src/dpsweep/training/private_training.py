@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dpsweep.base.files import fingerprint
 from dpsweep.base.numbers import integer
@@ -38,6 +40,9 @@ from dpsweep.training.randomness import (
     PoissonSampler,
     new_secret,
 )
+
+# Identity of the noise of the training that took steps with a parameter.
+_TRAINED_BY = WeakIdKeyDictionary()
 
 
 class Batch(NamedTuple):
@@ -126,6 +131,7 @@ class PrivateTraining:
             raise ValueError(f"physical_batch = {size}: it must be at least 1")
         self._physical = PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
+        self._labels: str | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -170,8 +176,9 @@ class PrivateTraining:
             steps: how many; without it, all that are left.
 
         Raises:
-            ValueError: there are not N inputs and labels (with units: one for each row), or more steps than
-                were calibrated.
+            ValueError: there are not N inputs and labels (with units: one for each row), more steps than
+                were calibrated, or other labels than those of earlier batches. (Other inputs are not
+                noticed: they may be augmented anew.)
         """
         units = self._sampler.units
         for name, values in (("inputs", inputs), ("labels", labels)):
@@ -189,6 +196,13 @@ class PrivateTraining:
         if steps > left:
             self._refuse(self.steps_taken + steps)
         labels = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
+        found = processes.digest([labels])
+        if self._labels not in (None, found):
+            raise ValueError(
+                "labels: found others than those of the steps so far; epsilon is of one data set, and noise "
+                "must not be drawn again for another: make a new training"
+            )
+        self._labels = found
         return self._hand_out(inputs, labels, self.steps_taken + steps)
 
     def _hand_out(self, inputs: Any, labels: Tensor, end: int) -> Iterator[Batch]:
@@ -227,10 +241,21 @@ class PrivateTraining:
                 "calibrated for batches that are drawn anew, not for chosen ones"
             )
         try:
+            self._refuse_other_training()
             return self._physical.fit(lambda size: self._optimizer.step(self._parts(batch, size)))
         except Exception:
             self._batch = batch
             raise
+
+    def _refuse_other_training(self) -> None:
+        mine = self._noise.identity
+        for parameter in self._optimizer.engine.parameters.values():
+            if _TRAINED_BY.get(parameter, mine) != mine:  # type: ignore[no-untyped-call]
+                raise ValueError(
+                    "another private training has taken steps with this model, and epsilon is of one: "
+                    "make a new model, or train copy.deepcopy(model) and add up both epsilons"
+                )
+            _TRAINED_BY[parameter] = mine
 
     def _parts(self, batch: Batch, size: int) -> MicroBatches[Indices, MicroBatch]:
         units = self._sampler.units
@@ -272,16 +297,18 @@ class PrivateTraining:
         It contains the **secret** of sampling and noise. Whoever has it and the model can take the noise
         away: keep it where you keep the training data, and delete it when the training is done.
         """
-        return copy.deepcopy(
+        state = copy.deepcopy(
             {
                 "settings": self._settings(),
                 "secret": self._secret,
+                "labels": self._labels,
                 "parameters": {
                     name: each.detach() for name, each in self._optimizer.engine.parameters.items()
                 },
                 "optimizer": self._optimizer.state_dict(),
             }
         )
+        return state | {"digest": _digest(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a training from its ``state_dict()``: later steps equal those of an uninterrupted one.
@@ -290,7 +317,8 @@ class PrivateTraining:
         cannot go on beside this one.
 
         Raises:
-            ValueError: the state is of a training with other settings; nothing has been loaded.
+            ValueError: the state is of a training with other settings, or was changed; nothing has been
+                loaded.
             DoesNotFitError: the state does not fit in the device's memory.
         """
         given = state.get("settings", {})
@@ -300,6 +328,8 @@ class PrivateTraining:
             if given.get(name) != value
         ]:
             raise ValueError(f"the state is of another training ({'; '.join(differing)})")
+        if state.get("digest") != _digest({k: v for k, v in state.items() if k != "digest"}):
+            raise ValueError("the state is not as state_dict() returned it: load an unchanged one")
         before = self._secret
         self._use_secret(state["secret"])
         try:
@@ -308,10 +338,11 @@ class PrivateTraining:
         except BaseException:
             self._use_secret(before)
             raise
-        self._optimizer, self._batch = private, None
+        self._optimizer, self._batch, self._labels = private, None, state["labels"]
         with torch.no_grad():
             for name, parameter in private.engine.parameters.items():
                 parameter.copy_(state["parameters"][name])
+                _TRAINED_BY[parameter] = self._noise.identity
 
     def __reduce__(self) -> NoReturn:
         """Refuse copies and pickles: both would draw the same noise."""
@@ -357,3 +388,12 @@ class PrivateTraining:
                 for name, each in self._optimizer.engine.parameters.items()
             },
         }
+
+
+def _digest(state: dict[str, Any]) -> str:
+    """Return a checksum of everything in a state."""
+    leaves, structure = tree_flatten(state)
+    contents = [
+        processes.digest([each]) if isinstance(each, Tensor) else repr(each) for each in leaves
+    ]
+    return fingerprint([str(structure), *contents])

@@ -38,6 +38,10 @@ Mask = npt.NDArray[np.bool_]
 # The user of each secret stream of noise by the stream's key; None before the first draw.
 _USERS: dict[int, object] = {}
 _PARENT = object()
+# What the noise of each secret stream and step was added to: its standard deviation, and the norm and some
+# coordinates of the sum.
+_SUMS: dict[tuple[int, int], tuple[float, Tensor]] = {}
+_COORDINATES, _ROUNDING = 16, 1e-4
 
 
 def _leave_streams_to_parent() -> None:
@@ -392,11 +396,37 @@ class GaussianNoise:
             total: shape (d,), float64, on any device.
             step: 0 or more. Equal steps get equal noise, so never use one twice.
             standard_deviation: of every coordinate.
+
+        Raises:
+            ValueError: this process has added the noise of this step and secret to another sum.
         """
+        if self._public_users is None:
+            self._refuse_another_sum(total, step, standard_deviation)
         chunks = torch.split(total, _CHUNK)
         draws = self._on_cpu if total.device.type == "cpu" else self._on_gpu
         for chunk, noise in zip(chunks, draws(chunks, step), strict=True):
             chunk.add_(noise, alpha=standard_deviation)
+
+    def _refuse_another_sum(self, total: Tensor, step: int, standard_deviation: float) -> None:
+        norm, some = total.norm(), total[:: len(total) // _COORDINATES + 1]
+        kept = standard_deviation, torch.cat([norm[None], some])
+        # One call, so that of two threads one is first. A new entry does not wait for the device.
+        before = _SUMS.setdefault((self._key, step), kept)
+        if before is kept:
+            return
+        error = _ROUNDING * float(norm)
+        first, now = before[1].cpu(), kept[1].cpu()
+        same = first.shape == now.shape and torch.allclose(first, now, rtol=0, atol=error)
+        if not same or before[0] != standard_deviation:
+            raise ValueError(
+                f"the noise of step {step + 1} was added to another sum before (with other data, another "
+                "learning rate or batch, or of a state that was loaded twice or edited): the difference of "
+                "both results would have no noise. Train from the start, with a new secret"
+            )
+
+    def forget(self, step: int) -> None:
+        """Let the noise of a step be added to another sum, because the first result was not used."""
+        _SUMS.pop((self._key, step), None)
 
     def _on_cpu(self, chunks: tuple[Tensor, ...], step: int) -> Iterator[Tensor]:
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=step << 128))
