@@ -165,8 +165,7 @@ def test_each_request_gets_a_free_gpu_until_none_is_left(tmp_path: Path) -> None
 def test_a_job_takes_its_gpus_together_and_all_visible_ones_if_they_are_fewer(
     tmp_path: Path,
 ) -> None:
-    for count, devices in [(2, "GPU-00,GPU-10"), (1, "GPU-00"), (4, "GPU-00")]:
-        # Each call sees the devices that the former one has left visible.
+    for count, devices in [(2, "GPU-00,GPU-10"), (1, "GPU-00"), (4, "GPU-00,GPU-10")]:
         with taken_gpus(count, tmp_path) as taken:
             assert ",".join(gpu.device for gpu in taken) == devices
             assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
