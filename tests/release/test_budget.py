@@ -107,6 +107,12 @@ def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) 
     assert 0.99 * found.left < float(said) <= found.left
     following = study(PRIVATE | {"epsilon": float(said)}, epsilon=8.0, delta=deltas)
     refuse_beyond_budget(following, following.release, models, None)
+    # A refusal promises no more.
+    beyond = study(PRIVATE | {"epsilon": 8.0}, epsilon=8.0, delta=deltas)
+    with pytest.raises(ReleaseError, match="makes epsilon") as refused:
+        refuse_beyond_budget(beyond, beyond.release, models, None)
+    (rest,) = re.findall(r"of which epsilon (\S+) is left", str(refused.value))
+    assert 0.99 * found.left < float(rest) <= found.left
     # What the report says that is spent holds, too.
     (spent,) = re.findall(r"(?:it is|they are) \((\S+), \S+\)-differentially", page)
     assert found.epsilon <= float(spent) < 1.001 * found.epsilon

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsweep.base.numbers import rounded_up
+from dpsweep.base.numbers import rounded_down, rounded_up
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
@@ -105,9 +105,10 @@ def refuse_beyond_budget(
     if joint > budget.epsilon:
         others = f" and {len(earlier)} earlier on the same data" if earlier else ""
         raise ReleaseError(
-            f"release.epsilon: found {release.epsilon:g}, which{others} makes epsilon {rounded_up(joint, 4)} "
-            f"at delta {budget.delta:g}; allowed: up to the study's budget of {budget.epsilon:g} together, "
-            f"of which epsilon {left:.4g} is left. Nothing was released"
+            f"release.epsilon: found {rounded_up(release.epsilon)}, which{others} makes epsilon "
+            f"{rounded_up(joint, 4)} at delta {budget.delta:g}; allowed: up to the study's budget of "
+            f"{rounded_down(budget.epsilon)} together, of which epsilon {rounded_down(left, 4)} is left. "
+            "Nothing was released"
         )
 
 

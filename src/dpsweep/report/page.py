@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from dpsweep.base.files import DamagedFileError, write_text
+from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import highlights, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
@@ -122,8 +123,8 @@ def _released(spent: "Account") -> TextTable:
         {
             "Day (UTC)": line.day or "unknown",
             "Certificate": line.model.certificate[:12],
-            "ε": f"{line.model.epsilon:g}",
-            "δ": f"{line.model.delta:g}",
+            "ε": rounded_up(line.model.epsilon),
+            "δ": rounded_up(line.model.delta),
             "Setting": "fixed" if line.model.noise else "the best of several, covered by ε",
         }
         for line in spent.lines

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dpsweep.base.files import fingerprint
-from dpsweep.base.numbers import integer
+from dpsweep.base.numbers import integer, rounded_up
 from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
 from dpsweep.privacy.record import Calibration
@@ -272,9 +272,12 @@ class PrivateTraining:
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration
+        proven, cost = (
+            rounded_up(each, 4) for each in (noise.certified_epsilon, self.epsilon_after(steps))
+        )
         raise ValueError(
-            f"the noise was calibrated for {noise.steps} steps (epsilon {noise.certified_epsilon:.4g}); "
-            f"{steps} steps would cost epsilon {self.epsilon_after(steps):.4g} at delta {noise.delta:g}: "
+            f"the noise was calibrated for {noise.steps} steps (epsilon {proven}); "
+            f"{steps} steps would cost epsilon {cost} at delta {noise.delta:g}: "
             f"calibrate with steps={steps}, and train from the start"
         )
 
