@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from tests.privacy.test_certified_bounds import one_step_delta
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, trade_off
 from dpsweep.privacy.accountants import privacy_loss
-from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.calibration import calibrate, calibrate_sampling
 from dpsweep.privacy.explain import explanation, paragraph, table
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.trade_off import (
@@ -75,6 +76,20 @@ def test_a_privacy_profile_gives_the_same_curve(mu: float) -> None:
 
 
 # -- sampled batches -------------------------------------------------------------------------
+
+
+def test_epsilon_of_four_rows_is_that_of_the_document() -> None:
+    sampling = Sampling(12_972, 512, round(10 * 12_972 / 512))
+    found = []
+    for epsilon in (1, 2, 8):
+        noise = calibrate_sampling(epsilon, 1e-5, sampling)
+        rate, steps = noise.sampling_rate, noise.steps
+        four = privacy_loss(noise.noise_multiplier, rate, steps, interval=1e-2, records=4)
+        found.append(float(four.get_epsilon_for_delta(1e-5)))
+        assert found[-1] > 4 * epsilon
+    said = "four rows together have ε = {:.1f}, {:.1f} and {:.1f}".format(*found)
+    page = Path(__file__).parents[2] / "docs" / "privacy.md"
+    assert said in page.read_text(encoding="utf-8")
 
 
 def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
