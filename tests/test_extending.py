@@ -54,7 +54,7 @@ assert list(study.sweeps) == ["one", "lion_lion", "lion_long-memory"]
 assert study.sweeps["lion_long-memory"].learning_rates == [0.001, 0.003]
 assert study.optimizer("lion").identity() == "lion"
 section = study.optimizer("long-memory")
-assert section.called(private=True) == "DP-Lion (cosine, betas 0.9 0.995)", section.called()
+assert section.full_title(private=True) == "DP-Lion (cosine, betas 0.9 0.995)", section.full_title()
 assert not list(mistaken_optimizers(study))
 weight = torch.nn.Parameter(torch.zeros(2))
 optimizer = make_optimizer(section, [weight], 0.25, 1.0)
@@ -71,7 +71,7 @@ cells = [study.sweep_cells(f"averages_{name}")[0] for name in ("adam", "early", 
 assert [cell.problem for cell in cells[1:]] == ["digits_vit_film_early", "digits_vit_film_late"]
 paths = Paths(Path("results"))
 assert len({paths.cell_trials(study, cell).name for cell in cells}) == 3
-assert study.optimizer("late").called() == "Adam (polynomial average 8)"
+assert study.optimizer("late").full_title() == "Adam (polynomial average 8)"
 weights = np.zeros(10)
 for step in range(10):
     weight = study.optimizer("early").average.weight(step + 1, 10)

@@ -120,13 +120,13 @@ def test_defaults_are_those_of_torch() -> None:
     for name, section in BY_DEFAULT.items():
         if name == "adam-bc":
             continue
-        constructor = getattr(torch.optim, section.made_by()[0].partition(":")[2])
+        constructor = getattr(torch.optim, section.torch_class()[0].partition(":")[2])
         theirs = inspect.signature(constructor).parameters
-        for key, value in section.made_by()[1].items():
+        for key, value in section.torch_class()[1].items():
             if key != "fused":
                 default = theirs[key].default
                 assert (list(default) if isinstance(default, tuple) else default) == value
-    assert SGD(kind="sgd").made_by()[1]["momentum"] == 0
+    assert SGD(kind="sgd").torch_class()[1]["momentum"] == 0
 
 
 def test_a_learning_rate_falls_linearly_or_as_a_cosine() -> None:

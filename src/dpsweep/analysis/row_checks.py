@@ -1,9 +1,10 @@
 """Comparison of trials with the study of today: trials of other data, weights, noise or sources.
 
-File names contain the settings that the files were made for (`dpsweep.study.fingerprints.MadeFor`). They do
-not show that the content of data, weights or noise has changed since: a file of trials may be older than this
-change, or restored from a backup. Trials of another trainer version are refused. Trials of other sources of
-the trainer are counted: most edits change no result, but that of a clipping rule does.
+File names contain the settings that the files were made for (`dpsweep.study.fingerprints.SettingsHash`).
+They do not show that the content of data, weights or noise has changed since: a file of trials may be older
+than this change, or restored from a backup. Trials of another trainer version are refused.
+Trials of other sources of the trainer are counted: most edits change no result, but that of a clipping rule
+does.
 """
 
 from collections.abc import Iterator

@@ -88,7 +88,7 @@ class Comparison:
     def row(self) -> dict[str, object]:
         """The row of a table: every condition (all its values, if they differ), found, effect."""
         conditions = {
-            name: ", ".join(dict.fromkeys(_written(getattr(grid, name)) for grid in self.grids))
+            name: ", ".join(dict.fromkeys(_value_text(getattr(grid, name)) for grid in self.grids))
             for name in CONDITIONS
         }
         return conditions | {
@@ -458,5 +458,5 @@ def _chosen(grid: AccuracyGrid, axis: Axis) -> float:
     return value
 
 
-def _written(value: object) -> str:
+def _value_text(value: object) -> str:
     return value if isinstance(value, str) else number(float(str(value)))

@@ -287,7 +287,7 @@ def _drawn_texts(study: Study) -> list[str]:
     """Return the texts of the study that may appear in a figure."""
     sections = (study.datasets, study.backbones, study.methods)
     titles = [each.title for section in sections for each in section.values()]
-    titles += [each.called(private=True) for each in study.every_optimizer.values()]
+    titles += [each.full_title(private=True) for each in study.every_optimizer.values()]
     return titles + list(_texts([each.model_dump() for each in study.figures.values()]))
 
 

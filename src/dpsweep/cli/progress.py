@@ -81,7 +81,9 @@ def requested(jobs: Sequence[dict[str, Any]]) -> str:
     if not any("gpu" in job for job in jobs):
         return f"{count(len(jobs), 'job')}, on this machine"
     words = [
-        f"{word} {_listed(found)}" for key, word in _ASKED.items() if (found := different(key))
+        f"{word} {_alternatives(found)}"
+        for key, word in _ASKED.items()
+        if (found := different(key))
     ]
     for key, unit in _RANGES.items():
         if found := different(key):
@@ -89,7 +91,7 @@ def requested(jobs: Sequence[dict[str, Any]]) -> str:
     return ", ".join([count(len(jobs), "job"), *words])
 
 
-def _listed(values: Iterable[Any]) -> str:
+def _alternatives(values: Iterable[Any]) -> str:
     return " or ".join(map(str, values))
 
 

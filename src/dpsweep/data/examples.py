@@ -196,10 +196,12 @@ def same_kind(*columns: LabelColumn) -> Iterator[LabelColumn]:
     truth = any(isinstance(label, bool) for column in columns for label in column.values)
     numbers = all(map(_is_whole, columns[0].values))
     for column in columns:
-        yield replace(column, values=[_plain(each, numbers, truth) for each in column.values])
+        yield replace(
+            column, values=[_canonical_label(each, numbers, truth) for each in column.values]
+        )
 
 
-def _plain(label: Any, number: bool, truth: bool) -> Any:
+def _canonical_label(label: Any, number: bool, truth: bool) -> Any:
     if number and _is_whole(label):
         return int(label)
     if truth and isinstance(label, str) and label.strip().lower() in ("true", "false"):

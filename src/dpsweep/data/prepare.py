@@ -294,14 +294,14 @@ def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None
     """Refuse corrupt examples, or warn of them, depending on the dataset's key ``corrupt``."""
     if corrupt and dataset.corrupt == "refuse":
         raise DatasetError(
-            f"datasets.{name}: {_listed(corrupt)}\nReplace or remove them, or set corrupt: skip to do "
-            "without them"
+            f"datasets.{name}: {_corrupt_examples(corrupt)}\nReplace or remove them, or set corrupt: "
+            "skip to do without them"
         )
     if corrupt:
-        log.warning("%s: left out %s", name, _listed(corrupt))
+        log.warning("%s: left out %s", name, _corrupt_examples(corrupt))
 
 
-def _listed(corrupt: Sequence[str]) -> str:
+def _corrupt_examples(corrupt: Sequence[str]) -> str:
     more = f"\n  and {len(corrupt) - _MOST_NAMED} more" if len(corrupt) > _MOST_NAMED else ""
     named = "".join(f"\n  {each}" for each in corrupt[:_MOST_NAMED])
     return f"corrupt examples ({len(corrupt)}):{named}{more}"
@@ -332,7 +332,7 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
     wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
     warn_of_untested(name, classes, np.bincount(test, minlength=len(classes)).tolist())
     if wrong and data.skipped:
-        wrong.append(f"left out: {_listed(data.skipped)}")
+        wrong.append(f"left out: {_corrupt_examples(data.skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
 

@@ -111,7 +111,7 @@ def _texts(module: str, names: re.Pattern[str], random: np.random.Generator) -> 
     for place in random.permutation(len(files)):
         texts = list(_docstrings(files[place]))
         for chosen in random.permutation(len(texts))[:_MOST_PER_FILE]:
-            text = _plain(texts[chosen], names)
+            text = _one_line_text(texts[chosen], names)
             if len(text) >= _LEAST_CHARACTERS:
                 yield text
 
@@ -156,7 +156,7 @@ def _docstrings(path: Path) -> Iterator[str]:
             yield text
 
 
-def _plain(text: str, names: re.Pattern[str]) -> str:
+def _one_line_text(text: str, names: re.Pattern[str]) -> str:
     """Return a docstring in one line, without code examples and names of packages."""
     words = _DOCTEST.sub(" ", text.replace("\0", "")).split()
     return " ".join(word for word in words if not names.search(word))

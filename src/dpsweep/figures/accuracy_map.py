@@ -112,7 +112,9 @@ class Heatmap(targets.Figure):
 
         Accuracies are in [0, 1], or in per cent if any is above 1.
         """
-        numbers = numbers.assign(row=_written(numbers, self.y), column=_written(numbers, self.x))
+        numbers = numbers.assign(
+            row=_tick_labels(numbers, self.y), column=_tick_labels(numbers, self.x)
+        )
         panels = [panel for _, panel in numbers.groupby("panel")]
         columns = [panel["column"].nunique() for panel in panels]
         labels = _labels(numbers, self.y, "row")
@@ -254,7 +256,7 @@ def _labels(numbers: pd.DataFrame, axis: str, written: str) -> list[str]:
     return list(numbers.sort_values(by)[written].unique())
 
 
-def _written(numbers: pd.DataFrame, axis: str) -> list[str]:
+def _tick_labels(numbers: pd.DataFrame, axis: str) -> list[str]:
     if axis == "batch_size":
         pairs = zip(numbers["batch_size"], numbers["full_batch"], strict=True)
         return [style.write_batch_size(int(size), bool(full)) for size, full in pairs]

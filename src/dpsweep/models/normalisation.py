@@ -127,7 +127,7 @@ def notes_on_film(model: nn.Module) -> list[str]:
         listed = "; ".join(f"{kind} ({shorten(names)})" for kind, names in left_out.items())
         notes.append(
             f"FiLM leaves out {listed}: it trains layer, group, batch and RMS normalisation, and "
-            f"{_listed(reasons)}"
+            f"{_reasons_text(reasons)}"
         )
     return notes
 
@@ -140,7 +140,7 @@ def _all_reasons(model: nn.Module) -> str:
         if _is_named_norm(each) and (_has_parameters(each) or not [*each.children()])
     }
     if reasons:
-        return _listed(reasons)
+        return _reasons_text(reasons)
     kinds = {type(each).__name__ for each in model.modules() if _has_parameters(each)}
     return f"its layers are of class {shorten(sorted(kinds))}"
 
@@ -153,5 +153,5 @@ def _is_named_norm(module: nn.Module) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _listed(reasons: dict[str, str]) -> str:
+def _reasons_text(reasons: dict[str, str]) -> str:
     return ", ".join(f"{kind} {reason}" for kind, reason in reasons.items())

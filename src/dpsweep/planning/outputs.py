@@ -377,7 +377,7 @@ def former_files(paths: Paths, studies: Iterable[Study]) -> list[Path]:
         paths: the paths of the folder.
         studies: all studies with results there.
     """
-    wanted = {file for study in studies for file in _named(study, paths)}
+    wanted = {file for study in studies for file in _files_of_study(study, paths)}
     found = (
         file
         for folder in FOLDERS
@@ -397,7 +397,7 @@ def remove(files: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _named(study: Study, paths: Paths) -> Iterator[Path]:
+def _files_of_study(study: Study, paths: Paths) -> Iterator[Path]:
     cells = study.all_cells()
     for cell in cells:
         yield paths.cell_trials(study, cell)

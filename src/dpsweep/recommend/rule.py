@@ -176,8 +176,8 @@ def recommend(facts: ProblemFacts) -> Recommendation:
             "epsilon: found inf; allowed: finite, because the formula is about noise (docs/recommend.md)"
         )
     optimizer = optimizer_of(facts.optimizer)
-    if not optimizer.unit_steps:
-        allowed = ", ".join(name for name, each in BY_DEFAULT.items() if each.unit_steps)
+    if not optimizer.normalised_steps:
+        allowed = ", ".join(name for name, each in BY_DEFAULT.items() if each.normalised_steps)
         raise NoAdviceError(
             f"optimizer: found {optimizer.kind}; allowed: {allowed}, whose steps the formula for the "
             "learning rate is about (docs/recommend.md)"

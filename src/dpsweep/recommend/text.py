@@ -152,8 +152,8 @@ def _section(sweep: str, facts: ProblemFacts, made: Recommendation) -> dict[str,
         "epsilon": f"{facts.epsilon:g}",
         "epochs": f"[{facts.epochs}]",
         "batch_size": _sizes([made.batch_size], facts),
-        "clipping_bound": _listed([made.clipping_bound]),
-        "learning_rate": _listed([made.learning_rate]),
+        "clipping_bound": _number_list([made.clipping_bound]),
+        "learning_rate": _number_list([made.learning_rate]),
     }
 
 
@@ -162,7 +162,7 @@ def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, str]:
     return {
         "selection": "private",
         "batch_size": _sizes(made.small_grid, facts),
-        "learning_rate": _listed([factor * made.learning_rate for factor in RATES]),
+        "learning_rate": _number_list([factor * made.learning_rate for factor in RATES]),
     }
 
 
@@ -171,7 +171,7 @@ def _sizes(sizes: Iterable[int], facts: ProblemFacts) -> str:
     return f"[{', '.join('full' if size == whole else str(size) for size in sizes)}]"
 
 
-def _listed(values: Sequence[float]) -> str:
+def _number_list(values: Sequence[float]) -> str:
     return f"[{', '.join(map(_short, values))}]"
 
 

@@ -17,7 +17,7 @@ from dpsweep.release.safe_reading import escaped
 def model_card(certificate: Certificate) -> str:
     """Return the card as Markdown."""
     network, attacks = certificate.network, certificate.attacks
-    return _written(
+    return _filled(
         "card.md",
         certificate,
         loading=loading_code(network),
@@ -37,7 +37,7 @@ def model_card(certificate: Certificate) -> str:
 def loading_code(network: Network) -> str:
     """Return Python code that loads the model in the folder of the release."""
     arguments = "".join(f", {name}={value!r}" for name, value in network.arguments.items())
-    return _written("loading.py", network, arguments=arguments).rstrip()
+    return _filled("loading.py", network, arguments=arguments).rstrip()
 
 
 def reading_code(network: Network) -> str:
@@ -45,7 +45,7 @@ def reading_code(network: Network) -> str:
     images = {}
     if network.resize is not None:
         images = _of_images(network.resize, channels=len(network.mean))
-    return _written("reading.py", network, length=network.shape[0], **images).rstrip()
+    return _filled("reading.py", network, length=network.shape[0], **images).rstrip()
 
 
 def _of_images(resize: Resize, channels: int) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _templates() -> Environment:
     return environment
 
 
-def _written(name: str, it: Certificate | Network, **more: Any) -> str:
+def _filled(name: str, it: Certificate | Network, **more: Any) -> str:
     """Fill in a template of this folder."""
     return _templates().get_template(f"{name}.j2").render(it=it, **more)
 

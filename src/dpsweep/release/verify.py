@@ -121,7 +121,7 @@ def verify(
         _accountants(certificate, seconds),
         _ledger_mistakes(content, certificate, ledger_of(folder, ledger)),
     ):
-        _refuse(folder, _listed(mistakes))
+        _refuse(folder, _until_error(mistakes))
     return certificate
 
 
@@ -193,7 +193,7 @@ def _has(content: Any, path: list[str]) -> bool:
     return isinstance(content, dict) and first in content and _has(content[first], rest)
 
 
-def _listed(mistakes: Iterator[str]) -> Iterator[str]:
+def _until_error(mistakes: Iterator[str]) -> Iterator[str]:
     """Yield the mistakes, and finally the error that interrupted the search, if there is one."""
     try:
         with warnings.catch_warnings(action="ignore"):  # warnings about overflow
@@ -238,10 +238,10 @@ def _differs(name: str, found: Any, expected: Any) -> Iterator[str]:
         else type(found) is type(expected) and found == expected
     )
     if not same:
-        yield f"{name}: found {_shown(found)}, expected {_shown(expected)}"
+        yield f"{name}: found {_short_value(found)}, expected {_short_value(expected)}"
 
 
-def _shown(value: Any) -> str:
+def _short_value(value: Any) -> str:
     return reprlib.repr(value) if isinstance(value, str | list | dict) else str(value)
 
 

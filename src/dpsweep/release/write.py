@@ -275,7 +275,7 @@ def _write_network(
             else None,
             "tokenizer": backbone.tokenizer,
             "method": method,
-            "pretraining": _plain(backbone.pretraining),
+            "pretraining": _without_paths_and_times(backbone.pretraining),
             "features": features,
             **stated(empty, head),
         }
@@ -311,6 +311,6 @@ def read_features(study: Study, paths: Paths, release: Release) -> ReleasedFeatu
     )
 
 
-def _plain(pretraining: Mapping[str, Any]) -> dict[str, Any]:
+def _without_paths_and_times(pretraining: Mapping[str, Any]) -> dict[str, Any]:
     """Remove local paths and times from a description of weights."""
     return {key: each for key, each in pretraining.items() if key not in ("path", "seconds")}

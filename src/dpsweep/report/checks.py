@@ -139,7 +139,7 @@ def check_sources(study: Study, paths: Paths) -> list[Check]:
     return [Check(title, "note", f"{found}.")] if found else []
 
 
-def _named(
+def _finding_by_value(
     title: str,
     status: Literal["note", "fail"],
     finding: str,
@@ -174,7 +174,7 @@ def _guarantee(private: pd.DataFrame) -> Check:
             f"{count(len(broken), 'private trial')} of {len(private):,} exceed the target or have no "
             "certificate. Do not rely on these trials' ε."
         )
-        return _named(title, "fail", finding, broken, "certified_epsilon", "Certified ε")
+        return _finding_by_value(title, "fail", finding, broken, "certified_epsilon", "Certified ε")
     margin = 100 * (1 - private["certified_epsilon"] / private["epsilon"])
     finding = (
         f"True of all {count(len(private), 'private trial')}: the certificates are between "
@@ -192,7 +192,7 @@ def _delta(study: Study, private: pd.DataFrame) -> Check:
         f"{count(len(others), 'private trial')} of {len(private):,} were trained for another δ "
         f"than {delta:g}."
     )
-    return _named(title, "fail", finding, others, "delta", "δ")
+    return _finding_by_value(title, "fail", finding, others, "delta", "δ")
 
 
 def _selection(study: Study) -> Check:
@@ -246,7 +246,7 @@ def _diverged(trials: pd.DataFrame) -> Check:
         f"{count(len(diverged), 'trial')} of {len(trials):,} ended with parameters or a loss that are "
         "not finite. They are kept, with the accuracy that was measured."
     )
-    return _named(title, "note", finding, diverged, "accuracy", "Accuracy")
+    return _finding_by_value(title, "note", finding, diverged, "accuracy", "Accuracy")
 
 
 def _nonfinite(trials: pd.DataFrame) -> Check:

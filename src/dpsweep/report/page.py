@@ -15,7 +15,7 @@ from dpsweep.report import highlights, summary
 from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.highlights import HABIT, paper_comparisons, said_of_choices
-from dpsweep.report.targets import said_once, sections
+from dpsweep.report.targets import sections, shared_sentences
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -78,7 +78,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         passed=sum(check.status == "pass" for check in checks),
         explore=paths.explore.exists(),
         sections=grouped,
-        said_once=said_once(grouped),
+        shared_sentences=shared_sentences(grouped),
         comparisons=paper_comparisons(study, paths),
         figures=[target for target in targets if target.is_figure],
         target_count=len(targets),

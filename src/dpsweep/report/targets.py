@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Behind:
+class Sources:
     """Results behind a target.
 
     Attributes:
@@ -71,8 +71,8 @@ class TargetView:
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
     chosen: Sequence[str] = ()
-    cells: Sequence[Behind] = ()
-    gradient_norms: Behind = Behind()
+    cells: Sequence[Sources] = ()
+    gradient_norms: Sources = Sources()
     alternative: str = ""
     picture: Picture | None = None
     rows: TextTable | None = None
@@ -113,7 +113,7 @@ def sections(
     return found
 
 
-def said_once(sections: Mapping[str, Sequence[TargetView]]) -> list[str]:
+def shared_sentences(sections: Mapping[str, Sequence[TargetView]]) -> list[str]:
     """Return the sentences on how settings were chosen that captions share, most frequent first."""
     sentences = Counter(
         each for views in sections.values() for view in views for each in view.chosen
@@ -179,7 +179,7 @@ def _audit(paths: Paths) -> list[TargetView]:
 def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
     """Make the view of a figure from its PDF, PNG and CSV; of these, only the CSV is a download."""
     _, png, csv = files
-    shown, reason = _shown(lambda: picture(png), png, "figure has not been drawn")
+    shown, reason = _read_or_reason(lambda: picture(png), png, "figure has not been drawn")
     return TargetView(
         picture=shown,
         reason=reason,
@@ -198,7 +198,7 @@ def _table(
 ) -> TargetView:
     """Make the view of a table; its third file is the CSV. ``caption`` is used if reading gives none."""
     csv = files[2]
-    shown, reason = _shown(read, csv, "table has not been written")
+    shown, reason = _read_or_reason(read, csv, "table has not been written")
     said, rows = shown or ("", None)
     return TargetView(
         caption=said or caption,
@@ -209,7 +209,9 @@ def _table(
     )
 
 
-def _shown(read: Callable[[], _T], source: Path, absent: str) -> tuple[_T | None, str | None]:
+def _read_or_reason(
+    read: Callable[[], _T], source: Path, absent: str
+) -> tuple[_T | None, str | None]:
     """Read a figure or table, or give the reason why it cannot be shown."""
     try:
         return read(), None
@@ -262,7 +264,7 @@ def _alternative(figure: Figure) -> str:
     return f"{text} Lines: {'; '.join(labels)}." if labels else text
 
 
-def _cells(paths: Paths, trained: set[tuple[str, str]], target: Target) -> list[Behind]:
+def _cells(paths: Paths, trained: set[tuple[str, str]], target: Target) -> list[Sources]:
     """Return the cells of every problem, each once although lines of a figure may share cells."""
     there: dict[str, dict[str, bool]] = {}
     for selection in target.selections():
@@ -271,15 +273,15 @@ def _cells(paths: Paths, trained: set[tuple[str, str]], target: Target) -> list[
             there.setdefault(cell.problem, {})[cell.name] = present
     folder = paths.results / "cells"
     return [
-        Behind.of(names, problem=problem, folder=_relative(paths, folder / problem))
+        Sources.of(names, problem=problem, folder=_relative(paths, folder / problem))
         for problem, names in there.items()
     ]
 
 
-def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Behind:
+def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Sources:
     files = (
         paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in figure.gradient_norms()
         for cell in selection.cells()
     )
-    return Behind.of({_relative(paths, file): file.exists() for file in files})
+    return Sources.of({_relative(paths, file): file.exists() for file in files})

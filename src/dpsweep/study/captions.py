@@ -87,7 +87,9 @@ def caption(study: StudyFile, target: Target) -> str:
     Raises:
         KeyError: a word is unknown; it is the exception's argument.
     """
-    text = re.sub(r"\{([A-Za-z_]+)\}", lambda word: _said(study, target, word[1]), target.caption)
+    text = re.sub(
+        r"\{([A-Za-z_]+)\}", lambda word: _replacement(study, target, word[1]), target.caption
+    )
     return f"{text} {target.caption_end()}".rstrip()
 
 
@@ -130,7 +132,7 @@ def _single(values: Sequence[Any], text: str) -> str | None:
     return text.format(values[0]) if len(values) == 1 else None
 
 
-def _said(study: StudyFile, target: Target, name: str) -> str:
+def _replacement(study: StudyFile, target: Target, name: str) -> str:
     """Return the text in place of a word in braces."""
     selections = target.leaves()
     match name:

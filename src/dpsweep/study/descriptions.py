@@ -112,7 +112,7 @@ class Description:
         except NotDrawnError:
             raise
         except (Exception, SystemExit) as error:
-            raise MistakeError(_said(error, self.file)) from error
+            raise MistakeError(_error_text(error, self.file)) from error
         for each in several:
             if not isinstance(each, self.kind):
                 wanted = "figure" if self.kind is Figure else "table"
@@ -215,7 +215,7 @@ def _module(file: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise MistakeError(_said(error, path)) from error
+        raise MistakeError(_error_text(error, path)) from error
     return module
 
 
@@ -245,7 +245,7 @@ def _mistakes(found: Target) -> Iterator[str]:
             yield f"{found.part}: found {value(part)}; allowed: parts of dpsweep.figures.families"
 
 
-def _said(error: BaseException, file: Path) -> str:
+def _error_text(error: BaseException, file: Path) -> str:
     """Return the error in a file of descriptions, with its line."""
     lines = [
         frame.lineno

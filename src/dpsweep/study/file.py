@@ -462,7 +462,7 @@ class StudyFile(Section):
         title = self.methods[parts.method].title
         if parts.optimizer == "adam":
             return title
-        return f"{title}, {self.optimizer(parts.optimizer).called()}"
+        return f"{title}, {self.optimizer(parts.optimizer).full_title()}"
 
     @cached_property
     def every_optimizer(self) -> dict[str, OptimizerSection]:
@@ -475,7 +475,7 @@ class StudyFile(Section):
 
     def optimizer_title(self, name: str, epsilons: Iterable[float]) -> str:
         """Return the title of an optimizer at some epsilons: DP-Adam, SGD."""
-        return self.optimizer(name).called(private=any(map(math.isfinite, epsilons)))
+        return self.optimizer(name).full_title(private=any(map(math.isfinite, epsilons)))
 
     def physical_batch(self, problem: str) -> int | Literal["auto"]:
         """Return the physical batch size of a problem: examples on the device at once."""

@@ -31,14 +31,14 @@ def tokenizer_fingerprint(study: "Study", backbone: str) -> str:
     """Return a hash of the settings and local files of a backbone's tokenizer."""
     section = study.backbones[backbone]
     tokenizer = section.reads_with
-    parts: list[Any] = [tokenizer and _plain(tokenizer), _local_state(tokenizer)]
+    parts: list[Any] = [tokenizer and _settings(tokenizer), _local_state(tokenizer)]
     if public := section.made_from.get("tokenizer"):
         source = study.datasets[public].source
-        parts += [_plain(source), _local_state(source)]
+        parts += [_settings(source), _local_state(source)]
     return fingerprint(parts)
 
 
-class MadeFor:
+class SettingsHash:
     """The ten hexadecimal digits in file names, which stand for the settings of a study's results.
 
     Other settings give another name, so a result of other settings is never read. The axes of the grid are
@@ -55,13 +55,13 @@ class MadeFor:
             lambda name: _digits(trainer_fingerprint(study, name))
         )
         """returns the digits for the training of a problem, whatever its learning rates and seeds are"""
-        self._overlaps = cache(lambda cell: _digits([cell, _plain(study.theory)]))
+        self._overlaps = cache(lambda cell: _digits([cell, _settings(study.theory)]))
         self.noise: Callable[[str], str] = cache(lambda name: _digits(noise_settings(study, name)))
         """returns the digits for the noise calibrations of a dataset"""
 
-    def __reduce__(self) -> tuple[type["MadeFor"], tuple["Study"]]:
+    def __reduce__(self) -> tuple[type["SettingsHash"], tuple["Study"]]:
         """Pickle without what was computed, for the processes that train a cell together."""
-        return MadeFor, (self._study,)
+        return SettingsHash, (self._study,)
 
     def cell(self, cell: Cell) -> str:
         """Return the digits for the trials of a cell."""
@@ -118,7 +118,7 @@ def trainer_fingerprint(study: "Study", problem: str) -> str:
             "training": study.training.model_dump(exclude={"checkpoint_minutes", "engine", "gpus"}),
             "dataset": _data(study, parts.dataset),
             "backbone": _network(study, backbone),
-            "features": features and _plain(features),
+            "features": features and _settings(features),
         }
     )
 
@@ -143,7 +143,7 @@ def _network(study: "Study", backbone: Backbone) -> Any:
 
 def _tokenizer(study: "Study", backbone: Backbone) -> Any:
     tokenizer, public = backbone.reads_with, backbone.made_from.get("tokenizer")
-    return tokenizer and [_plain(tokenizer), public and _plain(study.datasets[public].source)]
+    return tokenizer and [_settings(tokenizer), public and _settings(study.datasets[public].source)]
 
 
 def _encoded(dataset: Dataset) -> bool:
@@ -163,7 +163,7 @@ def prepared_fingerprint(study: "Study", kind: str, name: str) -> str:
 
 def noise_settings(study: "Study", dataset: str) -> Any:
     """Return the settings of noise calibration for a dataset, without epsilon, epochs and batch size."""
-    return [_plain(study.privacy), study.train_size(dataset)]
+    return [_settings(study.privacy), study.train_size(dataset)]
 
 
 def target_fingerprint(study: "Study", target: Target) -> str:
@@ -176,29 +176,29 @@ def target_fingerprint(study: "Study", target: Target) -> str:
     sweeps = {name: study.sweeps[name] for name in study.sweeps if name in drawn or not drawn}
     parts: dict[str, Any] = {
         "family": target.family,
-        "target": _plain(target),
-        "style": _plain(study.style),
+        "target": _settings(target),
+        "style": _settings(study.style),
         "sources": sources(*_DRAWING),
         **target.further_settings(),
     }
     if not type(target).__module__.startswith("dpsweep."):
         # The code that draws a family of the study's own is in one of its files.
         parts["own"] = [checksum(Path(file)) for file in study.figure_files]
-    parts["sweeps"] = {name: _plain(sweep) for name, sweep in sweeps.items()}
+    parts["sweeps"] = {name: _settings(sweep) for name, sweep in sweeps.items()}
     for kind in ("dataset", "backbone", "method"):
         sections = getattr(study, f"{kind}s")
         used = {getattr(sweep, kind) for sweep in sweeps.values()}
-        parts[kind] = {name: _plain(sections[name]) for name in used}
+        parts[kind] = {name: _settings(sections[name]) for name in used}
     # An optimizer that the study does not define has no title that could change.
     optimizers = {sweep.problem.optimizer for sweep in sweeps.values()} & study.optimizers.keys()
     if optimizers:
-        parts["optimizer"] = {name: _plain(study.optimizers[name]) for name in optimizers}
+        parts["optimizer"] = {name: _settings(study.optimizers[name]) for name in optimizers}
     return fingerprint(parts)
 
 
 def report_fingerprint(study: "Study") -> str:
     """Return a hash of the whole study and of the code that writes the report and the other pages."""
-    return fingerprint([_plain(study), sources(*_WRITING)])
+    return fingerprint([_settings(study), sources(*_WRITING)])
 
 
 def audit_fingerprint(study: "Study") -> str:
@@ -288,10 +288,10 @@ def _local_state(section: Section | None) -> dict[str, tuple[int, int]]:
 
 def section_fingerprint(section: Any) -> str:
     """Return a hash of one section of the study, for example a dataset or a figure."""
-    return fingerprint(_plain(section))
+    return fingerprint(_settings(section))
 
 
-def _plain(section: Any) -> Any:
+def _settings(section: Any) -> Any:
     return section.model_dump(mode="json")
 
 

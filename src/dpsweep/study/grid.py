@@ -417,7 +417,8 @@ class Grids:
         return (
             f"{study.backbones[problem.backbone].title} with {study.methods[problem.method].title} "
             f"on {study.datasets[problem.dataset].title}"
-            + f" by {study.optimizer(problem.optimizer).called()}" * (problem.optimizer != "adam")
+            + f" by {study.optimizer(problem.optimizer).full_title()}"
+            * (problem.optimizer != "adam")
             + f" with clipping_bound {clipping}" * (clipping != "flat")
         )
 

@@ -35,7 +35,7 @@ class ExponentialAverage(Section):
     """weight of a step's parameters over those of the next step"""
 
     @property
-    def called(self) -> str:
+    def title(self) -> str:
         """Return its name in captions."""
         return f"EMA {number(self.decay)}"
 
@@ -57,7 +57,7 @@ class TailAverage(Section):
     """share of the T steps, rounded up"""
 
     @property
-    def called(self) -> str:
+    def title(self) -> str:
         """Return its name in captions."""
         return f"mean of the last {100 * self.share:g} %"
 
@@ -82,9 +82,9 @@ class OptimizerSection(Section):
     """module:class"""
     options: ClassVar[dict[str, Any]] = {}
     """arguments of the constructor that change results only by rounding"""
-    knows_noise: ClassVar[bool] = False
+    needs_noise_variance: ClassVar[bool] = False
     """whether the constructor takes ``noise_variance``, the variance in each coordinate of a gradient"""
-    unit_steps: ClassVar[bool] = False
+    normalised_steps: ClassVar[bool] = False
     """whether each step moves each parameter by about the learning rate, as the formula of
     `dpsweep.recommend` assumes"""
 
@@ -99,10 +99,10 @@ class OptimizerSection(Section):
     """{kind: ema, decay: ...} or {kind: tail, share: ...}: measure and release this average of the parameters
     after each step; the last parameters are measured too"""
 
-    def made_by(self) -> tuple[str, dict[str, Any]]:
+    def torch_class(self) -> tuple[str, dict[str, Any]]:
         """Return the constructor and its arguments, without the learning rate and the noise.
 
-        >>> SGD(kind="sgd", momentum=0.9).made_by()
+        >>> SGD(kind="sgd", momentum=0.9).torch_class()
         ('torch.optim:SGD', {'fused': True, 'momentum': 0.9, 'nesterov': False})
         """
         settings = self.model_dump(exclude={"kind", *OptimizerSection.model_fields})
@@ -121,16 +121,18 @@ class OptimizerSection(Section):
         """Return the settings that differ from the defaults of its kind."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "title"})
 
-    def called(self, private: bool = False) -> str:
+    def full_title(self, private: bool = False) -> str:
         """Return its name in captions, with the settings that differ from the defaults.
 
-        >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").called(private=True)
+        >>> SGD(kind="sgd", momentum=0.9, schedule="cosine").full_title(private=True)
         'DP-SGD (cosine, momentum 0.9)'
         """
         if self.title:
             return self.title
-        name = self.made_by()[0].partition(":")[2]
-        said = list(_said(self._changed() | {"average": self.average and self.average.called}))
+        name = self.torch_class()[0].partition(":")[2]
+        said = list(
+            _settings_text(self._changed() | {"average": self.average and self.average.title})
+        )
         return "DP-" * private + name + (f" ({', '.join(said)})" if said else "")
 
     def factor(self, step: int, steps: int) -> float:
@@ -167,7 +169,7 @@ class Adam(TwoMoments):
     constructor = "torch.optim:Adam"
     # One kernel for all parameters, because FiLM has many small ones.
     options = {"fused": True}
-    unit_steps = True
+    normalised_steps = True
 
     kind: Literal["adam"]
 
@@ -177,7 +179,7 @@ class AdamW(TwoMoments):
 
     constructor = "torch.optim:AdamW"
     options = {"fused": True}
-    unit_steps = True
+    normalised_steps = True
 
     kind: Literal["adamw"]
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
@@ -209,7 +211,7 @@ class BiasCorrectedAdam(TwoMoments):
     """Adam with the noise variance subtracted from its second moment: DP-AdamBC (Tang et al. 2024)."""
 
     constructor = "dpsweep.training.torch_optimizer:AdamBC"
-    knows_noise = True
+    needs_noise_variance = True
 
     kind: Literal["adam-bc"]
     floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -250,7 +252,7 @@ class TorchOptimizer(OptimizerSection):
                 raise ValueError(f"arguments: found {key} {value}; allowed: finite numbers")
         return self
 
-    def made_by(self) -> tuple[str, dict[str, Any]]:
+    def torch_class(self) -> tuple[str, dict[str, Any]]:
         """Return the class, and its arguments."""
         return f"{self.constructor}{self.name}", dict(self.arguments)
 
@@ -265,7 +267,7 @@ _ADAPTER: TypeAdapter[OptimizerSection] = TypeAdapter(Optimizer)
 def optimizer_of(identity: str | dict[str, Any]) -> OptimizerSection:
     """Return the optimizer of an identity, with its defaults.
 
-    >>> optimizer_of({"kind": "sgd", "momentum": 0.9}).called()
+    >>> optimizer_of({"kind": "sgd", "momentum": 0.9}).full_title()
     'SGD (momentum 0.9)'
 
     Raises:
@@ -278,14 +280,14 @@ BY_DEFAULT = {kind: optimizer_of(kind) for kind in ("adam", "adamw", "sgd", "ada
 """The optimizers that a study may name without defining them."""
 
 
-def _said(changed: dict[str, Any]) -> Iterator[str]:
+def _settings_text(changed: dict[str, Any]) -> Iterator[str]:
     """Yield a caption's words for each setting that differs from the defaults."""
     for key, value in changed.items():
         match key, value:
             case "name", _:  # already in the title
                 continue
             case "arguments", _:
-                yield from _said(value)
+                yield from _settings_text(value)
             case (("schedule" | "average"), str()):
                 yield value
             case "warmup", _:
@@ -296,8 +298,8 @@ def _said(changed: dict[str, Any]) -> Iterator[str]:
                 yield key
             case _:
                 values = value if isinstance(value, list) else [value]
-                yield " ".join([key.replace("_", " "), *map(_written, values)])
+                yield " ".join([key.replace("_", " "), *map(_argument_text, values)])
 
 
-def _written(value: Argument) -> str:
+def _argument_text(value: Argument) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

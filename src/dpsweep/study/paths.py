@@ -19,7 +19,7 @@ class Paths:
     """File names under a study's results folder.
 
     The names of cells, and of measurements on them, end with ten digits for their settings
-    (`dpsweep.study.fingerprints.MadeFor`): a result of other settings is another file.
+    (`dpsweep.study.fingerprints.SettingsHash`): a result of other settings is another file.
 
     Figures, tables and pages of an unfinished study (``partial``) have a folder of their own, so one can
     watch a running study.

@@ -11,7 +11,7 @@ from dpsweep.study.checks import disagreements
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.descriptions import Targets, resolve_targets
 from dpsweep.study.file import StudyFile
-from dpsweep.study.fingerprints import MadeFor
+from dpsweep.study.fingerprints import SettingsHash
 from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.targets import Figure, PrintedTable
 
@@ -33,9 +33,9 @@ class Study(StudyFile):
         return resolve_targets(self)
 
     @cached_property
-    def made_for(self) -> MadeFor:
+    def made_for(self) -> SettingsHash:
         """The digits in file names that stand for the settings of results."""
-        return MadeFor(self)
+        return SettingsHash(self)
 
     @property
     def figures(self) -> dict[str, Figure]:

@@ -59,7 +59,7 @@ class HyperparameterGrid(PrintedTable):
         shown["Subset"] = [f"{share:g}" for share in numbers["subset"]]
         special = {"batch_size": _batch_sizes, "learning_rate": _rates}
         for name in LISTS:
-            write = special.get(name, _listed)
+            write = special.get(name, _values_text)
             shown[_PRINTED[name]] = [write(values.split()) for values in numbers[name]]
         return TextTable.of(
             shown.to_dict("records"),
@@ -94,7 +94,7 @@ def _joined(values: Sequence[float | str]) -> str:
     return " ".join(number(value) for value in values)
 
 
-def _listed(values: Sequence[str]) -> str:
+def _values_text(values: Sequence[str]) -> str:
     return ", ".join(_value(value) for value in values)
 
 
@@ -116,7 +116,7 @@ def _batch_sizes(values: Sequence[str]) -> str:
     if len(exponents) > 2 and exponents[0].is_integer() and set(steps) == {1.0}:
         first, last = (superscript(int(exponents[end])) for end in (0, -1))
         return f"2{first}–2{last}" + (" + full" if values[-1] == "full" else "")
-    return _listed(values)
+    return _values_text(values)
 
 
 def _rates(values: Sequence[str]) -> str:
@@ -125,7 +125,7 @@ def _rates(values: Sequence[str]) -> str:
     ratios = [larger / smaller for smaller, larger in itertools.pairwise(rates)]
     if len(rates) > 2 and max(ratios) / min(ratios) < 1 + 1e-4:
         return f"[{_value(values[0])}, {_value(values[-1])}] ({len(rates)})"
-    return _listed(values)
+    return _values_text(values)
 
 
 class Datasets(PrintedTable):

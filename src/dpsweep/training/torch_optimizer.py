@@ -38,14 +38,14 @@ def make_optimizer(
     Raises:
         OptimizerError: torch has no such class, or refuses the arguments.
     """
-    constructor, arguments = section.made_by()
-    if section.knows_noise:
+    constructor, arguments = section.torch_class()
+    if section.needs_noise_variance:
         arguments["noise_variance"] = noise_deviation**2
     try:
         made = resolve_name(constructor)
         optimizer = made(parameters, lr=learning_rate, **arguments)
     except Exception as error:  # classes raise all kinds of exceptions for wrong arguments
-        raise OptimizerError(f"{section.called()}: torch refuses it: {brief(error)}") from None
+        raise OptimizerError(f"{section.full_title()}: torch refuses it: {brief(error)}") from None
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(f"{constructor}: found no optimizer; allowed: a class of torch.optim")
     return optimizer
