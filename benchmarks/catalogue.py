@@ -16,20 +16,22 @@ from dpsweep.study.targets import Figure, PrintedTable
 _HEADER = """\
 # Figures and tables
 
-Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m benchmarks.catalogue >
-docs/figures.md`; do not edit.
+Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m benchmarks.catalogue > docs/figures.md`; do not edit.
 
-Request any of them by name. Snakemake then trains exactly the cells that it shows and that do not exist
-yet. Add `-n` to list them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the
-same figures from small networks and small data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
+Ask for any of them by name. Snakemake trains the cells that it shows and that do not exist yet. `-n` lists them;
+`snakemake plan --config targets=<name>` estimates their cost. The demo draws the same figures from small networks and
+data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
 
-A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with the numbers it shows; a table as `tex`,
-`md` and `csv`. The full captions are in `src/dpsweep/figures/paper.py` and in the report.
+A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with its numbers; a table as `tex`, `md` and `csv`. The
+report has the full captions. A row in italics begins a section of the report.
+
+| name and command | shows | cells |
+|---|---|---:|
 """
 
 
 def catalogue(study: Study) -> str:
-    """Return the page in Markdown, with a table for each section of the report."""
+    """Return the page in Markdown: one table, in the sections of the report."""
     paths = Paths(Path(study.results))
     sections: dict[str, list[str]] = {}
     for name, figure in study.figures.items():
@@ -38,11 +40,8 @@ def catalogue(study: Study) -> str:
     for name, table in study.tables.items():
         row = _row(name, table, paths.table(name, "md"))
         sections.setdefault(table.section, []).append(row)
-    lines = [_HEADER.rstrip("\n")]
-    for section, rows in sections.items():
-        lines += ["", f"## {section}", "", "| name and command | shows | cells |"]
-        lines += ["|---|---|---:|", *rows]
-    return "\n".join(lines) + "\n"
+    rows = [row for name, own in sections.items() for row in (f"| *{name}* | | |", *own)]
+    return _HEADER + "\n".join(rows) + "\n"
 
 
 def _row(name: str, target: Figure | PrintedTable, file: Path) -> str:

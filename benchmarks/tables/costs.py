@@ -10,6 +10,7 @@ from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
 REFERENCE = "without privacy"
+PRECISIONS = ("float32", "float64", "bfloat16")
 Result = dict[str, Any]
 
 
@@ -80,24 +81,31 @@ def right_on_gpu(result: Result) -> list[str]:
     """Return the largest relative errors of the engines against the loop in float64, and other checks."""
     rows = []
     for piece in result["pieces"]:
-        by_precision: dict[str, dict[str, dict[str, float]]] = {}
+        engines: dict[str, dict[str, float]] = {}  # largest errors by precision
         for setting, errors in piece.get("relative_errors", {}).items():
-            name, precision = setting.split(", ", 1)
-            by_precision.setdefault(precision, {})[name] = errors
-        for precision, engines in by_precision.items():
-            largest = [
-                f"{max(errors[each] for errors in engines.values()):.1e}"
-                for each in ("sum", "norms", "masked", "contribution")
-            ]
-            rows.append([f"{piece['title']}, {precision}", ", ".join(engines), *largest])
+            largest = engines.setdefault(setting.split(", ", 1)[1], {})
+            for name, error in errors.items():
+                largest[name] = max(error, largest.get(name, 0))
+        if engines:
+            rows.append(
+                [piece["title"]]
+                + [
+                    ", ".join(f"{engines[precision][name]:.1e}" for precision in PRECISIONS)
+                    for name in ("sum", "norms", "masked", "contribution")
+                ]
+            )
     head = [
-        "network, what trains, precision", "engines", "sum", "norms", "sum, masked and spoilt",
+        f"largest relative error in {', '.join(PRECISIONS)}", "sum", "norms", "sum, masked and spoilt",
         "length of one clipped gradient",
     ]  # fmt: skip
     said = []
+    if refused := [
+        f"{piece['title']}, {setting}"
+        for piece in result["pieces"]
+        for setting in piece.get("failures", {})
+    ]:
+        said.append(f"Not computed, because the engine has no rule: {'; '.join(refused)}.")
     for piece in result["pieces"]:
-        for setting, reason in piece.get("failures", {}).items():
-            said.append(f"{piece['title']}, {setting}: not computed ({reason}).")
         for precision, names in piece.get("not_compared", {}).items():
             said.append(
                 f"{piece['title']}, {precision}: the loop itself is too far off to compare "
@@ -134,7 +142,7 @@ def cifar100_on_gpu(result: Result) -> list[str]:
 def cell_on_gpu(result: Result) -> list[str]:
     """Return the parts of the wall time of a cell."""
     shown = {
-        "two trials": lambda each: "compiled" if each["compiled"] else "as it is",
+        "two trials": lambda each: "compiled" if each["compiled"] else "eager",
         "process": "{process_seconds:.1f} s",
         "steps and evaluation": lambda each: f"{100 * each['share_of_steps_and_evaluation']:.1f} %",
         "to the first step": "{seconds_to_first_step:.1f} s",
