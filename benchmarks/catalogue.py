@@ -16,14 +16,14 @@ from dpsweep.study.targets import Figure, PrintedTable
 _HEADER = """\
 # Figures and tables
 
-Made from `config.yaml` and `src/dpsweep/figures/paper.py` by `python -m benchmarks.catalogue > docs/figures.md`; do not edit.
+`python -m benchmarks.catalogue > docs/figures.md` makes this page from `config.yaml`; do not edit it.
 
-Ask for any of them by name. Snakemake trains the cells that it shows and that do not exist yet. `-n` lists them;
-`snakemake plan --config targets=<name>` estimates their cost. The demo draws the same figures from small networks and
-data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
+Ask for any of them by name. Snakemake trains the cells that it shows and that do not exist yet. `-n`
+lists them; `snakemake plan --config targets=<name>` estimates their cost. The demo draws the same figures
+from small networks and data: `snakemake --profile demo results/demo/figures/<name>.pdf`.
 
-A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with its numbers; a table as `tex`, `md` and `csv`. The
-report has the full captions. A row in italics begins a section of the report.
+A figure is written as `pdf`, as `png` (300 dpi) and as `csv` with its numbers; a table as `tex`, `md` and
+`csv`. The report has the full captions. A row in italics begins a section of the report.
 
 | name and command | shows | cells |
 |---|---|---:|
