@@ -1,11 +1,14 @@
 """The tables of docs/*.md match the committed results, and commands make these results."""
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 from benchmarks import surprises, tables
 from benchmarks.evidence import theory
+
+from tests.tracked import tracked
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +34,42 @@ def test_every_table_has_a_header(page: Path) -> None:
     for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
         if line.startswith("|") and not above.startswith("|"):
             assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
+
+
+# -- words -------------------------------------------------------------------------------------
+
+UNCLEAR = re.compile(r"\b(that of|as they are|as it is|of today|made for|stands? for|said|told)\b")
+"""Words that make a reader look back for what they mean; name the thing."""
+SENTENCES = [
+    page
+    for page in tracked("README.md", "docs/*.md")
+    if page.name not in {"findings.md", "peers.md"}
+]
+MESSAGES = tracked("src/dpsweep/**/*.py", "src/dpsweep/**/*.j2")
+
+
+def sentences(path: Path) -> list[str]:
+    """Return the text of a page or a template, or the strings of a module without its docstrings."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return [re.sub(r"^```.*?^```|`[^`]*`", "", text, flags=re.DOTALL | re.MULTILINE)]
+    if path.suffix == ".j2":
+        return [re.sub(r"\{[{%#].*?[#}%]\}", "", text, flags=re.DOTALL)]
+    nodes = list(ast.walk(ast.parse(text)))
+    described = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    strings = (node for node in nodes if isinstance(node, ast.Constant) and node not in described)
+    return [node.value for node in strings if isinstance(node.value, str)]
+
+
+def test_pages_and_messages_name_the_thing() -> None:
+    unclear = [
+        f"{path.relative_to(ROOT)}: ...{text[max(0, found.start() - 40) : found.end() + 20]}..."
+        for path in (*SENTENCES, *MESSAGES)
+        for text in sentences(path)
+        for found in UNCLEAR.finditer(text)
+    ]
+    assert len(MESSAGES) > 50
+    assert not unclear, "\n".join(unclear)
 
 
 # -- theory ------------------------------------------------------------------------------------

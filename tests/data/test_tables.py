@@ -176,7 +176,7 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", f"text,label\n{LONG}\n", "line 2: found 1 field; allowed: 2, as in the first line, text, l"),
     (".csv", GOOD.replace(",", ";"), "0 columns 'text'; allowed: one, of text;label .*separated by commas"),
     (".csv", GOOD.replace(",", "\t"), "0 columns 'text'; allowed: one"),
-    (".tsv", GOOD, "0 columns 'text'; allowed: one, of text,label .*that of a .tsv, by tabs"),
+    (".tsv", GOOD, "0 columns 'text'; allowed: one, of text,label .*in a .tsv by tabs"),
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     (".csv", "body,label\na,1\n", r"0 columns 'text'; allowed: one, of body, label \(source.input"),
     (".csv", "buy now,spam\nsee you,ham\n",

@@ -47,7 +47,7 @@ def test_a_costly_value_is_named_with_its_accuracies() -> None:
     reached, best = (float(costly.split(": ")[1].split()[place]) for place in (0, 3))
     assert best - reached == pytest.approx(points, abs=0.11)
     assert "in 2 of 2 settings" in costly
-    assert alike.startswith("C = 0.1 and 1 cannot be told from the best C in any of 2 settings")
+    assert alike.startswith("C = 0.1 and 1 do not differ from the best C in any of 2 settings")
     assert size.startswith("B = 256 costs up to")
     assert habit.startswith("The usual C = 1 with B = 256 costs up to")
     assert 3.5 < float(habit.split("up to ")[1].split()[0]) < 6.5

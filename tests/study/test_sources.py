@@ -42,7 +42,7 @@ def test_a_public_dataset_of_the_same_source_is_refused(
     found = complaints(tmp_path, edits)
     assert len(found) == 2  # both sweeps are private
     assert found[0].startswith(
-        "sweeps.flat.dataset: found digits, whose source, as that of letters, went into the weights"
+        "sweeps.flat.dataset: found digits, whose source, like the source of letters, went into the weights"
     )
 
 

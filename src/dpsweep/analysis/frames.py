@@ -177,8 +177,8 @@ def of_todays_trials(
             former.append(file)
     if former and missing is None:
         raise FormerResultsError(
-            f"{len(former)} of {len(present)} files measure other trials than those of today; the first is "
-            f"{former[0]}",
+            f"{len(former)} of {len(present)} files measure trials that the study no longer has; "
+            f"the first is {former[0]}",
             tuple(former),
         )
     if missing is not None:

@@ -73,8 +73,8 @@ def current_trials(
     if missing is None:
         count = trials[["problem", "cell"]].drop_duplicates().shape[0]
         raise FormerResultsError(
-            f"{len(files)} of {count} cells were trained for other data, weights or noise than those of "
-            f"today; the first is {files[0]}: found {next(iter(differing.values()))}",
+            f"{len(files)} of {count} cells were trained for other data, weights or noise than the "
+            f"study has now; the first is {files[0]}: found {next(iter(differing.values()))}",
             tuple(files),
         )
     missing += files

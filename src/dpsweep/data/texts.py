@@ -103,7 +103,7 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
                 raise DatasetError(
                     f"{path}: found {count(names.count(name), 'column')} {name!r}; allowed: one, of "
                     f"{shorten(names)} (source.input_column, source.label_column, unit). The first line of a "
-                    ".csv names the columns, separated by commas; that of a .tsv, by tabs"
+                    ".csv names the columns, separated by commas, in a .tsv by tabs"
                 )
         return [column(name) for name in columns]
 

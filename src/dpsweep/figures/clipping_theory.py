@@ -387,9 +387,9 @@ class PrivacyEffectsFigure(_Overlaps):
         )
         style.note(
             drawing,
-            "Where the line of the noise follows that of both, less ε moves the best C through its noise; "
-            "where the line of the gradients does, through what training leaves behind. Bars: from the "
-            f"lowest to the highest draw. {lines.EDGE if below else ''}{predictions.NOTE}",
+            "Where the line of the noise follows the line of both, less ε moves the best C through its "
+            "noise; where the line of the gradients does, through what training leaves behind. Bars: from "
+            f"the lowest to the highest draw. {lines.EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
 

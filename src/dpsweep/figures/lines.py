@@ -28,7 +28,7 @@ _APART = 1.2  # points between lines that would otherwise hide each other
 _BARS_APART = 2.2  # points between the bars of lines that share their horizontal positions
 _LETTERS = {"batch_size": "B", "learning_rate": "η", "clipping_bound": "C"}
 
-EDGE = "The lower edge stands for all that is below it, 0 too. "
+EDGE = "Values below the lower edge, 0 too, are drawn on it. "
 """The note of a figure with bounds below the lower edge."""
 
 

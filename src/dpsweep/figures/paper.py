@@ -151,7 +151,7 @@ def effects_on_classes(
         caption="Classes of {dataset} from the most to the least accurately predicted, a column for each "
         "problem: {backbone}, {method}, {optimizer}, {epochs}; seed 1, {tuned} for every clipping bound. "
         "Relative retained weight: how much gradient weight a class keeps after clipping, relative to the "
-        "class that keeps most at C = {baseline}. Accuracy: that of the class minus what it is at C = "
+        "class that keeps most at C = {baseline}. Accuracy: of the class, minus what it is at C = "
         "{baseline}.",
         baseline=baseline(grids),
         panels=panels([each.at(clipping_bound=bounds) for each in grids] if bounds else grids),
@@ -209,7 +209,7 @@ def automatic_comparison(panels: list[LinePanel]) -> MethodComparison:
     """AUTO-S beside flat clipping."""
     return MethodComparison(
         caption="AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
-        "bound: macro accuracy minus that of the better of the two at each ε. {backbone} with {method}, "
+        "bound: macro accuracy minus the better one of the two at each ε. {backbone} with {method}, "
         "{epochs}; batch size and learning rate tuned for both. Mean of {seeds}; {spread}.",
         panels=panels,
     )
@@ -608,7 +608,7 @@ def theory_privacy_effects(grids: Grids) -> PrivacyEffectsFigure:
     return PrivacyEffectsFigure(
         caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
         "(the direct effect), and other gradients at the end of training (the indirect effect). One line has "
-        "both; the two others change one of them alone and keep the other as it is at the largest ε. Of "
+        "both; the two others change one of them alone and keep the other at the largest ε. Of "
         "these, the one that follows the first line is the cause. Above, the bound with the smallest error "
         "(C*, Theorem 4.1); below, the bound with the best direction (scale-free C). {method} on {dataset}, "
         "{epochs}, {clipping_bound}, expected batch size {batch_size}; {theory_seeds}.",

@@ -193,7 +193,9 @@ def category_colours(count: int) -> list[str]:
     """
     categories = look().palette[3:]
     if count > len(categories):
-        raise ValueError(f"at most {len(categories)} lines can be told apart, found {count}")
+        raise ValueError(
+            f"at most {len(categories)} lines can have different colours, found {count}"
+        )
     return categories[:count]
 
 

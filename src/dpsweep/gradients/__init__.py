@@ -93,7 +93,7 @@ def make_engine(
         if autocast is not None:
             raise ValueError(
                 "engine 'opacus' computes norms in the dtype of the forward pass, which must be "
-                "that of the model: use no autocast, or another engine"
+                "the dtype of the model: use no autocast, or another engine"
             )
         # Opacus sets up logging and takes a second to import.
         from dpsweep.gradients.opacus import OpacusEngine  # noqa: PLC0415

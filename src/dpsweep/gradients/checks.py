@@ -269,7 +269,7 @@ class CheckedEngine(GradientEngine):
                     raise UnsupportedModelError(
                         f"engine {name!r} does not give the gradient of parameter {difference!r} that the "
                         "loop over examples gives; use engine auto",
-                        because=f"the gradient of parameter {difference!r} differs from that of the loop",
+                        because=f"the gradient of parameter {difference!r} differs from the loop's",
                     )
                 if self._autocast is not None:
                     mask = torch.ones_like(batch[1], dtype=torch.bool)

@@ -69,8 +69,8 @@ def _refuse_cached(model: nn.Module) -> None:
         kinds = sorted({type(each).__name__ for each in cached})
         raise UnsupportedModelError(
             f"{len(cached)} layers ({', '.join(kinds)}) cache their attention biases in evaluation mode: the "
-            "biases would get no gradient, and their updates no effect. Train a head, FiLM or LoRA, or leave "
-            "these biases as they are; in a study: freeze: ['*attention_biases']"
+            "biases would get no gradient, and their updates no effect. Train a head, FiLM or LoRA, or "
+            "freeze these biases; in a study: freeze: ['*attention_biases']"
         )
 
 

@@ -136,7 +136,7 @@ def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) 
         yield f"{where}: found {dataset} ({what}); allowed: what the backbone reads"
     elif section.kind == "embedding" and section.dimension != backbone.arguments.get("dimension"):
         yield (
-            f"{where}: found {dataset}, embeddings of dimension {section.dimension}; allowed: that of the "
+            f"{where}: found {dataset}, embeddings of dimension {section.dimension}; allowed: as in the "
             f"backbone's arguments, {backbone.arguments.get('dimension', 'which is missing')}"
         )
 
@@ -239,7 +239,11 @@ def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
         if {public, sweep.dataset} <= study.datasets.keys() and shares_examples(
             study.datasets[public].source, study.datasets[sweep.dataset].source
         ):
-            same = "which" if public == sweep.dataset else f"whose source, as that of {public},"
+            same = (
+                "which"
+                if public == sweep.dataset
+                else f"whose source, like the source of {public},"
+            )
             yield (
                 f"{where}.dataset: found {sweep.dataset}, {same} went into the {part} of "
                 f"{sweep.backbone} without privacy; allowed: another dataset, or epsilon [.inf]"

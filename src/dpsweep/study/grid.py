@@ -409,7 +409,7 @@ class Grids:
         first, *others = self.names(part, role)
         if others:
             every = ", ".join([first, *others])
-            raise MistakeError(f"{part}: found {role}, which stands for {every}; allowed: one name")
+            raise MistakeError(f"{part}: found {role}, which has {every}; allowed: one name")
         return first
 
     def _described(self, problem: Problem, clipping: str) -> str:

@@ -38,7 +38,7 @@ class MethodSection(Section):
     freeze: Annotated[
         list[Annotated[str, Field(min_length=1)]], Field(exclude_if=lambda names: not names)
     ] = []
-    """parameters or whole modules that the method would train, but that stay fixed; * stands for any part
+    """parameters or whole modules that the method would train, but that stay fixed; * is any part
     of a name (network.*.pooler)"""
     augmentations: Annotated[
         Augmentations | None, Field(exclude_if=lambda section: section is None)
