@@ -55,7 +55,7 @@ def test_a_costly_value_is_named_with_its_accuracies() -> None:
 
 def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
     found = said({})
-    assert [each.split(" cannot")[0] for each in found] == ["C = 0.1, 1 and 42", "B = 64 and 256"]
+    assert [each.split(" do not")[0] for each in found] == ["C = 0.1, 1 and 42", "B = 64 and 256"]
     for sentence in found:
         seen = float(sentence.split("difference of ")[1].split()[0])
         # A few standard errors of a difference of two means of four seeds.
