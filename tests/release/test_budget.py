@@ -18,6 +18,7 @@ from dpsweep.release import ReleaseError, write
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.composition import account, refuse_beyond_budget, released_together
 from dpsweep.release.ledger import Ledger, open_ledger
+from dpsweep.release.write import check_budget
 from dpsweep.report import write as write_report
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -42,6 +43,19 @@ def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
     ):
         release(allowed, paths)
     assert not paths.release.exists()
+
+
+def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(
+    paths: Paths,
+) -> None:
+    allowed = study(FIXED, epsilon=8.0, delta=2 * DELTA)
+    first = release(allowed, paths)
+    shutil.move(first, first.with_name("published"))
+    elsewhere = Paths(paths.results.with_name("unprepared"))
+    assert elsewhere.ledger == paths.ledger and not elsewhere.results.exists()
+    with pytest.raises(ReleaseError, match="of which epsilon 0 is left"):
+        check_budget(allowed, elsewhere)
+    check_budget(study(FIXED, epsilon=20.0, delta=2 * DELTA), elsewhere)
 
 
 def test_the_budget_counts_what_the_certificate_counts() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.analysis.power import outlook
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import count
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
@@ -218,6 +219,12 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
                 f"backbones.{name}.weights.path: found {weights.path}; allowed: a .safetensors file "
                 "(pickled checkpoints can run code when they are opened)"
             )
+    try:
+        from dpsweep.release.write import check_budget  # torch takes a second
+
+        check_budget(study, paths)
+    except DpsweepError as error:
+        yield str(error)
     results = paths.results.resolve()
     for key, path, _ in _local_files(study, paths):
         if results.is_relative_to(path.resolve()):

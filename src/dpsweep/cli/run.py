@@ -98,6 +98,10 @@ def run(
     paths, dry = Paths(folder / study.results), any(map(_RUNS_NOTHING.fullmatch, options))
     if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
         _refuse_unaccounted(study, paths, targets)
+    if not dry and "release" in targets:
+        from dpsweep.release.write import check_budget
+
+        check_budget(study, paths)
     if note := _note_on_sources(study, paths):
         typer.echo(f"note: {note}", err=True)
     before = _time(paths.report)

@@ -36,7 +36,7 @@ from dpsweep.release.certificate import (
     epsilon_by_pld,
 )
 from dpsweep.release.composition import refuse_beyond_budget, released_together
-from dpsweep.release.ledger import locked, open_ledger
+from dpsweep.release.ledger import Ledger, locked, open_ledger
 from dpsweep.release.parameters import save_parameters, stated, stated_tap
 from dpsweep.release.section import ReleasePlan, own_features
 from dpsweep.release.train import TrainedModel, fixed_noise, train_release
@@ -51,6 +51,23 @@ from dpsweep.training.store import TrialStore
 log = logging.getLogger(__name__)
 
 _UNFINISHED = ".partial-release-"
+
+
+def check_budget(study: Study, paths: Paths) -> None:
+    """Refuse a release beyond the budget before its data are prepared.
+
+    Earlier releases are found by where their data come from; `write` also compares checksums.
+
+    Raises:
+        ReleaseError: the releases would exceed the budget, or the ledger is damaged.
+        CalibrationError: no noise gives the total epsilon.
+    """
+    release = study.release
+    if release is None or study.budget is None or paths.release.exists():
+        return
+    source = study.datasets[study.sweeps[release.sweep].dataset].source
+    earlier = Ledger(paths.ledger).released("", origins(source))
+    refuse_beyond_budget(study, release, earlier, fixed_noise(study, release))
 
 
 @dataclass(frozen=True)
