@@ -173,7 +173,7 @@ def test_norms_steps_and_overlaps_of_other_trials_are_refused(paths: Paths) -> N
     assert all(read())
     for position, file in enumerate(files):
         rewrite(file, trial_key="of another")
-        with pytest.raises(FormerResultsError, match="measure other trials") as raised:
+        with pytest.raises(FormerResultsError, match="no longer has") as raised:
             read()
         assert raised.value.remake == (file,)
         missing: list[Path] = []

@@ -541,6 +541,15 @@ def test_checks_of_the_test_set(
     )
 
 
+def test_without_trials_that_are_not_private_there_is_no_section_on_transfer(
+    page: Page, empty: Paths
+) -> None:
+    content = study_content()
+    del content["sweeps"]["digits_reference"]
+    title = "Does the pretraining transfer?"
+    assert title in page.text() and title not in written(study_of(content), empty).text()
+
+
 def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
     statement = page.text().partition("Privacy statement This study has ")[2]
     assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
