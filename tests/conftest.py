@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -67,6 +68,15 @@ def _own_environment() -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("DPSWEEP_")]:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """Restore the signals that a training job ignores as it ends."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 _looked_at: list[str] = []

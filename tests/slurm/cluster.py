@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 from tests.waiting import PATIENCE
 
+NAME = "dpsweep-test"
 GPUS = 4
 # Two types of GPU, the second a MIG slice.
 TYPES = ("a100-sxm4-80gb", "1g.10gb")
@@ -42,7 +43,7 @@ PACKAGES = ("slurm-wlm", "munge", "slurmdbd", "mariadb-server")
 MARK = "# Written by the tests of dpsweep."
 SLURM_CONF = f"""\
 {MARK}
-ClusterName=test
+ClusterName={NAME}
 SlurmctldHost={{host}}(127.0.0.1)
 AuthType=auth/munge
 # Slurm delays a requeued job until its credentials expire.
@@ -190,7 +191,7 @@ def _start_accounting() -> None:
     file.chmod(0o600)
     _run("slurmdbd")
     _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), PATIENCE)
-    for words in ("cluster test", "account good", "user root account=good"):
+    for words in (f"cluster {NAME}", "account good", "user root account=good"):
         _run("sacctmgr", "--immediate", "add", *words.split())
 
 
@@ -226,13 +227,8 @@ def stop() -> None:
                 ["scancel", "--user", user], check=False, timeout=PATIENCE, capture_output=True
             )
             _until(lambda: not queue(), 60)
-    # A job may outlive its cancellation, as Snakemake does in a handler of signals.
-    for step in map(psutil.Process, _pids("slurmstepd")):
-        with suppress(psutil.NoSuchProcess):
-            for process in (*step.children(recursive=True), step):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-    for daemon in DAEMONS:
+    _kill_jobs()
+    for daemon in ("slurmstepd", *DAEMONS):
         _end(daemon)
     # Without this, `scontrol` of the plugin would wait for the ended controller whenever Snakemake starts.
     (CONFIGURATION / "slurm.conf").unlink(missing_ok=True)
@@ -292,6 +288,7 @@ def lose_node() -> None:
     node("DOWN")
     if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
+    _kill_jobs()
     _end("slurmd")
     _run("slurmd")  # a new one knows nothing of the jobs
     node("RESUME")
@@ -325,6 +322,14 @@ def _pids(daemon: str) -> list[int]:
             if (folder / "comm").read_text().strip() == daemon:
                 found.append(int(folder.name))
     return found
+
+
+def _kill_jobs() -> None:
+    """Kill the processes of jobs: Snakemake may outlive a signal, and its slurmstepd."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("SLURM_CLUSTER_NAME") == NAME:
+                process.kill()
 
 
 def _end(daemon: str) -> None:

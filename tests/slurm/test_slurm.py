@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 from tests.slurm import cluster
 from tests.slurm.site import Site
@@ -116,14 +117,14 @@ class LongCells:
 
     def __init__(self, site: Site, run: "subprocess.Popen[bytes]") -> None:
         self.site, self.run = site, run
-        self.pid: dict[str, int] = {}
+        self.processes: dict[str, list[psutil.Process]] = {}
 
     def starts(self, cell: str) -> list[str]:
         """Return Slurm's jobs that started a cell."""
         return [job for job, _, name, _ in self.site.starts(LONG) if name == cell]
 
     def suspend(self, *cells: str, start: int = 1) -> None:
-        """Stop the process of each cell once it has this number of starts and a checkpoint.
+        """Stop the processes of each cell once it has this number of starts and a checkpoint.
 
         Parallel cells are watched together, because one could end while another is awaited.
         """
@@ -138,10 +139,12 @@ class LongCells:
                 jobs = self.starts(cell)
                 pid = training_pid(cell) if len(jobs) == start and saved else None
                 if pid is not None:
-                    os.kill(pid, signal.SIGSTOP)
+                    first = psutil.Process(pid)
+                    self.processes[cell] = [first, *first.children()]
+                    for process in self.processes[cell]:
+                        process.suspend()
                     # On a busy machine a cell takes longer than its limit.
                     cluster.update(jobs[-1], "TimeLimit=60")
-                    self.pid[cell] = pid
                     left.discard(cell)
             return not left
 
@@ -157,8 +160,9 @@ class LongCells:
         wait_for(goes_on, f"another {cell}", self.run, every=0.5)
 
     def resume(self, cell: str) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid[cell], signal.SIGCONT)
+        for process in self.processes[cell]:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def meet_limit(self, cell: str) -> None:
         """Shorten a suspended cell's time limit, so that Slurm signals now: 120 s before the limit."""
@@ -166,7 +170,9 @@ class LongCells:
         hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
         restarts = int(cluster.job(job)["Restarts"])
         cluster.update(job, f"TimeLimit={60 * hours + minutes + 2}")
-        wait_for(lambda: was_told(self.pid[cell]), "signal before the time limit", self.run)
+        wait_for(
+            lambda: was_told(self.processes[cell][0].pid), "signal before the time limit", self.run
+        )
         self.resume(cell)
         requeued = str(restarts + 1)
         wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
@@ -187,7 +193,7 @@ def continued(site: Site, jobs: list[str]) -> int:
 def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cells = LongCells(site, run)
     cells.suspend(LIMITED, CANCELLED, LOST, KILLED)
-    os.kill(cells.pid[KILLED], signal.SIGKILL)
+    cells.processes[KILLED][0].kill()
     subprocess.run(["scancel", *cells.starts(CANCELLED)], check=True)
     cells.meet_limit(LIMITED)
     cells.suspend(LIMITED, start=2)

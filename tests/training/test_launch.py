@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from dpsweep.training import trial as trial_module
 from dpsweep.training.cell import train_cell
 from dpsweep.training.checkpoint import save_checkpoint
 from dpsweep.training.gradient_norms import measure_gradient_norms
-from dpsweep.training.job import EXIT_AGAIN, Interrupted
+from dpsweep.training.job import EXIT_AGAIN, Interrupted, interruption, watched
 from dpsweep.training.launch import launch
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.processes import ProcessError
@@ -90,6 +91,20 @@ def wait_for_ever(folder: Path) -> NoReturn:
         threading.Event().wait()
 
 
+def stop() -> None:
+    """Stop as Slurm's signal asks; in a process of several, look at what its next signal would do."""
+    if processes.count() > 1:
+        Finalize(None, fail_unless_signals_are_ignored, exitpriority=0)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    if stopped := interruption(saved=True):
+        raise stopped
+
+
+def fail_unless_signals_are_ignored() -> None:
+    if signal.getsignal(signal.SIGUSR1) != signal.SIG_IGN:
+        os._exit(1)
+
+
 def results(study: Study, paths: Paths) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the trials of the cell, and its steps."""
     (cell,) = study.all_cells()
@@ -138,6 +153,15 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
         train(*killed)
     assert f"continuing from step {STEP}" in caplog.text
     assert_equal(results(*killed)[0], results(*expected)[0])
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_second_signal_does_not_change_the_exit_status(gpus: int) -> None:
+    """As Python ends, it gives signals back their default action, unless they are ignored."""
+    with pytest.raises(Interrupted) as stopped, watched():
+        launch(gpus, stop)
+    assert stopped.value.code == EXIT_AGAIN
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
 
 
 @pytest.mark.slow

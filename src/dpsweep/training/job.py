@@ -66,6 +66,8 @@ def watched() -> Iterator[None]:
         log.info(
             "stopped by %s, exit status %s", _received.name if _received else "request", stop.code
         )
+        # The process ends. If another signal ended it, its status would not be that of a saved state.
+        before = dict.fromkeys(before, signal.SIG_IGN)
         raise
     except KeyboardInterrupt:
         log.info("stopped by SIGINT, exit status %s", 128 + signal.SIGINT)

@@ -183,7 +183,10 @@ def _member(
 ) -> None:
     """Call the function in a new process of the group; the first one sends its value, each its error."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launching process ends this one
+    # Slurm signals every process of a job, and the launching process forwards its signal: the second one
+    # can come when this process has saved its state. The launching process ends this one.
+    for number in (signal.SIGINT, *_FORWARDED):
+        signal.signal(number, signal.SIG_IGN)
     start_log(logging.INFO if rank == 0 else logging.ERROR)
     if rank > 0:
         warnings.simplefilter("ignore")  # the first one warns
