@@ -1,9 +1,11 @@
 """Tests of atomic writes, fingerprints, and messages about files."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import called
 
 from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json
 
@@ -28,6 +30,35 @@ def test_a_written_file_has_its_name_on_the_disk(
     )
     write_json(path, {"new": 1})
     assert events == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "imports", "write"),
+    [
+        (
+            "train.npy",
+            "import numpy as np\nfrom dpsweep.data.write import write_rows",
+            "write_rows(path, np.dtype('u1'), (100, 99), 2, [np.ones((2, 100, 99), 'u1')], 'images')",
+        ),
+        (
+            "figure.pdf",
+            "import numpy as np\nfrom matplotlib.figure import Figure\n"
+            "from dpsweep.figures.style import save",
+            "drawn = Figure()\ndrawn.add_subplot().plot(np.random.rand(2000))\n"
+            "save(drawn, path, path.with_suffix('.png'))",
+        ),
+    ],
+)
+def test_writers_name_the_file_of_a_full_disk(
+    tmp_path: Path, name: str, imports: str, write: str
+) -> None:
+    # A file size limit simulates the full disk.
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
+    program = f"from pathlib import Path\n{imports}\npath = Path({str(tmp_path / name)!r})\n{limit}\n{write}"
+    said = called([sys.executable, "-B", "-c", program], status=1).stderr
+    last_line = said.strip().splitlines()[-1]
+    assert last_line.startswith("OSError") and str(tmp_path / name) in last_line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_keys() -> None:

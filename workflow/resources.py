@@ -76,10 +76,10 @@ class JobResources:
         return self._study.gpus(problem) if stage in ("train", "gradient_norms") else 1
 
     @staticmethod
-    def plan_teraflops(given: Mapping[str, Mapping[str, Any]]) -> float:
+    def plan_teraflops(given: Mapping[str, Mapping[str, Any]]) -> str:
         """Return ``set-resources: plan: teraflops`` as typed, because Snakemake rounds resources; or 0."""
         found = given.get("plan", {}).get("teraflops")
-        return float(getattr(found, "raw", None) or getattr(found, "orig_arg", 0))
+        return str(getattr(found, "raw", None) or getattr(found, "orig_arg", 0))
 
     def _kind(self, given: Mapping[str, Any]) -> tuple[str, int]:
         known = dict(given.items())

@@ -87,4 +87,4 @@ rule plan:
         targets=config.get("targets", "").split(),
         teraflops=JOBS.plan_teraflops(workflow.resource_settings.overwrite_resources),
     shell:
-        "dpsweep plan --teraflops {params.teraflops} {params.targets:q} 2>&1 | tee {log:q}"
+        "dpsweep plan --teraflops={params.teraflops:q} {params.targets:q} 2>&1 | tee {log:q}"

@@ -1,6 +1,7 @@
 """Options that commands share, and functions that open a study."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -57,11 +58,20 @@ Partial = Annotated[
         "--partial", help="use the results so far; write into partial/ in the results folder"
     ),
 ]
+
+
+def _finite(found: float) -> float:
+    if not math.isfinite(found):
+        raise typer.BadParameter(f"{found} is not a finite number.")
+    return found
+
+
 Teraflops = Annotated[
     float,
     typer.Option(
         "--teraflops",
         min=0.0,
+        callback=_finite,
         help="estimate for GPUs of a cluster that sustain so many 10^12 operations a second; 0: no cluster",
     ),
 ]

@@ -29,7 +29,7 @@ from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.data.tokenizer import (
     Tokenizer,
     byte_tokenizer,
-    copy_tokenizer,
+    read_tokenizer,
     save_tokenizer,
     train_word_pieces,
 )
@@ -131,18 +131,18 @@ def prepare_tokenizer(
         case HubTokenizer() as source:
             instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
             others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
-            copy_tokenizer(
-                fetch_file(source.id, "tokenizer.json", source.revision, instead, others), path
-            )
-        case FileTokenizer(path=file):
-            copy_tokenizer(Path(file), path)
-        case BytesTokenizer():
-            save_tokenizer(byte_tokenizer(), path)
+            file = fetch_file(source.id, "tokenizer.json", source.revision, instead, others)
+            library = read_tokenizer(file)
         case TrainedTokenizer() as recipe:
             texts = load(datasets[recipe.dataset]).train.inputs
-            save_tokenizer(train_word_pieces(texts, recipe.vocab_size), path)
+            library = train_word_pieces(texts, recipe.vocab_size)
+        case FileTokenizer(path=local):
+            library = read_tokenizer(Path(local))
+        case BytesTokenizer():
+            library = byte_tokenizer()
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
+    save_tokenizer(library, path)
     return Tokenizer.open(path)
 
 

@@ -55,7 +55,11 @@ class Tokenizer:
             content = read_checked_json(path)
         except DamagedFileError as error:
             raise DatasetError(str(error), error.remake) from None
-        library = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
+        return cls.of(tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"])))
+
+    @classmethod
+    def of(cls, library: tokenizers.Tokenizer) -> Self:
+        """Return a tokenizer of the library `tokenizers` as it is when it is prepared."""
         checksum = hashlib.sha256(library.to_str(pretty=True).encode()).hexdigest()
         identity = TokenizerIdentity(vocabulary=vocabulary_size(library), checksum=checksum)
         return cls(identity, library)
@@ -135,8 +139,12 @@ class TokenBlocks(Iterator[npt.NDArray[np.int32]]):
             yield tokens
 
 
-def copy_tokenizer(source: Path, path: Path) -> None:
-    """Copy a ``tokenizer.json``, or build one from a vocabulary of BERT's WordPiece."""
+def read_tokenizer(source: Path) -> tokenizers.Tokenizer:
+    """Read a ``tokenizer.json``, or build a tokenizer from a vocabulary of BERT's WordPiece.
+
+    Raises:
+        DatasetError: the file is missing, or neither of these.
+    """
     if not source.is_file():
         raise DatasetError(f"{source}: no such file; put the tokenizer there")
     if found := found_pointer(source):
@@ -148,15 +156,13 @@ def copy_tokenizer(source: Path, path: Path) -> None:
             raise DatasetError(f"{source}: found {error}; allowed: UTF-8") from None
         if missing := [piece for piece in _SPECIAL if piece not in pieces]:
             raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
-        save_tokenizer(_word_pieces(pieces), path)
-        return
+        return _word_pieces(pieces)
     try:
-        library = tokenizers.Tokenizer.from_file(str(source))
+        return tokenizers.Tokenizer.from_file(str(source))
     except Exception as error:  # the library raises no narrower type
         raise DatasetError(
             f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
         ) from error
-    save_tokenizer(library, path)
 
 
 def vocabulary_size(library: tokenizers.Tokenizer) -> int:

@@ -3,12 +3,9 @@
 import hashlib
 import logging
 import math
-import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -221,7 +218,8 @@ def write_rows(
     require_space(path.parent, examples * math.prod(shape) * dtype.itemsize, what)
     errors: dict[int, str] = {}
     done = 0
-    with path.open("wb") as stream, progress(f"{path.stem} {what}", examples) as advance:
+    advance = progress(f"{path.stem} {what}", examples)
+    with atomic_path(path) as partial, partial.open("wb") as stream:
         write_array_header(stream, dtype, (0, *shape))
         for block in blocks:
             for place, row in enumerate(block, start=done):
@@ -236,8 +234,6 @@ def write_rows(
         # The header has spare room, so it can be replaced when the number of rows is known.
         stream.seek(0)
         write_array_header(stream, dtype, (done - len(errors), *shape))
-        stream.flush()
-        os.fsync(stream.fileno())
     return errors
 
 
@@ -267,26 +263,13 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of newly finished examples.
-
-    It shows a progress bar on a terminal, and otherwise logs a line every ten seconds.
+def progress(what: str, total: int) -> Callable[[int], None]:
+    """Return a function to call with the number of newly finished examples: it logs a line every ten seconds.
 
     Args:
         what: noun for the examples.
         total: number of all examples.
     """
-    if sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
-
-        console = Console(stderr=True)
-        columns = *Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda count: bar.advance(task, count)
-        return
     started = spoken = time.monotonic()
     done = 0
 
@@ -302,7 +285,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
                 what, done, total, rate, (total - done) / rate,
             )  # fmt: skip
 
-    yield advance
+    return advance
 
 
 # -- duplicates --------------------------------------------------------------------------------

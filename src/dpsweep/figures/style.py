@@ -153,13 +153,12 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
         UnwritableTextError: no installed font has some character of a text.
     """
     write_all(figure)
-    with atomic_path(pdf) as partial:
-        figure.savefig(partial, format="pdf", metadata={"CreationDate": None})
-    with atomic_path(png) as partial:
-        # Write the PNG in memory first: its writer seeks, and a full disk should fail in one place.
+    for path, metadata in ((pdf, {"CreationDate": None}), (png, {"Software": None})):
+        # In memory first: both writers have errors of their own for a full disk.
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-        partial.write_bytes(buffer.getvalue())
+        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+        with atomic_path(path) as partial:
+            partial.write_bytes(buffer.getvalue())
 
 
 # -- colours -------------------------------------------------------------------------------

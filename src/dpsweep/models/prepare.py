@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dpsweep.base.files import require_content
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
-from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.data.tokenizer import Tokenizer, read_tokenizer, train_word_pieces
 from dpsweep.models.architectures import create, find_head, seeded, state_without_head
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.described import named_architecture
@@ -30,10 +30,12 @@ from dpsweep.study.backbones import (
     Architecture,
     Backbone,
     BackboneError,
+    FileTokenizer,
     FileWeights,
     HubWeights,
     NoWeights,
     Pretraining,
+    TrainedTokenizer,
 )
 from dpsweep.study.messages import brief, shorten
 from dpsweep.study.paths import Paths
@@ -70,7 +72,7 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
             "head; allowed: {kind: random}, or weights from a file, the hub or pretraining"
         )
     if isinstance(model, SequenceClassifier) and reader is not None:
-        _check_tokens(name, model, reader)
+        _require_tokens(name, model, reader)
     mean, std = backbone.normalisation
     state, pretraining = _weights(backbone, architecture, paths)
     return write_backbone(
@@ -114,7 +116,30 @@ def _weights(
     return {}, {}  # the seed of each trial determines the weights
 
 
-def _check_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) -> None:
+def check_tokenizer(name: str, backbone: Backbone, model: SequenceClassifier) -> None:
+    """Compare a network with its tokenizer, as far as this needs no network and no texts.
+
+    Args:
+        name: of the backbone.
+        backbone: its section of the study.
+        model: its network.
+
+    Raises:
+        BackboneError: they do not belong together.
+        DatasetError: the file of the tokenizer is none.
+    """
+    match backbone.reads_with:
+        case FileTokenizer(path=path) if Path(path).is_file():
+            library = read_tokenizer(Path(path))
+        case TrainedTokenizer(vocab_size=size):
+            # Its special tokens do not depend on the texts.
+            library = train_word_pieces(["a"], size)
+        case _:
+            return
+    _require_tokens(name, model, Tokenizer.of(library))
+
+
+def _require_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) -> None:
     if tokenizer.identity.vocabulary > model.vocab_size:
         raise BackboneError(
             f"backbones.{name}: the tokenizer has {tokenizer.identity.vocabulary} tokens, the network "

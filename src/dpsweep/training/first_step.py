@@ -31,6 +31,7 @@ from dpsweep.models.described import described_architecture
 from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.normalisation import notes_on_film
 from dpsweep.models.outline import Outline, asks_for_values
+from dpsweep.models.prepare import check_tokenizer
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
@@ -169,6 +170,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
     features = study.features(grid.problem.name)
     if isinstance(model, SequenceClassifier):
         require_length(architecture, dataset.max_length or 1)
+        check_tokenizer(grid.backbone, backbone, model)
     try:
         with Outline():
             inputs = preprocess(_inputs(dataset, model))
