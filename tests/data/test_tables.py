@@ -194,6 +194,7 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", 'text,label\n"Hello" he said,ham\n', r"line 2: found a quote that does not end its field"),
     (".tsv", 'text\tlabel\n"Hello" he said\tham\n', r"line 2: found a quote that does not end its field"),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', "line 2: found Expecting"),
+    (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "found a key twice among text, label, t"),
     (".jsonl", '{"text": "a", "label": 1}\n\n7\n', "line 3: found 7; allowed: an object of JSON"),
     (".jsonl", '{"text": "a", "label": 1} {"text": "b", "label": 0}\n', "line 1: found Extra data"),
     (".jsonl", '[{"text": "a", "label": 1}]', r"line 1: found \["),

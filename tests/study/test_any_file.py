@@ -1,6 +1,7 @@
 """Every file is either a valid study, or refused with one error."""
 
 import json
+import os
 import signal
 import threading
 from contextlib import suppress
@@ -13,8 +14,11 @@ from tests.described import described
 from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import main as command_line
+from dpsweep.cli.options import locate_study
 from dpsweep.study import StudyError, load_study
+from dpsweep.study.commands import begin
 
 SWEEP = "sweeps: {digits_vit_film: {%s}}"
 DIGITS, VIT = (
@@ -98,6 +102,24 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     (file,) = tmp_path.glob("dpsweep-error-*.txt")
     assert second.endswith(f"Please report it with this file: {file}")
     assert "Traceback" in file.read_text()
+
+
+def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands ``--study=~/study.yaml``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    for changed in ("PATH", "SBATCH_SIGNAL"):  # for the jobs of the workflow
+        monkeypatch.setenv(changed, os.environ.get(changed, ""))
+    file = tmp_path / "study.yaml"
+    file.write_text("extends: demo\n")
+    for named in ("~/study.yaml", "$HOME/study.yaml"):
+        assert locate_study(named).file == file
+        assert begin({"study": named}) == file
+    for find in (locate_study, lambda named: begin({"study": named})):
+        with pytest.raises(
+            DpsweepError, match=r"study: found \$NOWHERE/s.*\$NOWHERE is not, or is"
+        ):
+            find("$NOWHERE/study.yaml")
 
 
 def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

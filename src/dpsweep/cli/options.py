@@ -15,7 +15,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
-from dpsweep.study.load import home, named_study, only_study
+from dpsweep.study.load import home, named_study, only_study, study_path
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
@@ -29,6 +29,7 @@ OPENED: ContextVar[Path] = ContextVar("study file", default=DEFAULT_STUDY)
 
 def _here(study_file: Path) -> Path:
     """Return the study's file; without a ``config.yaml``, the only study in the current folder."""
+    study_file = study_path(study_file)
     if study_file == DEFAULT_STUDY and not study_file.exists():
         study_file = only_study(Path())
     OPENED.set(study_file)

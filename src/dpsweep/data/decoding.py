@@ -33,13 +33,15 @@ Pixels = npt.NDArray[np.uint8]
 _CHUNK = 32
 """Number of images that a process decodes at a time."""
 _BLOCK = 512
-"""Number of images that are written at a time."""
+"""Up to this number, images are decoded in one process."""
 _MOST_PROCESSES = 16
 _FEW_LEVELS = 17
 """Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
 _MOST_PIXELS = 2**27
 """Limit of the resized image, before cropping."""
 
+# Formats whose further pages are previews, depths or layers of the first.
+_ONE_PICTURE = frozenset({"MPO", "PSD"})
 # Values of the EXIF tag Orientation for a rotation by 90 degrees.
 _ON_ITS_SIDE = frozenset({5, 6, 7, 8})
 # Tags of TIFF, and values of two of them.
@@ -64,6 +66,10 @@ class Transform:
 
     def __call__(self, content: Content) -> Pixels:
         """Return pixels, uint8 of ``shape``."""
+        return self.first_frame(content)[0]
+
+    def first_frame(self, content: Content) -> tuple[Pixels, bool]:
+        """Return pixels, uint8 of ``shape``, and whether they are the first frame of an animation."""
         if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
             raise ValueError("it is empty")
         try:
@@ -71,6 +77,7 @@ class Transform:
                 pages = getattr(opened, "n_frames", 1)
                 if opened.format == "TIFF" and pages > 1:
                     raise ValueError(f"{pages} pages; allowed: one, so save each page as an image")
+                animated = pages > 1 and opened.format not in _ONE_PICTURE
                 hidden = _hidden(content, opened)
                 image = _rgb(ImageOps.exif_transpose(opened), opened)
         except UnidentifiedImageError:
@@ -80,15 +87,15 @@ class Transform:
         if self.stored is not None:
             if (image.height, image.width) != self.stored:
                 raise ValueError(f"{image.width} x {image.height} pixels, unlike its header")
-            return np.asarray(image)
+            return np.asarray(image), animated
         size = self.resize.size
         height, width, top, left = self.resize.geometry(image.height, image.width)
         if width * height > _MOST_PIXELS:
             raise ValueError(f"too narrow to crop: {image.width} x {image.height} pixels")
         resized = image.resize((width, height), Image.Resampling[self.resize.interpolation.upper()])
         if (height, width) == (size, size):
-            return np.asarray(resized)
-        return np.asarray(resized.crop((left, top, left + size, top + size)))
+            return np.asarray(resized), animated
+        return np.asarray(resized.crop((left, top, left + size, top + size))), animated
 
 
 def make_transform(resize: Resize, *splits: Split) -> Transform:
@@ -224,14 +231,14 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
         DatasetError: the disk is too small for the pixels.
     """
     examples = len(split.labels)
-    dark = 0
+    dark = animations = 0
 
     def blocks() -> Iterator[list[Pixels | str]]:
-        nonlocal dark
-        remaining = _decoded(split.inputs, transform, examples)
-        while block := list(islice(remaining, _BLOCK)):
-            dark += sum(not isinstance(row, str) and row.max() < _FEW_LEVELS for row in block)
-            yield block
+        nonlocal dark, animations
+        for rows, animated in _decoded(split.inputs, transform, examples):
+            dark += sum(not isinstance(row, str) and row.max() < _FEW_LEVELS for row in rows)
+            animations += animated
+            yield rows
 
     errors = write_rows(
         path, np.dtype(np.uint8), transform.shape, examples, blocks(), what="images"
@@ -241,21 +248,30 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
             "%s: %d of %d images have no level from %d to 255: they are black, or have 12 bits or fewer of "
             "16, and should be stretched", path.stem, dark, examples, _FEW_LEVELS,
         )  # fmt: skip
+    if animations:
+        log.warning(
+            "%s: %d of %d images are animations, of which the first frame is read",
+            path.stem, animations, examples,
+        )  # fmt: skip
     return split.without(list(errors), path), list(errors.values())
 
 
 # -- decoding --------------------------------------------------------------------------------
 
 
-def _decoded(images: EncodedImages, transform: Transform, count: int) -> Iterator[Pixels | str]:
-    """Yield the pixels or the error of each of ``count`` images, in order."""
+_Chunk = tuple[list[Pixels | str], int]
+"""Pixels or an error for each of some images, and the number of animations among them."""
+
+
+def _decoded(images: EncodedImages, transform: Transform, count: int) -> Iterator[_Chunk]:
+    """Yield chunks of ``count`` images, in order."""
     remaining = iter(images.read())
     if count <= _BLOCK:
         # Starting processes would take more time.
-        yield from _decode(transform, list(remaining))
+        yield _decode(transform, list(remaining))
         return
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
-    pending: deque[Future[list[Pixels | str]]] = deque()
+    pending: deque[Future[_Chunk]] = deque()
     # A forked process would inherit the locks of threads, but not the threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _start_process) as pool:
@@ -263,29 +279,32 @@ def _decoded(images: EncodedImages, transform: Transform, count: int) -> Iterato
             pending.append(pool.submit(_decode, transform, chunk))
             # Limits memory, and keeps the processes busy.
             if len(pending) == 2 * processes:
-                yield from pending.popleft().result()
+                yield pending.popleft().result()
         while pending:
-            yield from pending.popleft().result()
+            yield pending.popleft().result()
 
 
-def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> list[Pixels | str]:
-    """Return the pixels or the error of every image."""
+def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> _Chunk:
+    """Return the pixels or the error of every image, and the number of animations."""
     results: list[Pixels | str] = []
+    animations = 0
     for name, content in chunk:
         try:
-            results.append(transform(content))
+            pixels, animated = transform.first_frame(content)
+            results.append(pixels)
+            animations += animated
         except MemoryError:
             raise
         except Exception as error:  # decoders raise many types for broken files
             results.append(f"{name}: not an image that can be read ({error})")
-    return results
+    return results, animations
 
 
 def first_corrupt(split: Split, resize: Resize) -> list[str]:
     """Decode the first image of every class, and return the errors."""
     places = set(np.unique(split.labels, return_index=True)[1].tolist())
     first = [each for place, each in enumerate(split.inputs.read()) if place in places]
-    return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
+    return [each for each in _decode(Transform(resize), first)[0] if isinstance(each, str)]
 
 
 def _start_process() -> None:

@@ -175,7 +175,7 @@ def _json_lines(path: Path) -> _Table:
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
             try:
-                row = json.loads(line) if line.strip() else {}
+                row = json.loads(line, object_pairs_hook=_object) if line.strip() else {}
             except (ValueError, RecursionError) as error:
                 row = error
             if not isinstance(row, dict):
@@ -188,6 +188,14 @@ def _json_lines(path: Path) -> _Table:
     return list(dict.fromkeys(itertools.chain(*rows))), lambda name: [
         each.get(name) for each in rows
     ]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; of a key that stands twice, Python would keep the last value in silence."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key twice among {shorten(key for key, _ in pairs)}")
+    return found
 
 
 def _parquet(path: Path) -> _Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.load import IN_CLONE, name_of
+from dpsweep.study.load import IN_CLONE, name_of, study_path
 
 DEFAULT_STUDY = Path("config.yaml")
 """The study of a command that names none."""
@@ -92,7 +92,7 @@ def begin(config: Mapping[str, Any]) -> Path:
     for name in ("study", "targets"):
         if not isinstance(value := config.get(name, ""), str):
             raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")
-    study = Path(config.get("study", DEFAULT_STUDY))
+    study = study_path(config.get("study", DEFAULT_STUDY))
     os.environ[STUDY] = str(study)
     # Without the signal, jobs of Slurm would lose the work since their last checkpoint at a time limit.
     os.environ.setdefault("SBATCH_SIGNAL", SIGNAL)

@@ -235,6 +235,20 @@ def name_of(study_file: Path) -> str:
     return str(study_file) if IN_CLONE else names.get(study_file, str(study_file))
 
 
+def study_path(text: str | Path) -> Path:
+    """Return the path of a study on a command line, which expands as paths in a study do.
+
+    Shells do not expand ``--study=~/pets.yaml``.
+
+    Raises:
+        DpsweepError: the path cannot exist (see `usable_path`).
+    """
+    try:
+        return Path(usable_path(str(text)))
+    except ValueError as error:
+        raise DpsweepError(f"study: found {text}; {error}") from None
+
+
 def named_study(name: str, folder: Path) -> Path:
     """Return the file of a study.
 
@@ -245,7 +259,7 @@ def named_study(name: str, folder: Path) -> Path:
     Raises:
         DpsweepError: there is no such file, and no study of this name.
     """
-    file = folder / name
+    file = folder / study_path(name)
     if file.is_file():
         return file
     if re.search(r"[/\\]|\.ya?ml$", name):
