@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import called
 
 from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json
+from tests.waiting import called
 
 
 def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
