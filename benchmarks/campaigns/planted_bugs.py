@@ -46,6 +46,7 @@ from benchmarks.campaigns.mutations import Mutation, PlaceNotFoundError
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
+from dpsweep.study.load import StudyLoader
 
 BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"
 RESULT = RESULTS / "planted_bugs.json"
@@ -99,7 +100,7 @@ class Bug:
 
 def read_bugs() -> list[Bug]:
     """Return the bugs of planted_bugs.yaml."""
-    modules: dict[str, Any] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
+    modules: dict[str, Any] = yaml.load(BUGS.read_text("utf-8"), StudyLoader)  # noqa: S506 (a SafeLoader)
     return [
         Bug(
             module=module,
