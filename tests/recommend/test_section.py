@@ -1,5 +1,6 @@
 """The output of `recommend`, parsed and compared with the study and the rule."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from benchmarks.common import RESULTS
+from typer.testing import CliRunner
 
 from dpsweep.base.files import read_json
+from dpsweep.cli.main import app
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.explain import in_words
 from dpsweep.recommend import text
@@ -173,3 +176,16 @@ def test_printed_gains_equal_those_of_the_stored_sweeps() -> None:
         assert said == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}, {count} settings)".replace(
             "-", "−"
         )
+
+
+def test_the_only_sweep_of_a_study_needs_no_name(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    sweep = load_study(FEATURES).model_dump(mode="json", by_alias=True)["sweeps"][SWEEP]
+    file.write_text(
+        f"extends: {FEATURES}\nfigures: none\naudit: null\nsweeps: !replace {json.dumps({SWEEP: sweep})}\n"
+    )
+    options = ["--epsilon", "1", "--epochs", "8", "--study", str(file)]
+    named, only = (
+        CliRunner().invoke(app, ["recommend", *words, *options]) for words in ([SWEEP], [])
+    )
+    assert only.exit_code == 0 and only.output == named.output

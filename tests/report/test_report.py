@@ -331,6 +331,20 @@ def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
     assert {row[-1] for row in table.rows} == {"72.5 % [65.9, 78.2]"}
 
 
+def test_the_privacy_statement_names_units_of_several_rows(empty: Paths) -> None:
+    content = study_content()
+    content["datasets"]["digits"] |= {
+        "title": "Digits",
+        "source": {"kind": "folder", "path": "images"},
+        "unit": "writer",
+        "train_units": 300,
+        "rows_per_unit": 2,
+    }
+    text = written(study_of(content), empty).text().partition("Privacy statement This study")[2]
+    assert "The unit of Digits is one writer: all of their images, at most 2 of them" in text
+    assert "one training example" not in text
+
+
 def test_costs_of_wrong_choices(trials: pd.DataFrame, page: Page) -> None:
     # By hand: the first seed reaches 0.3 at a wrong rate, and 0.5 or (B = 256) 0.7 at the right one. C has no
     # effect. Two seeds that differ by 10 points have a standard deviation of 10/√2.

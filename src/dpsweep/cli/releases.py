@@ -21,10 +21,13 @@ _LEDGER = "compared only with the ledger of where it was made (--ledger FILE)"
 
 @app.command()
 def recommend(
-    sweep: Annotated[
-        str, typer.Argument(help="a sweep of the study, for its dataset, method and optimizer")
-    ],
     epsilon: Annotated[float, typer.Option(help="of one training run")],
+    sweep: Annotated[
+        str | None,
+        typer.Argument(
+            help="a sweep of the study, for its dataset, method and optimizer; without it, the only one"
+        ),
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option(
@@ -43,6 +46,8 @@ def recommend(
 
     opened = open_study(study_file)
     study, paths = opened.study, opened.paths
+    if sweep is None:
+        sweep = next(iter(study.sweeps)) if len(study.sweeps) == 1 else ""
     pick("sweep", sweep, study.sweeps)
     lines = (
         compared_epochs(study, sweep, epsilon, paths)

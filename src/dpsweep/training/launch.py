@@ -164,10 +164,11 @@ class _Group:
         """Note the end of a process that could not say why."""
         status = self._processes[rank].exitcode or 0
         if status < 0:
+            memory = " (out of memory?)" if status == -signal.SIGKILL else ""
             self._errors.append(
                 ProcessError(
                     f"process {rank} of {len(self._processes)} was ended by "
-                    f"{signal.Signals(-status).name} (out of memory?); run the same command again: it "
+                    f"{signal.Signals(-status).name}{memory}; run the same command again: it "
                     "continues from the last saved state"
                 )
             )
