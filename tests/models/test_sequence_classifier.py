@@ -318,3 +318,15 @@ def test_mismatched_weights_and_tokenizers_are_refused(published: Path) -> None:
     (published / "config.json").write_text(json.dumps(configuration | {"model_type": "bert"}))
     with pytest.raises(BackboneError, match=r"config\.json: describes a 'bert'; the study has"):
         prepared(published)
+
+
+@pytest.mark.parametrize("name", ["xlnet", "distilbert", "bert", "deberta-v2", "opt"])
+def test_logits_do_not_depend_on_padding(name: str) -> None:
+    model = network(name, LENGTHS[name][0]).double()
+    for length in (1, 4, 6):
+        text = model.made_up(2, length)
+        padded = nn.functional.pad(text, (0, 3), value=-1)
+        torch.testing.assert_close(model(padded), model(text))
+        # Also beside longer texts of the same batch.
+        both = torch.cat([padded, model.made_up(1, length + 3)])
+        torch.testing.assert_close(model(both)[:2], model(text))

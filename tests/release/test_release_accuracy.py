@@ -3,10 +3,18 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
+from tests.release.releases import FIXED, forge, put, study
 
-from dpsweep.release import accuracy
+from dpsweep.base.files import read_checked_json
+from dpsweep.cli.main import app
+from dpsweep.data.prepared import PreparedDataset
+from dpsweep.release import CARD, CERTIFICATE, accuracy
 from dpsweep.release.certificate import TestSet
+from dpsweep.report import page
+from dpsweep.study.paths import Paths
 
 
 def certificate(right: int, size: int, largest: int) -> Any:
@@ -46,3 +54,26 @@ def test_a_model_is_compared_with_the_largest_class(
             advice is not None and f"This model {verdict} always naming the largest class" in advice
         )
         assert "learning rate" in advice and "dpsweep recommend" in advice
+
+
+def test_card_log_and_verification_say_what_the_model_is_worth(
+    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = paths.results.with_name("study.yaml")
+    sections = study(FIXED).model_dump(mode="json", exclude_defaults=True)
+    file.write_text(yaml.safe_dump(sections | {"results": str(paths.results)}))
+    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    app(["release", "--study", str(file)], standalone_mode=False)
+    folder, log = paths.release, capsys.readouterr().out
+    counts = np.bincount(PreparedDataset.open(paths.dataset("digits")).test_labels)
+    found = read_checked_json(folder / CERTIFICATE)
+    assert found["test_set"] == {"size": counts.sum(), "largest_class": counts.max()}
+    share = f"always naming the largest class: {counts.max() / counts.sum():.3f}"
+    assert share in log and any(share in each for each in page._worth(paths))
+    for right, useless in ((counts.max(), True), (counts.sum() - 1, False)):
+        forge(folder, put("test_accuracy", value=right / counts.sum()))
+        app(["verify", str(folder), "--no-ledger"], standalone_mode=False)
+        said, card = capsys.readouterr().out, (folder / CARD).read_text()
+        assert share in said and share in card
+        assert said.startswith("This model is no better") == useless
+        assert card.split("\n\n")[1].startswith("**This model is no better") == useless

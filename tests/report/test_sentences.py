@@ -65,3 +65,9 @@ def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_too_few_seeds_give_no_sentences(seeds: int) -> None:
     assert said({42.0: 0.4}, seeds=seeds) == []
+
+
+@pytest.mark.nightly
+def test_chance_alone_rarely_makes_a_sentence_about_costs() -> None:
+    wrong = sum(any("costs" in each for each in said({}, seed)) for seed in range(100, 108))
+    assert wrong <= 1

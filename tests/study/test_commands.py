@@ -36,3 +36,11 @@ def test_jobs_of_slurm_get_the_signal_before_their_limit(
     monkeypatch.setattr("sys.argv", ["snakemake"])
     begin({})
     assert os.environ["SBATCH_SIGNAL"] == (own or "USR1@120")
+
+
+def test_a_folder_without_a_snakefile_gets_a_command_that_works_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = make_command(Path("pets.yaml"), ["audit"])
+    assert shlex.split(command) == ["dpsweep", "run", "pets.yaml", "audit"]

@@ -13,6 +13,7 @@ from tests.study.small import SMALL, load_small
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
+from dpsweep.study.load import StudyLoader
 
 
 @pytest.fixture
@@ -221,3 +222,9 @@ def test_sweeps_with_a_common_cell_must_train_it_in_the_same_way(key: str, other
     content["sweeps"]["again"][key] = other
     with pytest.raises(ValidationError, match=f"sweeps.again.{key}: found .*sweeps.{name}"):
         Study.model_validate(content)
+
+
+@pytest.mark.parametrize("text", ["300", "1_000", "0", "-5", "0.5", "00.5", "0x1F4", "1e3"])
+def test_decimal_numbers_are_read_as_before(text: str) -> None:
+    loaded = yaml.load(f"a: {text}", Loader=StudyLoader)["a"]  # noqa: S506 (a SafeLoader)
+    assert loaded == (int(text, 0) if text.startswith("0x") else float(text))
