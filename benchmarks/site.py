@@ -21,6 +21,7 @@ EXPLORED = {
     "film": ("film/*.parquet", "findings"),
     "fashion-mnist": ("fashion/fashion-mnist.parquet", "findings"),
     "optimizers": ("fashion/optimizers.parquet", "findings"),
+    "units": ("units/units.parquet", "findings"),
 }
 _IMAGE = re.compile(r"!\[(?P<shown>[^]]+)\]\((?P<file>images/[^)]+)\)")
 # Columns that committed trials lack.

@@ -2,6 +2,7 @@
 
     python -m benchmarks.speed.step_cost          # about 40 minutes on one core
     python -m benchmarks.speed.step_cost --only "ViT-Tiny, FiLM"    # this row again
+    python -m benchmarks.speed.step_cost --units    # units of 4 rows beside as many rows of their own
 
 All contenders of a row use the same batch, network, trainable parameters and optimizer. They take turns in
 one process, so other load affects all of them. A ratio is the median over the rounds of (contender / without
@@ -26,6 +27,7 @@ import psutil
 import torch
 
 from benchmarks.common import RESULTS, command_line, environment, peak_bytes
+from benchmarks.speed import steps
 from benchmarks.speed.steps import CONTENDERS, REFERENCE, ROWS, Row, Setting, Step
 from dpsweep.base.files import read_json, write_json
 from dpsweep.gradients.precision import full_precision
@@ -42,20 +44,20 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
     megabytes of a step.
     """
     found: dict[str, dict[str, Any]] = {}
-    steps: dict[str, Step] = {}
+    contenders: dict[str, Step] = {}
     for name, make in CONTENDERS.items():
         if name.startswith("Opacus") and (setting.compiled or find_spec("opacus") is None):
             continue
         try:
-            steps[name] = make(row, setting)
-            found[name] = warm_up(steps[name], setting.device)
+            contenders[name] = make(row, setting)
+            found[name] = warm_up(contenders[name], setting.device)
         except Exception as error:
-            steps.pop(name, None)
+            contenders.pop(name, None)
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             found[name] = {"failure": reason}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, step in steps.items():
+        for name, step in contenders.items():
             seconds[name].append(timed(step, setting.device))
     for name, times in seconds.items():
         found[name]["seconds"] = round(statistics.median(times), 5)
@@ -63,6 +65,21 @@ def measure_times(row: Row, setting: Setting, rounds: int) -> dict[str, dict[str
             ratios = [one / other for one, other in zip(times, seconds[REFERENCE], strict=True)]
             found[name]["ratio"] = round(statistics.median(ratios), 3)
     return found
+
+
+def ratio_of_units(row: Row, setting: Setting, rounds: int, rows_per_unit: int = 4) -> float:
+    """Return what a step on units costs beside one on as many rows of their own: the median over the rounds.
+
+    Each round steps on rows, units and rows; rows count with the mean of both.
+    """
+    rows, units = steps.dpsweep(row, setting), steps.dpsweep(row, setting, rows_per_unit)
+    for step in (rows, units):
+        warm_up(step, setting.device)
+    ratios = []
+    for _ in range(rounds):
+        before, of_units, after = (timed(step, setting.device) for step in (rows, units, rows))
+        ratios.append(2 * of_units / (before + after))
+    return round(statistics.median(ratios), 3)
 
 
 def warm_up(step: Step, device: torch.device) -> dict[str, Any]:
@@ -145,8 +162,16 @@ def main() -> None:
     titles = [row.title for row in ROWS]
     parser.add_argument("--only", choices=titles, help="measure one row again")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--units", action="store_true", help="only units of 4 rows beside rows; writes nothing"
+    )
     arguments = parser.parse_args()
     _quiet()
+    measured_rows = [each for each in ROWS if arguments.only in (None, each.title)]
+    if arguments.units:
+        for row in measured_rows:
+            print(f"{row.title}: {ratio_of_units(row, CPU, arguments.rounds)}", flush=True)
+        return
     described = environment("torch", "timm", "opacus", "peft", device="CPU, one thread")
     result: dict[str, Any] = {"environment": described, "rows": []}
     if arguments.only and RESULT.exists():
@@ -154,7 +179,7 @@ def main() -> None:
         if result["environment"] | {"load_before": None} != described | {"load_before": None}:
             parser.error(f"{RESULT} was measured elsewhere, here is {described}: measure all rows")
     spawn = multiprocessing.get_context("spawn")
-    for row in (each for each in ROWS if arguments.only in (None, each.title)):
+    for row in measured_rows:
         (measured,) = measure_row(row, CPU.device, arguments.rounds)
         for name, contender in measured["contenders"].items():
             if "failure" not in contender:

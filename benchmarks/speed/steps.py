@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -154,8 +155,8 @@ def without_privacy(row: Row, setting: Setting) -> Step:
     return _trained(forward, optimizer, setting, (batch[0], batch[1]))
 
 
-def dpsweep(row: Row, setting: Setting) -> Step:
-    """Return the private step of dpsweep."""
+def dpsweep(row: Row, setting: Setting, rows_per_unit: int = 1) -> Step:
+    """Return the private step of dpsweep, on units of so many rows."""
     model, adam, inputs, labels = setting.prepared(row)
     head = head_parameter_names(model)
     precision = {"autocast": setting.autocast, "compile": setting.compiled}
@@ -168,7 +169,10 @@ def dpsweep(row: Row, setting: Setting) -> Step:
         noise=GaussianNoise("benchmark", secret=b""),
     )
     mask = torch.ones_like(labels, dtype=torch.bool)
-    return lambda: optimizer.step([(inputs, labels, mask)])
+    if rows_per_unit == 1:
+        return lambda: optimizer.step([(inputs, labels, mask)])
+    units = np.arange(len(labels)) // rows_per_unit
+    return lambda: optimizer.step([(inputs, labels, mask, units)])
 
 
 def opacus(mode: str, row: Row, setting: Setting) -> Step:

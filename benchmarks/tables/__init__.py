@@ -8,7 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import REPOSITORY, RESULTS
-from benchmarks.tables import choices, costs, findings, intervals, peers, privacy, reliability
+from benchmarks.tables import (
+    choices,
+    costs,
+    findings,
+    intervals,
+    peers,
+    privacy,
+    reliability,
+    units,
+)
 from benchmarks.tables.markdown import filled, start
 from benchmarks.tables.theory import theory_effects, theory_rules
 from dpsweep.base.files import read_json, write_text
@@ -28,6 +37,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "fashion, published": ("fashion/fashion-mnist", choices.published),
     "fashion, C and B": ("fashion/fashion-mnist", choices.bounds_and_sizes),
     "optimizers": ("fashion/optimizers", choices.optimizers),
+    "units": ("units/units", units.cost_of_units),
+    "views": ("units/units", units.gain_of_views),
     "advice by pair": ("recommend", choices.advice_by_pair),
     "longer training": ("recommend", choices.longer_training),
     "errors of verdicts": ("verdicts", intervals.errors),
