@@ -291,3 +291,11 @@ def test_the_error_over_datasets_is_at_least_that_of_their_test_sets() -> None:
     assert mean_elsewhere(effects, groups, 0.6).error == pytest.approx(expected)
     far = mean_elsewhere(effects * [1, 1, 10, 30], groups, 0.6).error
     assert far == pytest.approx(stats.sem([1, 10, 30]))
+
+
+def test_units_that_agree_exactly_have_no_interval() -> None:
+    """They do not tell how far they scatter."""
+    same = Mean(
+        effect=np.zeros(1), error=np.zeros(1), degrees=np.full(1, 3), units=np.zeros((1, 4))
+    )
+    assert np.isnan(same.interval(0.05)).all()

@@ -155,6 +155,16 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
     assert_equal(results(*killed)[0], results(*expected)[0])
 
 
+def finish() -> str:
+    """Get Slurm's signal after the work, as the process ends."""
+    Finalize(None, os.kill, args=(os.getpid(), signal.SIGUSR1), exitpriority=0)
+    return "done"
+
+
+def test_a_signal_after_the_work_ends_no_process() -> None:
+    assert launch(2, finish) == "done"
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_second_signal_does_not_change_the_exit_status(gpus: int) -> None:
     """As Python ends, it gives signals back their default action, unless they are ignored."""
