@@ -7,35 +7,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
-from tests.workflow.tiny import TinyChain, content
+from tests.workflow.tiny import TinyChain, differences
 
 from benchmarks.common import command_line, commit, environment
 from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
-from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
 
 # A run hangs if its processes use less processor time than this within this time, also on a busy machine.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
 LEFT_SECONDS = 300.0
-
-
-def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
-    """Yield the outputs of a study that are missing in a results folder or differ from the expected ones."""
-    for output in Outputs(study, Paths(Path())).every():
-        for file in output.files:
-            if not (found / file).exists():
-                yield f"{file} is missing"
-            elif content(found / file) != content(expected / file):
-                yield f"{file} differs"
 
 
 def processes(folder: Path) -> list[psutil.Process]:

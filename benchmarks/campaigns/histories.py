@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.workflow.tiny import STUDY, SWEEP, TinyChain, content
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain, content, differences
 
 from benchmarks.campaigns import campaign, surroundings
 from benchmarks.campaigns.kills import wait_for_moment
@@ -142,7 +142,7 @@ class History:
         assert status is not None and not left, left
         if status == 0:
             expected = self.fresh(self.chain.study)
-            self.wrong += campaign.differences(self.chain.parsed, self.chain.results, expected)
+            self.wrong += differences(self.chain.parsed, self.chain.results, expected)
         return status
 
     def clear(self) -> None:

@@ -119,12 +119,14 @@ def put(content: Content, place: Place, value: Any) -> Content:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_changed_leaf_is_refused_or_listed(
-    kind: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("parameters", "verify"):
         monkeypatch.setattr(f"dpsweep.release.{module}.limited", lambda compute, *_: compute())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_leaf_is_refused_or_listed(kind: str, results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copies" / "release"
     content = made(kind, results / "first", folder)
     verify(folder)
@@ -144,11 +146,7 @@ def test_a_changed_leaf_is_refused_or_listed(
 
 
 @pytest.mark.parametrize("kind", ["lora", "texts", "embeddings"])
-def test_a_changed_tensor_is_refused(
-    kind: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("parameters", "verify"):
-        monkeypatch.setattr(f"dpsweep.release.{module}.limited", lambda compute, *_: compute())
+def test_a_changed_tensor_is_refused(kind: str, results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copies" / "release"
     content = made(kind, results / "first", folder)
 

@@ -262,10 +262,8 @@ class Plan:
         cell, forecast = job.cell, self._status.forecast
         cost = forecast.cost(cell.problem)
         if job.stage == "train":
-            trials, seconds = (
-                self._status.new_trials[cell],
-                self._status.seconds_of_new_trials(cell),
-            )
+            trials = self._status.new_trials[cell]
+            seconds = self._status.seconds_of_new_trials(cell)
             longest = seconds / cost.gpus("train")
             return CostEstimate(1, trials, seconds, longest, cost.bytes("train", cell))
         if job.stage == "audit":

@@ -140,10 +140,8 @@ class Status:
         for cell in study.all_cells():
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
-            grid, whole = (
-                study.sweeps[study.sweep_of(cell)],
-                trials_per_cell(study, study.sweep_of(cell)),
-            )
+            sweep = study.sweep_of(cell)
+            grid, whole = study.sweeps[sweep], trials_per_cell(study, sweep)
             kept = sum(
                 rate in grid.learning_rates and seed <= grid.seeds and paths.trial(key).exists()
                 for rate, seed, key in timing.get("keys", [])
