@@ -30,6 +30,8 @@ def test_every_key_of_the_models_is_listed_and_explained() -> None:
     keys = study_keys()
     assert {key.path.rpartition(".")[2] for key in keys} - {"extends"} == names
     assert [key.path for key in keys if not key.meaning] == []
+    paths = [key.path for key in keys]
+    assert sorted(set(paths)) == sorted(paths)  # one row, also for several kinds of a section
 
 
 def test_examples_are_values_of_a_valid_study() -> None:

@@ -114,13 +114,13 @@ class DigitsSource(SourceSection):
     ] = list(range(10))
     """the digits that are classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    """stratified share that becomes the test set"""
+    """stratified share of the test set"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     imbalance: Annotated[float, Field(ge=1)] = 1.0
     """ratio of training examples of the first class to those of the last; sizes between fall geometrically"""
     seed: int = 0
-    """of the split"""
+    """of the split, the shares and the transformations"""
 
 
 class GlyphsSource(SourceSection):
@@ -131,11 +131,11 @@ class GlyphsSource(SourceSection):
     characters: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     """one class each"""
     train_per_class: PositiveInt = 300
-    """training images of a class"""
+    """training examples of a class"""
     test_per_class: PositiveInt = 30
-    """test images of a class"""
+    """test examples of a class"""
     seed: int = 0
-    """of the transformations"""
+    """of the split, the shares and the transformations"""
 
 
 class IdxSource(SourceSection):
@@ -148,7 +148,7 @@ class IdxSource(SourceSection):
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the training set"""
     seed: int = 0
-    """of the shares"""
+    """of the split, the shares and the transformations"""
 
     def local_folders(self) -> dict[str, str]:
         """Return the folder of the files."""
@@ -187,7 +187,7 @@ class HubSource(SourceSection):
     test_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the test set"""
     seed: int = 0
-    """of the shares"""
+    """of the split, the shares and the transformations"""
 
     @model_validator(mode="after")
     def _splits_and_columns_are_disjoint(self) -> Self:
@@ -214,9 +214,9 @@ class FolderSource(SourceSection):
     """share of the training images that becomes the test set if there is no test folder; each image is
     drawn independently"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """stratified share of the training images"""
+    """stratified share of the training set"""
     seed: int = 0
-    """of the split and the shares"""
+    """of the split, the shares and the transformations"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:
@@ -247,7 +247,7 @@ class TrainAndTest(SourceSection):
     ] = None
     """share of the rows of the single file that becomes the test set; equal rows stay together"""
     seed: Annotated[int, Field(exclude_if=lambda seed: seed == 0)] = 0
-    """of the split"""
+    """of the split, the shares and the transformations"""
 
     @model_validator(mode="after")
     def _one_test_set(self) -> Self:
@@ -323,11 +323,11 @@ class DocstringsSource(SourceSection):
     modules: Annotated[list[ModuleName], Field(min_length=2)]
     """packages or modules, with all their submodules"""
     train_per_class: PositiveInt
-    """training texts of a class"""
+    """training examples of a class"""
     test_per_class: PositiveInt
-    """test texts of a class"""
+    """test examples of a class"""
     seed: int = 0
-    """of the choice"""
+    """of the split, the shares and the transformations"""
 
 
 Origins = list[list[str]]

@@ -179,16 +179,12 @@ class _Walk:
                 each = "; ".join(f"{_kind(model)}: {_first_sentence(model)}" for model in models)
                 yield Key(f"{path}kind", "text", REQUIRED, each, _kind(models[0]))
                 continue
-            for key, field in alike:
-                inside = [example[name] for example in examples if name in example]
-                own = [
-                    example[name]
-                    for example in examples
-                    if name in example and (len(alike) == 1 or example.get("kind") in key.kinds)
-                ]
-                kinds = () if len(key.kinds) == len(models) else key.kinds
-                yield replace(key, kinds=kinds, example=_example(own))
-                yield from self._inside(key.path, field, inside)
+            values = [example[name] for example in examples if name in example]
+            key = _one_row([key for key, _ in alike])
+            kinds = () if len(key.kinds) == len(models) else key.kinds
+            yield replace(key, kinds=kinds, example=_example(values))
+            for _, field in alike:
+                yield from self._inside(f"{path}{name}", field, values)
 
     def _key(self, path: str, required: bool, field: dict[str, Any]) -> Key:
         default = REQUIRED if required else _yaml(field.get("default"))
@@ -245,6 +241,18 @@ class _Walk:
         if "properties" in variant:
             return "section"
         return _limited(_NAMES.get(variant["type"], variant["type"]), variant)
+
+
+def _one_row(keys: list[Key]) -> Key:
+    """Return one key for those of one path, with what differs between kinds of its section."""
+    types = " or ".join(dict.fromkeys(key.type for key in keys))
+    kinds = tuple(kind for key in keys for kind in key.kinds)
+    default, meaning = keys[0].default, keys[0].meaning
+    if any(key.default != default for key in keys):
+        default = ", ".join(f"{key.default or 'none'} ({', '.join(key.kinds)})" for key in keys)
+    if any(key.meaning != meaning for key in keys):
+        meaning, kinds = "; ".join(key.explained for key in keys), ()
+    return Key(keys[0].path, types, default, meaning, kinds=kinds)
 
 
 def _kind(model: dict[str, Any]) -> str:
