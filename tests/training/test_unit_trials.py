@@ -29,8 +29,11 @@ from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.record import write_calibration
 from dpsweep.recommend.rule import facts_of_sweep
 from dpsweep.recommend.text import recommendation
+from dpsweep.release import ReleaseError
+from dpsweep.release import train as release_training
 from dpsweep.release.composition import released_together
 from dpsweep.release.ledger import open_ledger
+from dpsweep.release.train import train_and_score, tuning_noise
 from dpsweep.release.verify import verify
 from dpsweep.release.write import write_release
 from dpsweep.study import Study
@@ -40,7 +43,7 @@ from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import OpenCell, _row, train_cell
 from dpsweep.training.checkpoint import parameters_after
-from dpsweep.training.context import Sampled
+from dpsweep.training.context import Examples, Sampled, TrialContext
 from dpsweep.training.gradient_norms import (
     draw_batches,
     labels_of_units,
@@ -464,12 +467,79 @@ def test_check_asks_once_about_rows_of_private_data(
     assert sum("may one person have several rows" in line for line in lines) == (asks and private)
 
 
-def test_tuning_by_scores_of_rows_is_refused(tmp_path: Path) -> None:
-    coin_flips(tmp_path / "coins.npz")
-    dataset = counted(tmp_path / "coins.npz", unit="patient")
-    release = {"sweep": "coins", "epsilon": 4.0, "epochs": [2], "batch_size": [20]}
+def tuned(folder: Path, **more: Any) -> tuple[Study, Paths]:
+    """Return a study of coin flips with a tuned release, and the paths of what it needs."""
+    coin_flips(folder / "coins.npz")
+    release = {"sweep": "coins", "epsilon": 9.0, "epochs": [2], "batch_size": [20]}
     release |= {"clipping_bound": [1.0], "learning_rate": [0.1, 0.2], "selection": "private"}
-    with pytest.raises(
-        ValueError, match=r"release.selection: found private for coins, whose units"
-    ):
-        study_of(dataset, release=release)
+    dataset = counted(folder / "coins.npz", unit="patient")
+    study = study_of(dataset, release=release | {"holdout_share": 0.2, "mean_trials": 2} | more)
+    paths = Paths(folder / "results")
+    prepare("coins", study.datasets["coins"], paths.dataset("coins"))
+    prepare_backbone("none", study.backbones["none"], paths)
+    return study, paths
+
+
+def test_one_unit_changes_the_score_of_tuning_by_at_most_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its rows: ten of them change the number of right rows by up to ten."""
+    coin_flips(tmp_path / "coins.npz")
+    found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
+    data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
+    context = TrialContext(data, found.context.backbone, found.context.method, 0.5)
+    (spec,) = found.specs.values()
+    trained = train_trial(spec, found.context, None, 1e9)
+    monkeypatch.setattr(release_training, "train_trial", lambda *_: trained)
+    whole = context.holdout
+    assert whole.units is not None
+    # Some rows of each unit get the other label, so that units are right by any number of rows.
+    flipped = torch.arange(len(whole.labels)) % 7 < torch.from_numpy(whole.units) % 8
+    whole = replace(whole, labels=whole.labels ^ flipped)
+
+    def score(examples: Examples) -> int:
+        context.holdout = examples
+        return train_and_score(replace(spec, holdout=examples.protected), context, b"")[2]
+
+    def without(unit: int) -> Examples:
+        assert whole.units is not None
+        kept = np.flatnonzero(whole.units != unit)
+        return Examples(whole.inputs, whole.labels[kept], whole.rows[kept], whole.units[kept])
+
+    last = parameters_after(spec.epochs, trained[1])
+    weight, bias = (each for _, each in sorted(last.items(), reverse=True))
+    hits = (data.train_inputs[whole.rows.numpy()] @ weight.T + bias).argmax(
+        1
+    ) == whole.labels.numpy()
+    shares = {unit: hits[whole.units == unit].mean() for unit in np.unique(whole.units).tolist()}
+    assert len(set(shares.values())) > 3 and max(np.bincount(whole.units)) == IMAGES
+    assert score(whole) == sum(share > 0.5 for share in shares.values())
+    changes = {unit: score(whole) - score(without(unit)) for unit in shares}
+    assert changes == {unit: int(share > 0.5) for unit, share in shares.items()}
+    assert set(changes.values()) == {0, 1}
+
+
+def test_a_release_tuned_on_units_scores_and_verifies_them(tmp_path: Path) -> None:
+    study, paths = tuned(tmp_path)
+    assert study.release is not None
+    write_release(study, paths, study.release)
+    found = verify(paths.release)
+    units = study.datasets["coins"].train_units
+    assert units is not None and found.tuning is not None and found.noise is not None
+    held_out = len(held_out_rows(units, 0.2))
+    assert (found.split.examples, found.split.held_out) == (units, held_out)
+    assert found.noise.train_size == units - held_out
+    # The score counts units: with 5 standard deviations of noise it is no number of rows.
+    assert found.tuning.score < held_out + 5 * found.tuning.score_noise < IMAGES * held_out / 2
+    card = (paths.release / "README.md").read_text()
+    assert f"| units that only scored | {held_out} |" in card
+    assert "A unit scores once: it is right if more than half of its rows are." in card
+    with open_ledger(paths.ledger) as ledger:
+        (line,) = ledger.lines_of("", origins(study.datasets["coins"].source))
+    assert (line.model.unit, line.model.noise) == ("patient", None)
+    said = CliRunner().invoke(app, ["verify", str(paths.release), "--no-ledger"])
+    assert said.exit_code == 0 and f"tuned by the noisy score of {held_out} units" in said.output
+    # The part that is held out is too small where noise exceeds the scatter of so many units.
+    with pytest.raises(ReleaseError, match=r"holds out \d units\. Scores need noise"):
+        small = study.release.model_copy(update={"holdout_share": 0.05, "epsilon": 2.0})
+        tuning_noise(study, small)

@@ -159,6 +159,11 @@ def verify(
             f"protected: {printable(found.protected)}; N = {found.split.train_size} of them; epsilon of rows "
             "is another guarantee, and not comparable"
         )
+    if found.tuning:
+        typer.echo(
+            f"tuned by the noisy score of {found.split.held_out} {found.split.counted} that were held out; "
+            "epsilon covers the choice"
+        )
     typer.echo(f"accuracy {in_words(found)}")
     together = found.releases
     typer.echo(

@@ -77,6 +77,12 @@ class DataSplit(_Part):
     rows_per_unit: RowsPerUnit = None
     holdout_share: Annotated[float, Field(ge=0, lt=1)]
     held_out: NonNegativeInt
+    """Examples, or units, that only score."""
+
+    @property
+    def counted(self) -> str:
+        """What the numbers count, in words."""
+        return "examples" if self.unit is None else "units"
 
     @property
     def train_size(self) -> int:

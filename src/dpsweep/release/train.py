@@ -77,9 +77,9 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
         needed = math.ceil((2 * noise.score_noise) ** 2)
         raise ReleaseError(
             f"release.holdout_share: found {release.holdout_share:g}, which holds out "
-            f"{plan.split.held_out} examples. Scores need noise of {noise.score_noise:.1f} right answers, "
-            f"more than the sampling error of an accuracy on so few; allowed: a share that holds out at "
-            f"least {needed} of {plan.split.examples}, a larger epsilon, or selection: fixed"
+            f"{plan.split.held_out} {plan.split.counted}. Scores need noise of {noise.score_noise:.1f} right "
+            f"answers, more than the sampling error of an accuracy on so few; allowed: a share that holds "
+            f"out at least {needed} of {plan.split.examples}, a larger epsilon, or selection: fixed"
         )
     return noise
 
@@ -214,6 +214,8 @@ def train_and_score(
 
     Returns:
         Its record, its trained parameters by name, and its number of right answers on the held-out part.
+        A unit is one answer, whatever the number of its rows: right if more than half of them are. So an
+        added or removed unit changes the number by at most 1.
     """
     trial, epochs = train_trial(spec, context, None, math.inf, secret)
     parameters = final_parameters(spec.epochs, epochs)
@@ -221,6 +223,6 @@ def train_and_score(
     if spec.holdout:
         model = context.model(spec.seed)
         load_trainable(model, {name: torch.from_numpy(each) for name, each in parameters.items()})
-        accuracy = evaluate(model, context, context.holdout)["accuracy"]
-        right = round(accuracy * len(context.holdout.labels))
+        found = evaluate(model, context, context.holdout)
+        right = round(found.get("unit_accuracy", found["accuracy"]) * context.holdout.protected)
     return trial.record, parameters, right

@@ -292,10 +292,10 @@ def _contradictions(certificate: Certificate) -> Iterator[str]:
         yield from _differs(name, getattr(certificate, name), expected)
     test = certificate.test_set
     of_units = split.rows_per_unit, test.units, test.unit_accuracy
-    if any((split.unit is None) != (each is None) for each in of_units) or (split.unit and tuning):
+    if any((split.unit is None) != (each is None) for each in of_units):
         yield (
-            "split.unit: found it without rows_per_unit, test_set.units or test_set.unit_accuracy, one of "
-            "these without it, or it with tuning"
+            "split.unit: found it without rows_per_unit, test_set.units or test_set.unit_accuracy, or one "
+            "of these without it"
         )
 
 

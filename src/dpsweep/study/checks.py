@@ -324,11 +324,6 @@ def _release_mistakes(study: StudyFile) -> Iterator[str]:
             "the norms of Opacus may be too small by rounding"
         )
     whole = study.datasets[sweep.dataset].protected
-    if release.selection == "private" and study.datasets[sweep.dataset].has_units:
-        yield (
-            f"release.selection: found private for {sweep.dataset}, whose units have several rows; allowed: "
-            "fixed, because a unit changes the noisy score by as many answers as it has rows"
-        )
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
     if release.held_out and not 0 < held_out < whole:
         yield (

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -135,13 +135,11 @@ class TrialContext:
             else nn.Identity()
         )
         inputs, labels = self._place(data.train_inputs), torch.from_numpy(data.train_labels.copy())
-        rows, held_out = (torch.from_numpy(each) for each in data.hold_out(holdout))
-        units = data.train_units if data.train_units is None else data.train_units[rows.numpy()]
-        self.train = replace(self._examples(inputs, labels, rows), units=units)
-        self.holdout = self._examples(inputs, labels, held_out)
+        rows, held_out = data.hold_out(holdout)
+        self.train = self._examples(inputs, labels, rows, data.train_units)
+        self.holdout = self._examples(inputs, labels, held_out, data.train_units)
         inputs, labels = self._place(data.test_inputs), torch.from_numpy(data.test_labels.copy())
-        tested = self._examples(inputs, labels, torch.arange(len(labels)))
-        self.test = replace(tested, units=data.test_units)
+        self.test = self._examples(inputs, labels, np.arange(len(labels)), data.test_units)
         self._model: nn.Module | None = None
         self._seed: int | None = None
         self._initial: dict[str, Tensor] = {}
@@ -149,8 +147,12 @@ class TrialContext:
         self._physical: dict[tuple[PhysicalBatchSize, int], PhysicalBatch] = {}
         self.evaluated_at_once = PhysicalBatch(_TEST_BATCH, self.drop_step)
 
-    def _examples(self, inputs: Tensor, labels: Tensor, rows: Tensor) -> Examples:
-        return Examples(inputs, labels[rows].to(self.device), rows.to(inputs.device))
+    def _examples(
+        self, inputs: Tensor, labels: Tensor, rows: Indices, units: Indices | None
+    ) -> Examples:
+        chosen = torch.from_numpy(rows)
+        own = None if units is None else units[rows]
+        return Examples(inputs, labels[chosen].to(self.device), chosen.to(inputs.device), own)
 
     def _place(self, inputs: np.ndarray[Any, Any]) -> Tensor:
         """Move inputs to the device if they fit in half of its free memory."""
