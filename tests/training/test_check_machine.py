@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.study.file import Training
-from dpsweep.training.check import check_machine
+from dpsweep.training.job import check_machine
 
 # As Slurm 22.05 and 24.11 print them.
 CONFIG = """Configuration data as of 2026-11-01T10:00:00

@@ -375,7 +375,7 @@ def check_machine(
 ) -> None:
     """Compute as in training; in a job of Slurm, also test the signal before its time limit."""
     from dpsweep.base.gpus import taken_gpu
-    from dpsweep.training.check import check_machine as check
+    from dpsweep.training.job import check_machine as check
     from dpsweep.training.job import watched
 
     study = open_study(study_file).study

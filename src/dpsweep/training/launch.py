@@ -5,6 +5,7 @@ it is killed. So a training job has the same signals, exit statuses and logs wit
 """
 
 import logging
+import math
 import os
 import pickle
 import signal
@@ -18,7 +19,6 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import connection, get_context, parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -71,118 +71,89 @@ def launch(gpus: int, function: Callable[..., Value], *arguments: Any) -> Value:
             "%d GPUs instead of %d: training is slower", count, gpus
         )
     with tempfile.TemporaryDirectory(prefix="dpsweep-group-") as folder:
-        return cast("Value", _Group(count, Path(folder), function, arguments).run())
+        statuses = _run(count, Path(folder), function, arguments)
+        # In the order of their ends; the cause comes before processes that have noticed the end of another.
+        answers = [_answer(Path(folder), rank, count, statuses[rank]) for rank in statuses]
+    errors = [each for each in answers if isinstance(each, Exception)]
+    for error in sorted(errors, key=lambda each: isinstance(each, OtherProcessError)):
+        raise error
+    if status := max(statuses.values()):
+        raise Interrupted(status)
+    return cast("Value", answers[list(statuses).index(0)])
 
 
-class _Group:
-    """The processes, seen from the one that has started them."""
+def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any) -> dict[int, int]:
+    """Run the processes to their end, or to some seconds after one has failed; return statuses by rank."""
+    context = get_context("spawn")
+    members = [
+        context.Process(
+            target=_member, args=(rank, count, folder, function, arguments), daemon=True
+        )
+        for rank in range(count)
+    ]
 
-    def __init__(
-        self, count: int, folder: Path, function: Callable[..., Any], arguments: Any
-    ) -> None:
-        context = get_context("spawn")
-        pipes = [context.Pipe(duplex=False) for _ in range(count)]
-        self._answers = [answer for answer, _ in pipes]
-        self._ends = [end for _, end in pipes]
-        self._processes = [
-            context.Process(
-                target=_member, args=(rank, count, folder, end, function, arguments), daemon=True
-            )
-            for rank, end in enumerate(self._ends)
-        ]
-        self._values: list[Any] = []
-        self._errors: list[Exception] = []
+    def forward(number: int, _frame: FrameType | None) -> None:
+        for each in members:
+            if each.pid is not None and each.is_alive():
+                os.kill(each.pid, number)
 
-    def run(self) -> Any:
-        """Start the processes, wait for their end, and return or raise what they have sent."""
-        # A signal that comes now waits until there are processes to send it to.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-        before = {each: signal.signal(each, self._forward) for each in _FORWARDED}
-        try:
-            if stop := interruption(saved=False):
-                raise stop
-            for process, end in zip(self._processes, self._ends, strict=True):
-                process.start()
-                end.close()  # the process has its own
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-            self._wait()
-        finally:
-            for process in self._processes:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
-        # The cause comes before the errors of processes that have noticed the end of another one.
-        for error in sorted(self._errors, key=lambda each: isinstance(each, OtherProcessError)):
-            raise error
-        status = max(process.exitcode or 0 for process in self._processes)
-        if status in (EXIT_AGAIN, EXIT_TERMINATED):
-            raise Interrupted(status)
-        if status or not self._values:
-            raise ProcessError(
-                f"a process of {len(self._processes)} could not start (exit status {status}); its error "
-                "is above"
-            )
-        return self._values[0]
-
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        for process in self._processes:
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, number)
-
-    def _wait(self) -> None:
-        """Read the answers until all processes have ended, or some seconds after one has failed."""
-        running = {process.sentinel: rank for rank, process in enumerate(self._processes)}
-        answers = list(self._answers)
-        until: float | None = None
-        while running:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            if not (ready := connection.wait([*running, *answers], left)):
-                return
-            for answer in [each for each in answers if each in ready]:
-                self._read(answer, answers)
-            for sentinel in running.keys() & set(ready):
+    running: dict[Any, int] = {}
+    statuses: dict[int, int] = {}
+    until = math.inf
+    # A signal that comes now waits until there are processes to send it to.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    before = {each: signal.signal(each, forward) for each in _FORWARDED}
+    try:
+        if stop := interruption(saved=False):
+            raise stop
+        for rank, each in enumerate(members):
+            each.start()
+            running[each.sentinel] = rank
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+        while running and (left := until - time.monotonic()) > 0:
+            for sentinel in connection.wait(running, None if math.isinf(left) else left):
                 rank = running.pop(sentinel)
-                self._processes[rank].join()
-                if self._processes[rank].exitcode not in (0, EXIT_AGAIN, EXIT_TERMINATED):
-                    until = until or time.monotonic() + _GRACE_SECONDS
-                    self._note_end(rank)
-        for answer in list(answers):
-            self._read(answer, answers)
+                members[rank].join()
+                statuses[rank] = members[rank].exitcode or 0
+                if statuses[rank] not in (0, EXIT_AGAIN, EXIT_TERMINATED):
+                    until = min(until, time.monotonic() + _GRACE_SECONDS)
+    finally:
+        for each in members:
+            if each.pid is not None:
+                each.kill()
+                each.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    return statuses
 
-    def _read(self, answer: Connection, answers: list[Connection]) -> None:
-        try:
-            sent = answer.recv()
-        except EOFError:
-            answers.remove(answer)
-            return
-        (self._errors if isinstance(sent, Exception) else self._values).append(sent)
 
-    def _note_end(self, rank: int) -> None:
-        """Note the end of a process that could not say why."""
-        status = self._processes[rank].exitcode or 0
-        if status < 0:
-            memory = " (out of memory?)" if status == -signal.SIGKILL else ""
-            self._errors.append(
-                ProcessError(
-                    f"process {rank} of {len(self._processes)} was ended by "
-                    f"{signal.Signals(-status).name}{memory}; run the same command again: it "
-                    "continues from the last saved state"
-                )
-            )
+def _answer(folder: Path, rank: int, count: int, status: int) -> Any:
+    """Return what a process has returned or raised, or an error if it could not say why it ended."""
+    file = _file(folder, rank)
+    if file.exists():
+        return pickle.loads(file.read_bytes())  # noqa: S301 (written here)
+    if status in (EXIT_AGAIN, EXIT_TERMINATED):
+        return None
+    if status >= 0:
+        return ProcessError(
+            f"a process of {count} could not start (exit status {status}); its error is above"
+        )
+    memory = " (out of memory?)" if status == -signal.SIGKILL else ""
+    return ProcessError(
+        f"process {rank} of {count} was ended by {signal.Signals(-status).name}{memory}; run the same "
+        "command again: it continues from the last saved state"
+    )
+
+
+def _file(folder: Path, rank: int) -> Path:
+    return folder / f"answer{rank}"
 
 
 def _member(
-    rank: int,
-    count: int,
-    folder: Path,
-    answer: Connection,
-    function: Callable[..., Any],
-    arguments: Any,
+    rank: int, count: int, folder: Path, function: Callable[..., Any], arguments: Any
 ) -> None:
-    """Call the function in a new process of the group; the first one sends its value, each its error."""
+    """Call the function in a new process of the group; the first one writes its value, each its error."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Slurm signals every process of a job, and the launching process forwards its signal: the second one
     # can come when this process has saved its state. The launching process ends this one.
@@ -197,13 +168,11 @@ def _member(
         try:
             _join(rank, count, folder)
             value = function(*arguments)
-            if rank == 0:
-                answer.send(value)
+            _file(folder, rank).write_bytes(pickle.dumps(value if rank == 0 else None))
             dist.destroy_process_group()
         except Exception as error:
             error.add_note(f"In process {rank} of {count}:\n{traceback.format_exc()}")
-            answer.send(_sendable(error))
-            answer.close()
+            _file(folder, rank).write_bytes(_pickled(error))
             sys.stderr.flush()
             os._exit(1)  # NCCL's threads may wait for the others
 
@@ -226,12 +195,13 @@ def _join(rank: int, count: int, folder: Path) -> None:
     )
 
 
-def _sendable(error: Exception) -> Exception:
+def _pickled(error: Exception) -> bytes:
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 (written here)
+        content = pickle.dumps(error)
+        pickle.loads(content)  # noqa: S301 (written here)
     except Exception:
-        return ProcessError(f"{type(error).__name__}: {error}")
-    return error
+        return pickle.dumps(ProcessError(f"{type(error).__name__}: {error}"))
+    return content
 
 
 def _end_with_parent() -> None:
