@@ -2,6 +2,7 @@
 
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,8 +38,6 @@ class Identity(nn.Module):
         groups: int | None = None,
     ):
         super().__init__()
-        if dimension < 1:
-            raise ValueError(f"found dimension {dimension}; allowed: from 1")
         if transformation not in (None, "layer-norm", "unit-norm", "group-norm"):
             raise ValueError(
                 f"found transformation {transformation!r}; allowed: layer-norm, unit-norm, group-norm"
@@ -48,18 +47,10 @@ class Identity(nn.Module):
                 f"found groups {groups} with transformation {transformation}; allowed: groups with "
                 "group-norm, and only there"
             )
-        if groups is not None and (groups < 1 or dimension % groups):
-            raise ValueError(
-                f"found groups {groups}; allowed: a divisor of the dimension, {dimension}"
-            )
-        if (transformation, dimension) == ("layer-norm", 1) or groups == dimension:
-            raise ValueError(
-                f"found {transformation} of parts of 1 number, each of which becomes 0; allowed: larger "
-                "parts, or no transformation"
-            )
         self._transformation = (
             GroupNorm(kind="group-norm", groups=groups) if groups is not None else transformation
         )
+        transform(torch.zeros(1, dimension), self._transformation)  # refuses other parts
         self.head = nn.Linear(dimension, num_classes)
 
     def get_classifier(self) -> nn.Module:
@@ -81,23 +72,16 @@ def transform(features: Tensor, transformation: str | GroupNorm | None) -> Tenso
     Raises:
         BackboneError: the features cannot be divided into that many groups of two or more.
     """
-    match transformation:
-        case None:
-            return features
-        case GroupNorm(groups=groups):
-            width = features.shape[1]
-            # A number in a group of its own would become 0.
-            if width % groups or width == groups:
-                raise BackboneError(
-                    f"features.transformation.groups: found {groups}; allowed: a divisor of the {width} "
-                    "features of the network, and fewer than these"
-                )
-            apart = features.reshape(-1, groups, width // groups)
-            return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
-        case "layer-norm":
-            return functional.layer_norm(features, features.shape[1:])
-        case "unit-norm":
-            return functional.normalize(features, dim=1)
-    raise ValueError(
-        f"transformation {transformation!r}: choose layer-norm, unit-norm or GroupNorm"
-    )
+    if transformation is None:
+        return features
+    if transformation == "unit-norm":
+        return functional.normalize(features, dim=1)
+    groups = transformation.groups if isinstance(transformation, GroupNorm) else 1
+    width = features.shape[1]
+    if width % groups or width == groups:
+        raise BackboneError(
+            f"groups: found {groups}; allowed: a divisor of the {width} features, and fewer than these: a "
+            "number in a group of its own would become 0"
+        )
+    apart = features.reshape(-1, groups, width // groups)
+    return functional.layer_norm(apart, apart.shape[2:]).flatten(1)
