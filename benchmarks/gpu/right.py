@@ -100,7 +100,7 @@ class _Reference:
             found["contribution"] = _contribution(engine, inputs)
         if name != "auto":
             return found, name
-        return found, engine.choose(inputs, _batch()[0].to(inputs.device))[0]  # type: ignore[attr-defined]
+        return found, engine.choose(inputs)[0]  # type: ignore[attr-defined]
 
 
 def _batch() -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """`auto` chooses the fastest engine that gives the gradients of the loop, and warns if it is slow."""
 
 import logging
-import re
 
 import pytest
 import torch
@@ -15,10 +14,10 @@ from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.per_example import PerExampleGradients
 
 
-def chosen(model: nn.Module, head: frozenset[str], *batch: torch.Tensor) -> str:
+def chosen(model: nn.Module, head: frozenset[str], inputs: torch.Tensor) -> str:
     made = make_engine("auto", model, head)
     assert isinstance(made, CheckedEngine)
-    return made.choose(*batch)[0]
+    return made.choose(inputs)[0]
 
 
 @pytest.mark.parametrize("value", [0.0, float("nan"), float("inf"), 1e30])
@@ -27,15 +26,13 @@ def test_choice_does_not_depend_on_parameter_values(value: float) -> None:
     case = make("vit-all")
     for parameter in case.model.parameters():
         nn.init.constant_(parameter, value)
-    assert chosen(case.model, case.head, case.inputs * value, case.labels) == "bookkeeping"
+    assert chosen(case.model, case.head, case.inputs * value) == "bookkeeping"
 
 
-@pytest.mark.parametrize(("features", "label"), [(13, 0), (1024, 0), (1024, 19)])
-def test_linear_layers_use_the_linear_engine_for_every_first_label(
-    features: int, label: int
-) -> None:
-    batch = torch.zeros(2, features), torch.full((2,), label)
-    assert chosen(nn.Linear(features, 20), frozenset({"weight", "bias"}), *batch) == "linear"
+@pytest.mark.parametrize("features", [13, 1024])
+def test_linear_layers_use_the_linear_engine(features: int) -> None:
+    head = frozenset({"weight", "bias"})
+    assert chosen(nn.Linear(features, 20), head, torch.zeros(2, features)) == "linear"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ def test_linear_layers_use_the_linear_engine_for_every_first_label(
         ("two names, factors", "'layer.one.weight'"),
     ],
 )
-def test_slow_engines_warn_once_with_layer_and_cost(
+def test_slow_engines_warn_once_with_the_layer(
     name: str, found: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning does not recommend `auto`, which is in use already."""
@@ -63,9 +60,7 @@ def test_slow_engines_warn_once_with_layer_and_cost(
         made.norms(*case.batch)
     (record,) = caplog.records
     message, engine = record.getMessage(), for_many or for_few
-    assert re.match(
-        rf"engine '{engine}': a step takes [\d.]+ times as long as one without", message
-    )
+    assert message.startswith(f"engine '{engine}', which is slow, because ")
     assert found in message and "auto" not in message
     assert len(message) < 300 and "\n" not in message
 
@@ -90,7 +85,7 @@ def test_out_of_memory_does_not_change_the_choice(
         patch.setattr(ExpandedEngine, "_per_example", no_memory)
         with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
             made.norms(*case.batch)
-    assert made.choose(case.inputs, case.labels)[0] == "expanded"
+    assert made.choose(case.inputs)[0] == "expanded"
 
 
 def test_wrong_engine_is_not_chosen_for_a_zero_head(
@@ -106,9 +101,9 @@ def test_wrong_engine_is_not_chosen_for_a_zero_head(
 
     case = make("vit-film", torch.float32)
     nn.init.zeros_(case.model.head.weight)
-    assert chosen(case.model, case.head, case.inputs, case.labels) == "expanded"
+    assert chosen(case.model, case.head, case.inputs) == "expanded"
     monkeypatch.setattr(ExpandedEngine, "_grouped", wrong)
-    assert chosen(case.model, case.head, case.inputs, case.labels) != "expanded"
+    assert chosen(case.model, case.head, case.inputs) != "expanded"
 
 
 @pytest.mark.parametrize("error", [0.004, 0.015])
@@ -127,5 +122,5 @@ def test_comparison_allows_an_error_of_one_per_cent(
         monkeypatch.setattr(ExpandedEngine, "_grouped", longer)
     else:
         monkeypatch.setattr(engine_module, "_norms", lambda *of: norms(*of) * (1 + error))
-    found = chosen(case.model, case.head, case.inputs, case.labels)
+    found = chosen(case.model, case.head, case.inputs)
     assert (found == "expanded") == (error < 0.01)

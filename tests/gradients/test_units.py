@@ -11,7 +11,7 @@ from tests.gradients.tiny_models import CASES, Case, make
 from torch import Tensor, nn
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
-from dpsweep.gradients.batches import BatchError
+from dpsweep.gradients.refusals import BatchError
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping
 
 RAGGED = [4, 7, 7, 1, 1, 1, 1, 1, 1, 1, 9, 0, 0, 0, 2, 2]

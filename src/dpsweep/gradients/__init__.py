@@ -16,9 +16,9 @@ stores data of the examples during a pass.
 The modules: ``engine`` clips and sums. ``engines`` has the fast engines. ``rules`` has the rules for the
 functions of torch; they use ``tracked_parameters`` and ``recording``. ``per_example``, ``convolutions`` and
 ``parametrizations`` store gradients. ``checks`` compares engines, ``data_dependence`` finds operations that
-treat rows of a batch by their content, ``state`` finds data that passes store,
-``batches`` and ``refusals`` refuse invalid inputs and models, ``precision`` sets number formats, and
-``memory`` recognises out-of-memory errors.
+treat rows of a batch by their content, ``state`` finds data that passes store and examples that are mixed,
+``refusals`` has what is refused without a pass, ``precision`` sets number formats, and ``memory`` recognises
+out-of-memory errors.
 """
 
 import torch

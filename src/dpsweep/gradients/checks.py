@@ -2,8 +2,7 @@
 
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,28 +10,32 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.gradients.batches import (
-    COUNT,
-    BatchError,
-    check_batch,
-    check_labels,
-    check_outputs,
-    drawn,
-    from_batch,
-    mixes,
-    unreadable,
-)
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
 from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.refusals import (
+    BatchError,
     UnsupportedModelError,
+    check_batch,
+    check_labels,
+    check_outputs,
     refuse_batch_statistics,
+    unreadable,
     without_influence,
 )
-from dpsweep.gradients.state import Watch, check_passes, copy_of, no_warnings, same_draws
+from dpsweep.gradients.state import (
+    COUNT,
+    Watch,
+    check_passes,
+    copy_of,
+    drawn,
+    from_batch,
+    mixes,
+    no_warnings,
+    same_draws,
+)
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.study.messages import shorten
 
@@ -41,8 +44,6 @@ log = logging.getLogger(__name__)
 # Largest rounding errors compared with the loop, relative to the norm of a parameter's gradient, and to
 # the norm of the whole gradient (some gradients are zero, such as of the bias of attention keys).
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-5
-# How many examples are timed, and the slow engines.
-_TIMED = 8
 _SLOW = ("vmap", "loop")
 _LONGEST_REASON = 200
 
@@ -98,7 +99,7 @@ class CheckedEngine(GradientEngine):
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
                 batch = inputs.detach(), labels.where(mask, 0), mask, clipping
-                return engine.clipped_sum(*batch, *_given(units))
+                return engine.clipped_sum(*batch, units)
         zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
         return GradientSum(zeros, _zeros(inputs), _zeros(inputs), mask)
 
@@ -108,7 +109,7 @@ class CheckedEngine(GradientEngine):
         """See ``GradientEngine``."""
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
-                return engine.norms(inputs.detach(), labels.where(mask, 0), mask, *_given(units))
+                return engine.norms(inputs.detach(), labels.where(mask, 0), mask, units)
         return _zeros(inputs), _zeros(inputs)
 
     def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
@@ -116,12 +117,12 @@ class CheckedEngine(GradientEngine):
         mask = torch.ones(len(labels), dtype=torch.bool, device=inputs.device)
         with self._watched(inputs, labels, mask) as engine:
             if engine is not None:
-                return engine.gradients(inputs.detach(), labels, *_given(units))
+                return engine.gradients(inputs.detach(), labels, units)
         size = sum(each.numel() for each in self.parameters.values())
         return torch.zeros(0, size, device=inputs.device), mask
 
-    def choose(self, inputs: Tensor, labels: Tensor) -> tuple[str, GradientEngine]:
-        """Choose an engine; return its name and the engine.
+    def choose(self, inputs: Tensor) -> tuple[str, GradientEngine]:
+        """Choose an engine for inputs like these; return its name and the engine.
 
         Raises:
             UnsupportedModelError: no engine can compute the model.
@@ -135,7 +136,7 @@ class CheckedEngine(GradientEngine):
             operation = _data_dependent(changed, examples)
             if unused and operation is None:
                 raise without_influence(unused)
-            self._chosen = self._compare(changed, examples, operation, inputs, labels)
+            self._chosen = self._compare(changed, examples, operation)
             self._layers = layers
         return self._chosen
 
@@ -155,7 +156,7 @@ class CheckedEngine(GradientEngine):
             yield None
             return
         first = self._layers is None
-        _, engine = self.choose(inputs, labels)
+        _, engine = self.choose(inputs)
         # On a GPU, this check would wait for the device.
         if first or labels.device.type == "cpu":
             check_labels(labels, mask, self._classes)
@@ -234,8 +235,6 @@ class CheckedEngine(GradientEngine):
         fresh: nn.Module,
         examples: Tensor,
         operation: str | None,
-        inputs: Tensor,
-        labels: Tensor,
     ) -> tuple[str, GradientEngine]:
         if self._engines.keys() == {"loop"}:
             return "loop", LoopEngine(self.model, self._head, **self._options)
@@ -283,8 +282,7 @@ class CheckedEngine(GradientEngine):
                 because[name] = getattr(error, "because", "") or _one_line(error)
                 continue
             if name in _SLOW and because:
-                some = inputs[:_TIMED], labels[:_TIMED]
-                self._warn(name, kind, because["bookkeeping"], *some)
+                log.warning("engine %r, which is slow, because %s", name, because["bookkeeping"])
             elif because:
                 log.info("engine %r", name)
             return name, engine
@@ -294,31 +292,6 @@ class CheckedEngine(GradientEngine):
             f"engine {name!r} cannot compute {type(self.model).__name__} ({_one_line(failure)}); engine auto "
             "chooses one that can, if there is one"
         ) from failure
-
-    def _warn(
-        self, name: str, kind: type[GradientEngine], because: str, inputs: Tensor, labels: Tensor
-    ) -> None:
-        """Warn that a slow engine was chosen, with its time relative to training without privacy."""
-        model = copy_of(self.model)
-        engine = kind(model, self._head, **self._options)
-        mask = torch.ones_like(labels, dtype=torch.bool)
-
-        def plain() -> None:
-            with torch.enable_grad():
-                losses = example_losses(model, inputs, labels, self._autocast)
-            gradients_of(losses.sum(), engine.parameters.values())
-
-        private = _seconds(
-            lambda: engine.clipped_sum(inputs, labels, mask, NoClipping()), inputs.device
-        )
-        log.warning(
-            "engine %r: a step takes %.1f times as long as one without privacy (measured on %d "
-            "examples), because %s",
-            name,
-            private / _seconds(plain, inputs.device),
-            len(labels),
-            because,
-        )
 
 
 def _with_random_values(model: nn.Module) -> nn.Module:
@@ -339,11 +312,6 @@ def _with_random_values(model: nn.Module) -> nn.Module:
                     noise = 0.5 + 0.25 * noise
                 parameter.copy_(noise)
     return changed
-
-
-def _given(units: Any) -> tuple[Any, ...]:
-    """Return the argument for units, none for rows: an engine that is not ours may not know units."""
-    return () if units is None else (units,)
 
 
 def _made_up_labels(inputs: Tensor) -> Tensor:
@@ -393,18 +361,9 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
     first, second = outputs
     if torch.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True):
         return
-    drops = [
-        f"{layer!r} ({type(each).__name__})"
-        for layer, each in model.named_modules()
-        if each.training and "drop" in type(each).__name__.lower()
-    ]
-    found, remedy = "in every pass", "take them out"
-    if any(each.training for each in model.modules()):
-        found = f"in {shorten(drops)} in train mode" if drops else "in train mode"
-        remedy = "call model.eval(), which switches dropout off"
     raise UnsupportedModelError(
-        f"{type(model).__name__} draws random numbers {found}, so that no engine can be compared with the "
-        f"loop over examples: {remedy}, or choose engine 'loop', which is slow"
+        f"{type(model).__name__} draws random numbers, so that no engine can be compared with the loop over "
+        "examples: call model.eval(), which switches dropout off, or choose engine 'loop', which is slow"
     )
 
 
@@ -428,15 +387,3 @@ def _refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
             f"{type(model).__name__} mixes the examples of a batch: its output for one depends on the "
             "others, so examples have no gradients of their own"
         )
-
-
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Return the time of a second run; the first one may include set-up."""
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    started = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Checks that refuse networks in which a pass stores data of its examples.
+"""Passes of made-up examples, which show whether a network stores data of its examples, or mixes them.
 
 Only the sum of the gradients gets noise. Other data that a pass writes do not: running means, counters,
 rows of an embedding that are scaled to a largest norm, weights that the first batch determines, or the
@@ -12,15 +12,13 @@ import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.study.messages import brief, shorten
@@ -72,10 +70,7 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
     copied = copy_of(model)
     given = inputs.clone()
     start = _attributes(copied)
-    look_ups: AbstractContextManager[Any] = (
-        _RefuseLargestNorms(copied) if inputs.device.type == "cpu" else nullcontext()
-    )
-    with same_draws(inputs.device), look_ups:
+    with same_draws(inputs.device):
         first = run(copied, given)
     if not _same(given, inputs):
         raise UnsupportedModelError(
@@ -83,25 +78,23 @@ def check_passes(model: nn.Module, run: Run, inputs: Tensor, others: Tensor) -> 
             "others: let it begin with inputs.clone(), or use operations that are not in place"
         )
     filled = _attributes(copied)
-    written = []
-    if _different(start, filled):
-        written += _different(filled, _attributes(_after(model, run, others)))
     with same_draws(inputs.device), torch.no_grad():
         run(copied, others)
     with same_draws(inputs.device):
         again = run(copied, inputs.clone())
-    written += _different(filled, _attributes(copied))
     left = _kept(copied)
+    written = _different(filled, _attributes(copied))
     changed = _different(kept, left)
-    if changed:
-        rounded = all(_differ_by_rounding(kept.get(name), left.get(name)) for name in changed)
-        # Merging adapters into a weight and removing them again rounds the weight.
-        if not rounded or _different(left, _kept(_after(model, run, others, others, others))):
-            written += changed
-    # A hook of the copy may write to the original network.
-    if touched := watch.written():
-        written += touched
-        watch.restore(copied)
+    # Merging adapters into a weight and removing them again rounds the weight.
+    written += [n for n in changed if not _differ_by_rounding(kept.get(n), left.get(n))]
+    if changed or _different(start, filled):
+        # A cache of constants, or a weight that was rounded: equal after passes of other examples.
+        other = copy_of(model)
+        for _ in range(3):
+            with same_draws(inputs.device):
+                run(other, others.clone())
+        written += _different(filled, _attributes(other)) + _different(left, _kept(other))
+    written += watch.written()  # by a hook of the copy
     if written:
         raise _refusal(model, written)
     precision = torch.finfo(first.dtype).eps ** 0.5
@@ -143,15 +136,6 @@ class Watch:
         """Return whether a tensor was replaced by an equal one, as merging and unmerging adapters does."""
         before = self._tensors.get(place, tensor)
         return before is not tensor and _differ_by_rounding(before, tensor)
-
-    def restore(self, copied: nn.Module) -> None:
-        """Restore written tensors from a copy that was made before."""
-        layers = {module: name for name, module in self._model.named_modules()}
-        now = _marks(self._tensors)
-        with torch.no_grad():
-            for (module, key), tensor in self._tensors.items():
-                if now[module, key] != self._marks[module, key]:
-                    tensor.copy_(getattr(copied.get_submodule(layers[module]), key))
 
     def refuse(self) -> None:
         """Refuse the network if a tensor was written.
@@ -203,46 +187,6 @@ def same_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(legacy)
-
-
-class _RefuseLargestNorms(TorchFunctionMode):
-    """A mode in which look-ups with ``max_norm`` are refused, even if no row is long enough to be scaled.
-
-    For the CPU. On other devices, the comparison of passes finds rewritten rows.
-    """
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self._model = model
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (F.embedding, F.embedding_bag) and kwargs.get("max_norm") is not None:
-            names = [
-                f"{name!r} "
-                for name, each in self._model.named_parameters()
-                if any(each is argument for argument in args)
-            ]
-            raise UnsupportedModelError(
-                f"embedding {''.join(names)}is looked up with max_norm: that rewrites the rows of the "
-                "tokens in a batch, without noise, which reveals these tokens. Use max_norm=None"
-            )
-        return func(*args, **kwargs)
-
-
-def _after(model: nn.Module, run: Run, *batches: Tensor) -> nn.Module:
-    """Return a copy of a network after passes of some batches."""
-    copied = copy_of(model)
-    for each in batches:
-        with same_draws(each.device):
-            run(copied, each.clone())
-    return copied
 
 
 def _refusal(model: nn.Module, written: list[str]) -> UnsupportedModelError:
@@ -375,3 +319,66 @@ def _marks(tensors: Mapping[_Place, Tensor]) -> dict[_Place, tuple[int, int]]:
         place: (id(each), 0 if each.is_inference() else each._version)
         for place, each in tensors.items()
     }
+
+
+COUNT = 3
+"""How many examples are compared."""
+
+
+def drawn(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return distinct examples like those of a batch, and as many others.
+
+    Args:
+        inputs: of the batch. Numbers are drawn at random. Tokens get another order; if that does not
+            make the examples distinct, they are replaced by smaller tokens.
+    """
+    if inputs.is_floating_point() or inputs.is_complex():
+        # Not the seed of the parameters: examples equal to parameters saturate the softmax, and then
+        # their gradients are only rounding errors.
+        generator = torch.Generator().manual_seed(1)
+        found = torch.randn((2 * COUNT, *inputs.shape[1:]), generator=generator)
+        return _halves(found.to(inputs.device, inputs.dtype))
+    rows = inputs if inputs.dim() > 1 else inputs[:, None]
+    found = torch.stack([rows[k % len(rows)].roll(k, dims=-1) for k in range(2 * COUNT)])
+    if len(torch.unique(found, dim=0)) < len(found):
+        shifts = torch.arange(len(found), device=found.device).view(-1, *[1] * (found.dim() - 1))
+        found = ((found - shifts) % (found.amax().clamp(min=0) + 1)).to(inputs.dtype)
+    return _halves(found.reshape(-1, *inputs.shape[1:]))
+
+
+def from_batch(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return examples as `drawn` does, from the batch's own numbers times factors from 1/2 to 1.
+
+    So positive numbers, probabilities and category indices stay valid for networks that need them.
+    """
+    generator = torch.Generator().manual_seed(1)
+    rows = inputs[torch.arange(2 * COUNT, device=inputs.device) % len(inputs)]
+    factors = 0.5 + 0.5 * torch.rand(rows.shape, generator=generator)
+    return _halves(rows * factors.to(rows.device, rows.dtype))
+
+
+def mixes(run: Callable[[Tensor], Tensor], inputs: Tensor, others: Tensor) -> bool:
+    """Return whether a network's output for an example depends on the others of its batch.
+
+    All batches have one size, so kernels round in the same way.
+
+    Args:
+        run: maps inputs to outputs, with the same random numbers in every call.
+        inputs: of distinct examples.
+        others: of as many other examples.
+    """
+    together = run(inputs)
+    error = torch.finfo(together.dtype).eps ** 0.75 * together.abs().nan_to_num(posinf=0).amax()
+    for row in range(len(inputs)):
+        among = others.clone()
+        among[row] = inputs[row]
+        if not torch.allclose(
+            run(among)[row], together[row], rtol=0, atol=float(error), equal_nan=True
+        ):
+            return True
+    return False
+
+
+def _halves(examples: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = torch.split(examples, COUNT)
+    return first, second

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsweep.gradients.batches import BatchError
 from dpsweep.gradients.memory import copied
+from dpsweep.gradients.refusals import BatchError
 
 
 class Units:

@@ -25,9 +25,8 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.write import write_prepared, write_rows
 from dpsweep.gradients import UnsupportedModelError
-from dpsweep.gradients.batches import mixes
 from dpsweep.gradients.precision import full_precision
-from dpsweep.gradients.state import check_passes
+from dpsweep.gradients.state import check_passes, mixes
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
