@@ -79,7 +79,8 @@ class JobResources:
     def plan_teraflops(given: Mapping[str, Mapping[str, Any]]) -> str:
         """Return ``set-resources: plan: teraflops`` as typed, because Snakemake rounds resources; or 0."""
         found = given.get("plan", {}).get("teraflops")
-        return str(getattr(found, "raw", None) or getattr(found, "orig_arg", 0))
+        # A profile puts quotes around text, and YAML takes 1e3 for text.
+        return "0" if found is None else str(found.raw).strip("'")
 
     def _kind(self, given: Mapping[str, Any]) -> tuple[str, int]:
         known = dict(given.items())

@@ -208,6 +208,17 @@ def test_each_way_of_the_permission_holds_for_dpsweep_run(
     assert "--unaccounted" in str(CliRunner().invoke(app, call).exception)
 
 
+@pytest.mark.parametrize(
+    "given", [{"target": "lora"}, {"partial": "true"}, {"extends": "demo", "sweeps": {}}, {"": ""}]
+)
+def test_names_that_config_does_not_have_are_refused(given: dict[str, object]) -> None:
+    """A plan of everything would be the answer to ``target=``; ``--configfile mine.yaml`` is no study."""
+    with pytest.raises(
+        DpsweepError, match=r"--config: found .*allowed: study, targets, unaccounted"
+    ):
+        begin(given)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.load import IN_CLONE, name_of, study_path
+from dpsweep.study.messages import unknown
 
 DEFAULT_STUDY = Path("config.yaml")
 """The study of a command that names none."""
@@ -27,6 +28,8 @@ SIGNAL = "USR1@120"
 """For ``sbatch``: signal the end of a job 120 seconds before, which is longer than a training step.
 
 An option ``--signal`` of ``sbatch`` (``slurm_extra`` in a profile) wins over ``SBATCH_SIGNAL``."""
+
+_CONFIG = ("study", "targets", "unaccounted")  # the options of --config
 
 CALL = "DPSWEEP_CALL"
 """Environment variable: set if ``dpsweep run`` called Snakemake."""
@@ -81,11 +84,12 @@ def begin(config: Mapping[str, Any]) -> Path:
         The file of the study.
 
     Raises:
-        DpsweepError: the study is given as a ``--configfile`` instead of by its name, or an option has a
-            value of another type.
+        DpsweepError: there is no such option (as in a study that is given as a ``--configfile`` instead of
+            by its name), or it has a value of another type.
     """
-    if "study" not in config and {"extends", "sweeps"} & config.keys():
-        raise DpsweepError("a study is named: snakemake --config study=studies/mine.yaml -- all")
+    for name in config:
+        if name not in _CONFIG:
+            raise DpsweepError(f"--config: {unknown(name, _CONFIG)} (as study=studies/mine.yaml)")
     if "unaccounted" in config:
         allowed = is_true("--config unaccounted", config["unaccounted"])
         os.environ[UNACCOUNTED] = str(int(allowed))
