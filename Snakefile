@@ -62,4 +62,4 @@ for NAME in (*STUDY.figures, *STUDY.tables, *STUDY.problems):
             name:
                 NAME
             input:
-                lambda w, name=NAME: OUTPUTS.named(name).files,
+                lambda w, name=NAME: OUTPUTS.named(name)[0].files,

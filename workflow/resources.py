@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from dpsweep.planning.cost import ProblemCost, Stage
+from dpsweep.planning.cost import ProblemCost
+from dpsweep.planning.outputs import Stage
 from dpsweep.study import Cell, Study
 
 # It need not cover every machine, because a job at its limit saves its state and is requeued.
@@ -19,7 +20,7 @@ _START_MINUTES = 10
 _MONTH_MINUTES = 30 * 24 * 60
 
 
-Job = Stage | Literal["audit", "release"]
+Job = Stage | Literal["release"]
 """A stage whose jobs use GPUs."""
 
 

@@ -10,11 +10,12 @@ from tests.described import study_of
 from tests.planning.finished import AUDIT, cell_cost, finish_cell, finish_output
 from tests.workflow.chain import STUDY
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.base.units import duration
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.outputs import NormsKey, Outputs
-from dpsweep.planning.plan import CostEstimate, Plan, PlanError
+from dpsweep.planning.plan import CostEstimate, Plan
 from dpsweep.planning.status import Status
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -169,7 +170,6 @@ def test_the_gpu_hours_of_a_trial_on_several_gpus(study: Study, paths: Paths) ->
         ("heatmap", 4),
         ("{R}/figures/heatmap.pdf", 4),
         ("norms", 2),
-        ("{R}/gradnorms/digits_vit_film/eps8_epochs2_C10.parquet", 2),
         ("{R}/cells/digits_vit_film/eps8_epochs2_Bfull_C10/trials.parquet", 1),
         (f"{OTHER}/eps8_epochs64_B128_C1", 1),
         (f"{{R}}/problems/{OTHER}.parquet", 12),
@@ -192,15 +192,13 @@ def test_targets_need_their_own_cells(study: Study, paths: Paths, target: str, c
         f"{OTHER}/eps8_epochs3_B128_C1",
         f"{OTHER}/cell",
         f"{{R}}/gradnorms/{OTHER}/cell.parquet",
-        f"{{R}}/gradnorms/{OTHER}/eps3_epochs2_C1.parquet",
         "{R}",
     ],
 )
 def test_unknown_targets_are_refused_by_name(study: Study, paths: Paths, target: str) -> None:
     target = target.replace("{R}", str(paths.results))
-    with pytest.raises(PlanError) as raised:
+    with pytest.raises(DpsweepError, match="allowed: "):
         Plan(study, paths, [target])
-    assert str(raised.value).startswith(f"{target}: ")
 
 
 def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:

@@ -81,49 +81,40 @@ ConnectionError: is quoted here
 """
 WENT_ON = CUDA + "10:00:02 learning rate 0.1, seed 1: macro accuracy 0.6 (3.0 s)\n"
 CHECKPOINT = "10:00:00 checkpoint at step 7\n"
-# The log of a cell and its age in seconds; then the state of the cell, and the beginning and end of its
-# reason.
-LOGS: list[tuple[str | None, float, str, tuple[str, str] | None]] = [
-    (None, 0, "waiting", None),
-    ("", 60, "running", None),
-    (CHECKPOINT, 60, "running", None),
-    (WENT_ON, 60, "running", None),
-    ("10:00:00 started\nerror: no data\n", 60, "failed", ("no data", "no data")),
-    (CUDA, 60, "failed", ("torch.AcceleratorError: CUDA error", "assertions.")),
-    ("error: no such file:\n" + "  a\n" * 5000, 60, "failed", ("no such file:\n", "\n  a")),
-    (
-        "Traceback ...\ntorch.OutOfMemoryError: out of memory\n", 60, "failed",
-        ("torch.OutOfMemoryError: out of memory", "memory"),
-    ),
-    (
-        "10:00:00 stopped by SIGUSR1, exit status 75\n", 60, "stopped",
-        ("it ended without an error, after: 10:00:00 stopped by SIGUSR1", "75"),
-    ),
-    (
-        CHECKPOINT, 36_000, "stopped",
-        ("it ended without an error, after: 10:00:00 checkpoint", "step 7"),
-    ),
-]  # fmt: skip
+# The log of a cell, its age in seconds, the state of the cell, and its last words if it failed.
+LOGS: list[tuple[str | None, float, str, str]] = [
+    (None, 0, "waiting", ""),
+    ("", 60, "running", ""),
+    (CHECKPOINT, 60, "running", ""),
+    (WENT_ON, 60, "running", ""),
+    ("10:00:00 started\nerror: no data\n", 60, "failed", "error: no data"),
+    (CUDA, 60, "failed", "torch.AcceleratorError: CUDA error: device-side assert triggered"),
+    ("error: no such file:\n" + "  a\n" * 5000, 60, "failed", "error: no such file:"),
+    (OFFLINE, 60, "failed", OFFLINE.splitlines()[1]),
+    ("10:00:00 stopped by SIGUSR1, exit status 75\n", 60, "failed", "10:00:00 stopped by SIGUSR1"),
+    (CHECKPOINT, 36_000, "failed", "10:00:00 checkpoint at step 7"),
+]
 
 
-@pytest.mark.parametrize(("text", "age", "state", "reason"), LOGS)
-def test_the_log_of_a_cell_determines_its_state_and_reason(
+@pytest.mark.parametrize(("text", "age", "state", "words"), LOGS)
+def test_the_log_of_a_cell_determines_its_state_and_last_words(
     study: Study,
     paths: Paths,
     cells: list[Cell],
     text: str | None,
     age: float,
     state: str,
-    reason: tuple[str, str] | None,
+    words: str,
 ) -> None:
     if text is not None:
         log(study, paths, cells[0], text, age)
     status = Status(study, paths, NOW)
     assert [status.states[cell] for cell in cells] == [state, *["waiting"] * 5]
-    found = [each for each in status.failures() if each.name == f"{SWEEP}/{cells[0].name}"]
-    assert bool(found) == bool(reason)
-    if reason:
-        assert found[0].reason.startswith(reason[0]) and found[0].reason.endswith(reason[1])
+    assert bool(dict(status.failures())) == (state == "failed")
+    if words:
+        first, second, _ = status.failed_lines()
+        assert first.startswith(f"{SWEEP}/{cells[0].name}: {words}")
+        assert second == f"  log: {paths.cell_log(study, cells[0])}"
     finish_cell(study, paths, cells[0], 5)
     assert Status(study, paths, NOW).states[cells[0]] == "done"
 
@@ -174,14 +165,16 @@ def test_trials_of_a_killed_cell_count_and_correct_the_forecast(
     assert "Measured on 1 cell" in forecast.basis
 
 
-def test_the_list_of_failures_shows_whole_messages(
+def test_the_list_of_failures_has_jobs_of_every_stage(
     study: Study, paths: Paths, cells: list[Cell], command: Callable[..., str]
 ) -> None:
     paths.results.mkdir()
-    assert command("--failed") == "No job has failed.\n"
+    assert command("--failed") == "0 jobs failed.\n"
     write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
-    log(study, paths, cells[0], "12:00:00 begun\nerror: no such weights\n", age=60)
-    shown = command("--failed")
-    assert "\n  Where there is a network, run: hf download a/cats\n" in shown
-    assert f"{SWEEP}/{cells[0].name}" in shown and "no such weights" in shown
-    assert "2 failed or stopped. The same command again" in shown
+    for cell in cells[:2]:
+        log(study, paths, cell, "12:00:00 begun\nerror: no such weights\n", age=60)
+    names = ", ".join(f"{SWEEP}/{cell.name}" for cell in cells[:2])
+    shown = command("--failed").splitlines()
+    assert shown[0] == f"{names}: error: no such weights"
+    assert shown[2].startswith("prepare/cats: error: cannot fetch the dataset a/cats")
+    assert shown[-1] == "3 jobs failed. The same command again runs them."

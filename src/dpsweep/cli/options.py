@@ -13,10 +13,9 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.load import home, named_study, only_study, study_path
-from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).
@@ -146,12 +145,6 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     os.chdir(found.folder)
     OPENED.set(file)
     return file, found.study, Paths(Path(found.study.results))
-
-
-def pick_cell(study: Study, problem: str, name: str) -> Cell:
-    """Return a cell of a problem, or raise an error that lists the problems or cells of the study."""
-    pick("problem", problem, study.problems)
-    return pick("cell", name, {each.name: each for each in study.problem_cells(problem)})
 
 
 def as_planned(

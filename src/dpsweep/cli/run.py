@@ -6,7 +6,7 @@ import re
 import runpy
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +17,11 @@ from typer.core import TyperCommand
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.cli import progress
-from dpsweep.cli.options import FoundStudyFile, locate_study, pick_cell
+from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Cell, Study, StudyError, load_study
+from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
 from dpsweep.study.load import CHANGED, PROJECT, StudyLoader, split_study
-from dpsweep.study.messages import unknown
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -247,43 +246,16 @@ def target_files(study: Study, paths: Paths, target: str) -> list[str]:
     Args:
         study: the study.
         paths: its files.
-        target: a figure, a table, a problem, a sweep, a cell (``problem/cell``, or its folder), a rule, or a
-            file. Rules and files are returned as they are.
+        target: a rule of the workflow, or see `Outputs.asked`. A rule or a file is returned as it is.
 
     Raises:
-        DpsweepError: there is no such target; the message lists the nearest names.
+        DpsweepError: there is no such target.
     """
-    cells = list(_cells(study, paths, target))
-    lacking = [name for name in ("audit", "release") if getattr(study, name) is None]
-    if target in lacking:
+    if target in ("audit", "release") and getattr(study, target) is None:
         raise DpsweepError(f"target: {target}: the study has no section `{target}`")
-    if not cells and ("/" in target or target in _RULES):
+    inside = Path(target).parts
+    is_cell = len(inside) == 2 and inside[0] in study.problems
+    below = Path(target).is_relative_to(paths.results / "cells")
+    if target in _RULES or (len(inside) > 1 and not is_cell and not below):
         return [target]
-    outputs = Outputs(study, paths)
-    if (named := outputs.named(target)) is not None:
-        found = [named]
-    else:
-        cells += study.sweep_cells(target) if target in study.sweeps else []
-        found = [outputs.cell(cell) for cell in cells]
-    if found:
-        return [str(file) for output in found for file in output.files]
-    if target in study.targets.undrawn:
-        raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
-    rules = (name for name in _RULES if name not in lacking)
-    names = dict.fromkeys([*rules, *study.figures, *study.tables, *study.problems, *study.sweeps])
-    raise DpsweepError(f"target: {unknown(target, names)}, or a file below {study.results}/")
-
-
-def _cells(study: Study, paths: Paths, target: str) -> Iterator[Cell]:
-    """Yield the cell of a target ``problem/cell``, or of a file in the cell's folder.
-
-    Raises:
-        DpsweepError: the problem has no such cell.
-    """
-    folder = Path(target)
-    if folder.is_relative_to(paths.results / "cells"):
-        folder = folder.relative_to(paths.results / "cells")
-        folder = Path(*folder.parts[:2])
-    problem, name = folder.parent.name, folder.name
-    if len(folder.parts) == 2 and problem in study.problems:
-        yield pick_cell(study, problem, name)
+    return [str(file) for each in Outputs(study, paths).asked(target) for file in each.files]

@@ -19,10 +19,9 @@ from dpsweep.cli.options import (
     as_planned,
     find_study,
     open_study,
-    pick_cell,
     training,
 )
-from dpsweep.planning.outputs import NormsKey, Outputs
+from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY

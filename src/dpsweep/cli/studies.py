@@ -212,12 +212,12 @@ def status(
     study_file: FoundStudy = None,
     teraflops: Teraflops = 0.0,
     failed: Annotated[
-        bool, typer.Option("--failed", help="list failures with their reason and log")
+        bool, typer.Option("--failed", help="list jobs that failed with their last words and log")
     ] = False,
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
     from dpsweep.planning.cost import device_of
-    from dpsweep.planning.status import Status, summary
+    from dpsweep.planning.status import Status
 
     file, study, paths = find_study(study_name or study_file)
     if not paths.results.is_dir():
@@ -227,13 +227,9 @@ def status(
         )
     here = [] if teraflops else visible_gpus()
     state = Status(study, paths, device=device_of(teraflops, here))
-    if not failed:
-        typer.echo("\n".join(state.lines(len(here))))
-        if here:
-            typer.echo(describe(here))
-        return
-    failures = state.failures()
-    typer.echo("\n".join(summary(failures)) if failures else "No job has failed.")
+    typer.echo("\n".join(state.failed_lines() if failed else state.lines(len(here))))
+    if here and not failed:
+        typer.echo(describe(here))
 
 
 @app.command()

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpsweep.base.files import read_json, visible_files
 from dpsweep.base.gpus import Gpu
+from dpsweep.planning.outputs import Stage
 from dpsweep.study import Study
 from dpsweep.study.backbones import Backbone, FileWeights
 from dpsweep.study.cells import Cell, optimizer_steps
@@ -240,9 +241,6 @@ def _size(image: Path | io.BytesIO) -> tuple[int, int] | None:
         return None  # the preparation reports the error
 
 
-Stage = Literal["train", "gradient_norms", "features", "theory"]
-"""Stages with jobs that use a GPU if there is one."""
-
 # Operations that a processor computes while it moves a byte: a CPU core has 100 Gflop/s and 2.5 GB/s, a GPU
 # 20 Tflop/s and 500 GB/s.
 _OPERATIONS_PER_BYTE = 40.0
@@ -350,6 +348,8 @@ class ProblemCost:
         match stage:
             case "train":
                 return self.cell(epochs).seconds
+            case "audit":
+                return self.cell(epochs, trials=1, gpus=1).seconds
             case "features":
                 dataset = self._dataset
                 work = (dataset.train_size + dataset.test_size) * self._whole.operations
@@ -378,6 +378,8 @@ class ProblemCost:
         """
         study, dataset, epochs = self._study, self._dataset, cell.epochs
         match stage:
+            case "audit":
+                return 0.0
             case "features":
                 return self.features_bytes
             case "gradient_norms":

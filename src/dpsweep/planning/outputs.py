@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.grid import Selection
+from dpsweep.study.messages import pick, unknown
 from dpsweep.study.paths import Paths, settings_of
 from dpsweep.study.targets import Target
 
 Key = TypeVar("Key")
+Stage = Literal["features", "train", "gradient_norms", "theory", "audit"]
+"""Stages with jobs that use a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Output:
     def missing(self) -> list[Path]:
         """Return its files that do not exist."""
         return [file for file in self.files if not file.exists()]
+
+
+@dataclass(frozen=True)
+class GpuOutput(Output):
+    """The files of a job that uses a GPU if there is one."""
+
+    stage: Stage
+    cell: Cell
+    """the cell that the job trains, measures or computes features for, or one of them"""
 
 
 class NormsKey(NamedTuple):
@@ -212,13 +224,18 @@ class Outputs:
 
     def features(self, source: FeatureSource) -> Output:
         """Return the cached features of a dataset."""
-        return Output(
+        reads = next(
+            each for each in self._study.problems if self._study.feature_source(each) == source
+        )
+        return GpuOutput(
             f"features/{'/'.join(source)}",
             prepared_files(self._paths.features(*source)),
             (
                 self._metadata(source.dataset),
                 self._paths.backbone(source.backbone) / "metadata.json",
             ),
+            "features",
+            self._study.problem_cells(reads)[0],
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
@@ -237,39 +254,77 @@ class Outputs:
         """Return the trials of a cell."""
         problem = self._study.problems[cell.problem]
         noise = self._noise_file(problem.dataset, cell.epsilon, cell.epochs, cell.batch_size)
-        return Output(
+        return GpuOutput(
             f"cells/{cell.problem}/{cell.name}",
             (self._paths.cell_trials(self._study, cell), self._paths.cell_steps(self._study, cell)),
             (*self.trained_on(cell.problem), noise),
+            "train",
+            cell,
         )
 
     def gradient_norms(self, key: NormsKey) -> Output:
         """Return the gradient norms of one (problem, epsilon, epochs, C)."""
         file = self._paths.gradient_norms(self._study, *key)
         cells = self._study.competing_cells(*key)
-        return Output(
+        return GpuOutput(
             f"gradnorms/{key.problem}/{file.stem}",
             (file,),
             tuple(self._paths.cell_trials(self._study, cell) for cell in cells),
+            "gradient_norms",
+            cells[0],
         )
 
     def theory(self, cell: Cell) -> Output:
         """Return the overlaps of gradients of a cell's best trials."""
         file = self._paths.theory(self._study, cell)
-        return Output(
+        return GpuOutput(
             f"theory/{cell.problem}/{file.stem}",
             (file,),
             (self._paths.cell_trials(self._study, cell),),
+            "theory",
+            cell,
         )
 
-    def named(self, name: str) -> Output | None:
-        """Return the output that a user asks for by the name of a figure, a table or a problem."""
+    def named(self, name: str) -> list[Output]:
+        """Return the outputs of a figure, table, problem or sweep; none for other names."""
         study = self._study
         if name in study.figures:
-            return self.figure(name)
+            return [self.figure(name)]
         if name in study.tables:
-            return self.table(name)
-        return self.problem(name) if name in study.problems else None
+            return [self.table(name)]
+        if name in study.problems:
+            return [self.problem(name)]
+        return list(map(self.cell, study.sweep_cells(name))) if name in study.sweeps else []
+
+    def asked(self, target: str) -> list[Output]:
+        """Return the outputs of a target.
+
+        Args:
+            target: ``all``, a figure, table, problem or sweep, a cell (``problem/cell``, or its folder), or
+                a file.
+
+        Raises:
+            DpsweepError: there is no such target, or it is not drawn; the message says why.
+        """
+        study, path = self._study, Path(target)
+        if target == "all":
+            return list(self.every())
+        if named := self.named(target):
+            return named
+        cells = self._paths.results / "cells"
+        problem, *names = (
+            path.relative_to(cells) if path.is_relative_to(cells) else path
+        ).parts or [""]
+        if names and problem in study.problems:
+            return [self.cell(pick_cell(study, problem, names[0]))]
+        if found := [each for each in self.every() if path in each.files]:
+            return found
+        if target in study.targets.undrawn:
+            raise DpsweepError(f"target: {target} is not drawn: {study.targets.undrawn[target]}")
+        known = dict.fromkeys(
+            ["all", *study.figures, *study.tables, *study.problems, *study.sweeps]
+        )
+        raise DpsweepError(f"target: {unknown(target, known)}, or a file below {study.results}/")
 
     def problem(self, name: str) -> Output:
         """Return the table of a problem's trials."""
@@ -291,7 +346,7 @@ class Outputs:
     def audited(self, cell: Cell) -> Output:
         """Return the audit of one setting."""
         files = (self._paths.audited(cell),)
-        return Output(f"audit/{cell.name}", files, self.trained_on(cell.problem))
+        return GpuOutput(f"audit/{cell.name}", files, self.trained_on(cell.problem), "audit", cell)
 
     def audit(self) -> Output:
         """Return the audit of all settings."""
@@ -362,6 +417,12 @@ class Outputs:
         if self._study.features(problem) is not None:
             folders.append(self._paths.features(parts.dataset, parts.backbone))
         return tuple(folder / "metadata.json" for folder in folders)
+
+
+def pick_cell(study: Study, problem: str, name: str) -> Cell:
+    """Return a cell of a problem; the error about an unknown name lists the known ones."""
+    pick("problem", problem, study.problems)
+    return pick("cell", name, {each.name: each for each in study.problem_cells(problem)})
 
 
 FOLDERS = ("cells", "gradnorms", "theory", "noise")

@@ -4,34 +4,19 @@ All numbers are estimates (`dpsweep.planning.cost`), corrected by the times of f
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import columns, duration, size
-from dpsweep.planning.cost import GPU, Device, Stage, backbone_bytes, input_bytes
-from dpsweep.planning.outputs import NormsKey, Output, Outputs
-from dpsweep.planning.status import Status, output_name
+from dpsweep.planning.cost import GPU, Device, backbone_bytes, input_bytes
+from dpsweep.planning.outputs import GpuOutput, Outputs
+from dpsweep.planning.status import Status
 from dpsweep.study import Study
-from dpsweep.study.cells import Cell, FeatureSource
-from dpsweep.study.messages import unknown
-from dpsweep.study.paths import Paths, settings_of
+from dpsweep.study.cells import Cell
+from dpsweep.study.paths import Paths
 
 GPUS = (1, 8, 64)
-# The kinds of jobs and their rows, in the order of the plan; jobs of cells are in the row of their problem.
-_ROWS = {
-    "train": "",
-    "features": "features",
-    "gradient_norms": "gradient norms",
-    "theory": "theory",
-    "audit": "audit",
-}
-
-
-class PlanError(DpsweepError):
-    """An unknown target."""
+_STAGES = ("train", "features", "gradient_norms", "theory", "audit")  # in the order of the plan
 
 
 @dataclass
@@ -56,29 +41,18 @@ class CostEstimate:
         )
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A job that the targets need."""
-
-    stage: Stage | Literal["audit"]
-    output: Output
-    cell: Cell
-    """the cell that it trains or measures, or one of them"""
-
-
 class Plan:
     """The jobs that some targets of a study still need.
 
     Args:
         study: the study.
         paths: its files.
-        targets: figures, tables, problems, sweeps, cells (``problem/cell``), or their files in the
-            results folder; none, ``all`` or the report mean everything.
+        targets: see `Outputs.asked`; none means everything.
         device: the device of the estimates; times are counted in its unit.
         status: of the study, for the same device; computed if it is None, which is slow.
 
     Raises:
-        PlanError: the study has no such target.
+        DpsweepError: the study has no such target.
     """
 
     def __init__(
@@ -89,14 +63,15 @@ class Plan:
         device: Device = GPU,
         status: Status | None = None,
     ) -> None:
-        self._study, self._paths, self._device = study, paths, device
+        self._study, self._device = study, device
         self._status = status or Status(study, paths, device=device)
-        self._outputs = Outputs(study, paths)
-        self._jobs: dict[str, _Job] = {}
-        for target in targets or ("all",):
-            self._add(target)
-        for cell in {cell.problem: cell for cell in self._cells()}.values():
-            self._add_features(cell)
+        outputs = Outputs(study, paths)
+        asked = [each for target in targets or ("all",) for each in outputs.asked(target)]
+        needed = self._status.needed(asked)
+        self._jobs = sorted(
+            (each for each in needed if isinstance(each, GpuOutput)),
+            key=lambda job: _STAGES.index(job.stage),
+        )
 
     def estimates(self) -> dict[str, CostEstimate]:
         """Return the missing work by row: problems, then features, norms, theory and audit."""
@@ -104,25 +79,23 @@ class Plan:
         counts = Counter(job.stage for job in missing)
         estimates: dict[str, CostEstimate] = {}
         for job in missing:
-            kind = f"{_ROWS[job.stage]} ({counts[job.stage]})"
+            kind = f"{job.stage.replace('_', ' ')} ({counts[job.stage]})"
             row = job.cell.problem if job.stage == "train" else kind
             estimates[row] = estimates.get(row, CostEstimate()) + self._cost(job)
         return estimates
 
     def preparation_bytes(self) -> float:
         """Estimate the size of the datasets and backbones that are not prepared yet."""
-        names = dict.fromkeys(cell.problem for cell in self._cells())
-        grids = [self._study.problems[name] for name in names]
-        datasets = {grid.dataset for grid in grids}
-        backbones = {grid.backbone: grid.dataset for grid in grids}
+        study, lacking = self._study, self._status.lacking
+        problems = [study.problems[name] for name in {cell.problem for cell in self._cells()}]
+        datasets = {each.dataset for each in problems}
+        backbones = {each.backbone: each.dataset for each in problems}
         return sum(
-            input_bytes(self._study.datasets[name])
-            for name in datasets
-            if self._outputs.dataset(name).missing()
+            input_bytes(study.datasets[name]) for name in datasets if f"data/{name}" in lacking
         ) + sum(
-            backbone_bytes(self._study.backbones[name], self._study.datasets[dataset])
+            backbone_bytes(study.backbones[name], study.datasets[dataset])
             for name, dataset in backbones.items()
-            if self._outputs.backbone(name).missing()
+            if f"backbones/{name}" in lacking
         )
 
     def _memory(self) -> str:
@@ -164,114 +137,21 @@ class Plan:
         speed = f"{self._device.name} at {self._device.teraflops:.2g} Tflop/s"
         yield f"Assumed: {speed}. {self._status.forecast.basis}"
 
-    # -- targets -----------------------------------------------------------------------------
-
-    def _add(self, target: str) -> None:
-        study, path = self._study, Path(target)
-        if path.is_relative_to(self._paths.results):
-            path = path.relative_to(self._paths.results)
-        match path.parts:
-            case ("all",) | ("report.html",) | ("explore.html",):
-                for name in (*study.problems, *study.figures, *study.tables):
-                    self._add_name(name, name)
-                for cell in study.audit_cells():
-                    self._add_job("audit", self._outputs.audited(cell), cell)
-            case ("figures" | "tables" | "problems", file):
-                self._add_name(Path(file).stem, target)
-            case ("cells", problem, cell, *_) | (problem, cell) if problem in study.problems:
-                self._add_cells([self._cell(problem, cell, target)])
-            case ("gradnorms", problem, file) if problem in study.problems:
-                keys = self._outputs.norms_by_name(problem)
-                name = settings_of(Path(file))
-                if name not in keys:
-                    raise PlanError(f"{target}: {unknown(name, keys)}")
-                self._add_norms([keys[name]])
-            case ("theory", problem, file) if problem in study.problems:
-                chosen = self._cell(problem, settings_of(Path(file)), target)
-                self._add_cells([chosen])
-                self._add_theory([chosen])
-            case (name,):
-                self._add_name(name, target)
-            case _:
-                raise PlanError(f"{target}: {unknown(target, self._names())}")
-
-    def _names(self) -> list[str]:
-        study = self._study
-        names = ["all", *study.figures, *study.tables, *study.problems, *study.sweeps]
-        return list(dict.fromkeys(names))
-
-    def _add_name(self, name: str, target: str) -> None:
-        study, outputs = self._study, self._outputs
-        drawn = {**study.figures, **study.tables}
-        if name in study.problems:
-            self._add_cells(study.problem_cells(name))
-        elif name in study.sweeps:
-            self._add_cells(study.sweep_cells(name))
-        elif name in drawn:
-            self._add_cells(outputs.drawn_cells(drawn[name]))
-            self._add_norms(outputs.drawn_norms(drawn[name]))
-            self._add_theory(outputs.drawn_theory(drawn[name]))
-        else:
-            raise PlanError(f"{target}: {unknown(name, self._names())}")
-
-    def _cell(self, problem: str, name: str, target: str) -> Cell:
-        try:
-            cell = Cell.parse(problem, name)
-        except ValueError as error:
-            raise PlanError(f"{target}: {error}") from error
-        if cell not in self._status.states:
-            names = [each.name for each in self._study.problem_cells(problem)]
-            raise PlanError(f"{target}: {unknown(name, names)}")
-        return cell
-
-    def _add_cells(self, cells: Iterable[Cell]) -> None:
-        for cell in cells:
-            self._add_job("train", self._status.outputs[output_name(cell)], cell)
-
-    def _add_norms(self, keys: Iterable[NormsKey]) -> None:
-        for key in keys:
-            cells = self._study.competing_cells(*key)
-            self._add_cells(cells)
-            self._add_job("gradient_norms", self._outputs.gradient_norms(key), cells[0])
-
-    def _add_theory(self, cells: Iterable[Cell]) -> None:
-        for cell in cells:
-            self._add_job("theory", self._outputs.theory(cell), cell)
-
-    def _add_features(self, cell: Cell) -> None:
-        """Add the features that a cell reads, if it reads any."""
-        parts = self._study.problems[cell.problem]
-        if self._study.features(cell.problem):
-            source = FeatureSource(parts.dataset, parts.backbone)
-            self._add_job("features", self._outputs.features(source), cell)
-
-    def _add_job(self, stage: Stage | Literal["audit"], output: Output, cell: Cell) -> None:
-        self._jobs.setdefault(output.name, _Job(stage, output, cell))
-
-    # -- missing jobs and their cost ---------------------------------------------------------
-
     def _cells(self) -> list[Cell]:
-        return [job.cell for job in self._jobs.values() if job.stage == "train"]
+        return [job.cell for job in self._jobs if job.stage == "train"]
 
-    def _missing(self) -> list[_Job]:
-        missing = [job for job in self._jobs.values() if job.output.missing()]
-        order = list(_ROWS)
-        return sorted(missing, key=lambda job: order.index(job.stage))
+    def _missing(self) -> list[GpuOutput]:
+        return [job for job in self._jobs if job.name in self._status.lacking]
 
-    def _cost(self, job: _Job) -> CostEstimate:
+    def _cost(self, job: GpuOutput) -> CostEstimate:
         cell, forecast = job.cell, self._status.forecast
         cost = forecast.cost(cell.problem)
+        gpus, disk = cost.gpus(job.stage), cost.bytes(job.stage, cell)
         if job.stage == "train":
-            trials = self._status.new_trials[cell]
             seconds = self._status.seconds_of_new_trials(cell)
-            longest = seconds / cost.gpus("train")
-            return CostEstimate(1, trials, seconds, longest, cost.bytes("train", cell))
-        if job.stage == "audit":
-            whole = cost.cell(cell.epochs, gpus=1)
-            seconds = forecast.ratio * whole.seconds / whole.trials
-            return CostEstimate(0, 1, seconds, seconds)
+            trials = self._status.new_trials[cell]
+            return CostEstimate(1, trials, seconds, seconds / gpus, disk)
         seconds = cost.seconds(job.stage, cell.epochs)
         if job.stage != "features":  # the times of trials do not depend on those of features
             seconds *= forecast.ratio
-        spent = seconds * cost.gpus(job.stage)
-        return CostEstimate(0, 0, spent, seconds, cost.bytes(job.stage, cell))
+        return CostEstimate(0, int(job.stage == "audit"), seconds * gpus, seconds, disk)

@@ -2,15 +2,15 @@
 
 A cell is *done* if its outputs exist; their names depend on its settings. It is *waiting* again if data,
 network or noise were written later, because the next run then trains it anew. Without outputs its log
-decides: the log ends with an error (*failed*), or was written to in the last minutes (*running*), or not
-(*stopped*: terminated, killed, requeued, or given up). A cell without a log is *waiting*. So is a cell with
-the log of a finished job: its outputs were deleted.
+decides. It *failed* if the log ends with an error or a signal, or was not written to for some minutes (the
+job was killed, or given up); before that it is *running*. A cell without a log, or with the log of a finished
+job whose outputs were deleted, is *waiting*.
 """
 
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,11 +26,10 @@ from dpsweep.study.messages import group_by_message, shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.trials import trials_per_cell
 
-# The beginnings of dpsweep's own errors, and of the last part of a traceback.
-_OWN_ERROR = re.compile(r"error: ")
-_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
+# The beginning of a line with the error of a job: dpsweep's own, or the last of a traceback.
+_ERROR = re.compile(r"error: |(\w+\.)*\w*(Error|Exception)(: |$)")
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
-"""The last line of a job that was ended by a signal (`dpsweep.training.job`)."""
+"""In the last line of a job that was ended by a signal (`dpsweep.training.job`)."""
 # A log line with a time: the job went on after all earlier lines.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 ENDED = "trials trained now"
@@ -39,62 +38,34 @@ _TAIL_BYTES = 65_536
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A job without output: its log, and why it ended."""
+class LastWords:
+    """The end of a log."""
 
-    name: str
-    log: Path
-    reason: str
-    """the error at the end of the log, or its last line"""
+    line: str
+    """the error that ended the job, or the last line"""
+    ended: bool
+    """whether the job has ended, by an error or a signal"""
 
     @classmethod
-    def of(cls, name: str, log: Path) -> "Failure":
-        """Read the reason of a job from its log."""
-        lines = tail(log)
-        if error := error_lines(lines):
-            return cls(name, log, "\n".join(error).removeprefix("error: "))
-        # Slurm, or the system, killed it: its output has the reason.
-        return cls(
-            name, log, f"it ended without an error, after: {lines[-1] if lines else 'nothing'}"
-        )
+    def of(cls, log: Path) -> "LastWords":
+        """Read the end of a log; a log that is not there is empty."""
+        try:
+            with log.open("rb") as stream:
+                stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+                lines = stream.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        logged = (number for number, line in enumerate(lines) if _LOGGED.match(line))
+        last = max(logged, default=0)
+        # dpsweep's own error can quote an exception, so the first one counts.
+        errors = [line for line in lines[last:] if _ERROR.match(line)]
+        line = [*errors, *lines[-1:], ""][0]
+        return cls(line, bool(errors) or bool(STOPPED.search(line)))
 
 
-def tail(log: Path) -> list[str]:
-    """Return the last lines of a log; none if there is no log."""
-    try:
-        with log.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - _TAIL_BYTES))
-            return stream.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return []
-
-
-def error_lines(lines: list[str]) -> list[str]:
-    """Return the error at the end of a log, or no lines if the log does not end with one."""
-    logged = (number for number, line in enumerate(lines, start=1) if _LOGGED.match(line))
-    end = lines[max(logged, default=0) :]
-    # dpsweep's own error comes last, and can quote an exception.
-    for pattern in (_OWN_ERROR, _EXCEPTION):
-        for number in reversed(range(len(end))):
-            if pattern.match(end[number]):
-                return end[number:]
-    return []
-
-
-def summary(failures: Sequence[Failure]) -> Iterator[str]:
-    """Yield every reason with the jobs that have it, and the log of the first."""
-    logs = {each.name: each.log for each in failures}
-    for reason, names in group_by_message((each.name, each.reason) for each in failures).items():
-        yield f"{shorten(names)}:"
-        yield from (f"  {line}" for line in reason.splitlines())
-        yield f"  log: {logs[names[0]]}"
-    yield f"{len(failures)} failed or stopped. The same command again runs just what is missing."
-
-
-State = Literal["done", "running", "failed", "stopped", "waiting"]
+State = Literal["done", "running", "failed", "waiting"]
 _RECENT_SECONDS = 60.0
-STATES: tuple[State, ...] = ("done", "running", "failed", "stopped", "waiting")
+STATES: tuple[State, ...] = ("done", "running", "failed", "waiting")
 
 
 @dataclass
@@ -156,6 +127,18 @@ class Status:
                 measured[cell] = self._spent[cell] * whole / timing["trials"]
         self.forecast = Forecast(study, measured, device)
 
+    def needed(self, asked: Iterable[Output]) -> list[Output]:
+        """Return some outputs and all that they are made from, in the order of the study."""
+        makers = {file: each for each in self.outputs.values() for file in each.files}
+        found: dict[str, Output] = {}
+        left = list(asked)
+        while left:
+            each = left.pop()
+            if each.name not in found:
+                found[each.name] = each
+                left += [makers[file] for file in each.inputs]
+        return [each for name, each in self.outputs.items() if name in found]
+
     def seconds_of_new_trials(self, cell: Cell) -> float:
         """Estimate the time of the trials of a cell that the store does not have."""
         whole = trials_per_cell(self._study, self._study.sweep_of(cell))
@@ -169,7 +152,7 @@ class Status:
             progress.cells[state] += 1
             progress.spent += self._spent[cell]
             if state != "done":
-                begun = self._spent[cell] if state in ("running", "stopped", "failed") else 0.0
+                begun = self._spent[cell] if state in ("running", "failed") else 0.0
                 seconds = self.forecast.seconds(cell) - begun
                 progress.left += max(0.0, seconds if begun else self.seconds_of_new_trials(cell))
         return progress
@@ -185,31 +168,24 @@ class Status:
             for name, figure in self._study.figures.items()
         }
 
-    def failures(self) -> list[Failure]:
-        """Return the jobs of every stage that ended without their output, cells first."""
-        found = [
-            Failure.of(f"{cell.problem}/{cell.name}", self._paths.cell_log(self._study, cell))
-            for cell, state in self.states.items()
-            if state in ("failed", "stopped")
-        ]
-        found += (
-            Failure.of(name, log) for name, log in self._other_logs() if error_lines(tail(log))
-        )
-        return found
+    def failures(self) -> Iterator[tuple[str, Path]]:
+        """Yield the name and log of each job of every stage that ended without its output, cells first."""
+        for cell, state in self.states.items():
+            if state == "failed":
+                name = f"{cell.problem}/{cell.name}"
+                yield name, self._paths.cell_log(self._study, cell)
+        yield from ((name, log) for name, log in self._other_logs() if LastWords.of(log).ended)
 
-    def running(self) -> list[str]:
-        """Return the last lines of logs written in the last minute, of jobs other than cells."""
+    def running(self) -> Iterator[str]:
+        """Yield the last line of each log written in the last minute, of jobs other than cells."""
         # The log of an output can be in no folder, although its name has one.
         lacking = {name.replace("/", "_") for name in self.lacking}
-        return [
-            f"{name}: {lines[-1].partition(' ')[2]}"
-            for name, log in self._other_logs()
-            if self._now - log.stat().st_mtime < _RECENT_SECONDS
-            and name.replace("/", "_") in lacking
-            and (lines := tail(log))
-            and not error_lines(lines)
-            and not STOPPED.search(lines[-1])
-        ]
+        for name, log in self._other_logs():
+            recent = self._now - log.stat().st_mtime < _RECENT_SECONDS
+            if recent and name.replace("/", "_") in lacking:
+                last = LastWords.of(log)
+                if last.line and not last.ended:
+                    yield f"{name}: {last.line.partition(' ')[2]}"
 
     def _other_logs(self) -> Iterator[tuple[str, Path]]:
         """Yield the names and logs of jobs other than cells."""
@@ -237,8 +213,19 @@ class Status:
                 f"{duration(everything.left)} of {self._unit} time left; with {max(at_once, 1)} at once: "
                 f"{duration(everything.left / max(at_once, 1))}. {self.forecast.basis}"
             )
-        if unfinished := self.failures():
-            yield f"{len(unfinished)} failed or stopped: `dpsweep status --failed` says why and where."
+        if failed := list(self.failures()):
+            yield f"{len(failed)} failed: `dpsweep status --failed` says why and where."
+
+    def failed_lines(self) -> Iterator[str]:
+        """Yield the last words of jobs that failed, each once, with the jobs and the log of the first."""
+        logs = dict(self.failures())
+        words = ((name, LastWords.of(log).line) for name, log in logs.items())
+        for line, names in group_by_message(words).items():
+            yield f"{shorten(names)}: {line or 'an empty log'}"
+            yield f"  log: {logs[names[0]]}"
+        yield f"{count(len(logs), 'job')} failed." + " The same command again runs them." * bool(
+            logs
+        )
 
     def _is_outdated(self, output: Output) -> bool:
         """Return whether an input was written after the output, as Snakemake decides it."""
@@ -253,16 +240,12 @@ class Status:
             written = log.stat().st_mtime
         except FileNotFoundError:
             return "waiting"
-        lines = tail(log)
-        if lines and ENDED in lines[-1]:
+        last = LastWords.of(log)
+        if ENDED in last.line:
             return "waiting"  # its outputs were removed later
-        if error_lines(lines):
-            return "failed"
         # A job writes to its log at every trial and at every checkpoint.
         silence = 120 * self._study.training.checkpoint_minutes + 120
-        if (lines and STOPPED.search(lines[-1])) or self._now - written > silence:
-            return "stopped"
-        return "running"
+        return "failed" if last.ended or self._now - written > silence else "running"
 
 
 class Forecast:

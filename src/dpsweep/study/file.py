@@ -512,10 +512,14 @@ class StudyFile(Section):
         dataset = self.datasets[self.problems[problem].dataset]
         return dataset.kind == "embedding" or self.features(problem) is not None
 
+    def feature_source(self, problem: str) -> FeatureSource | None:
+        """Return the dataset and backbone of the features that a problem's trials read, if they do."""
+        parts = self.problems[problem]
+        return FeatureSource(parts.dataset, parts.backbone) if self.features(problem) else None
+
     def feature_sources(self) -> list[FeatureSource]:
         """List the datasets and backbones for which features are computed."""
-        problems = [parts for name, parts in self.problems.items() if self.features(name)]
-        return list(dict.fromkeys(FeatureSource(each.dataset, each.backbone) for each in problems))
+        return list(dict.fromkeys(filter(None, map(self.feature_source, self.problems))))
 
     def batch_size(self, cell: Cell) -> int:
         """Return the expected batch size of a cell as a number: N for the full batch."""
