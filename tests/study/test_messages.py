@@ -40,13 +40,13 @@ def test_names_unsafe_for_paths_or_shells_are_refused(
     copied = copy.deepcopy(next(iter(SMALL[section].values())))
     found = complaints(tmp_path, {section: SMALL[section] | {name: copied}})
     shown = name.replace("\n", "\\n")
-    assert f'{section}: found the name "{shown}"; allowed: {NAMES}' in found[0]
+    assert f'{section}."{shown}": found "{shown}"; allowed: {NAMES}' in found[0]
 
 
 def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
     sweeps = {f"sweep{i}": SMALL["sweeps"]["flat"] | {"dataset": "none"} for i in range(60)}
     *shown, rest = complaints(tmp_path, {"sweeps": sweeps, "figures": {}, "tables": {}})
-    assert len(shown) >= 10
+    assert len(shown) == 20
     assert rest == f"... and {60 - len(shown)} more"
 
 

@@ -18,28 +18,27 @@ import itertools
 import re
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dpsweep.study.captions import CAPTION_WORDS, caption, facts, listed, shared, tell_apart
-from dpsweep.study.cells import AXES, NAMED, number
-from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError, Panel, Selection
+from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
+from dpsweep.study.cells import NAMED, number
+from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError
 from dpsweep.study.messages import (
     LONGEST_JOINED_NAME,
     NAME_PATTERN,
     explain,
+    group_by_message,
     shorten,
     unknown,
     value,
 )
-from dpsweep.study.section import Settings
 from dpsweep.study.targets import Figure, PrintedTable, Target, named_rule
 
 if TYPE_CHECKING:
@@ -90,35 +89,23 @@ class Description:
     @property
     def where(self) -> str:
         """File, line and name, for messages."""
-        return f"{self.file.name}, line {_line(self.function)}: {self.function.__name__}"
+        line = inspect.unwrap(self.function).__code__.co_firstlineno
+        return f"{self.file.name}, line {line}: {self.function.__name__}"
 
     def targets(self, grids: Grids, roles: Mapping[str, str]) -> Iterator[Target]:
         """Yield the figures or tables of the function, with their section.
 
         Raises:
             NotDrawnError: the study lacks roles or cells.
-            MistakeError: the function fails; the message names the line of its file.
+            MistakeError: the function returns something else.
         """
         # A table that selects no cells needs no grids.
         given = [grids] if inspect.signature(self.function).parameters else []
-        try:
-            inspect.signature(self.function).bind(*given, **roles)
-        except TypeError as error:
-            allowed = ", ".join(["grids", *roles])
-            raise MistakeError(f"{self.where}: arguments: {error}; allowed: {allowed}") from error
-        try:
-            found = self.function(*given, **roles)
-            several = list(found) if isinstance(found, Iterator) else [found]
-        except NotDrawnError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise MistakeError(_error_text(error, self.file)) from error
-        for each in several:
+        found = self.function(*given, **roles)
+        for each in found if isinstance(found, Iterator) else [found]:
             if not isinstance(each, self.kind):
-                wanted = "figure" if self.kind is Figure else "table"
-                raise MistakeError(f"{self.where}: found {value(each)}; allowed: a {wanted}")
-            for mistake in _mistakes(each):
-                raise MistakeError(f"{self.where}: {type(each).__name__}: {mistake}")
+                kind = "figure" if self.kind is Figure else "table"
+                raise MistakeError(f"found {value(each)}; allowed: a {kind}")
             yield each.model_copy(update={"section": self.section})
 
 
@@ -126,26 +113,13 @@ def _decorator(
     kind: type[Target], section: str, name: str, each: Series | Sequence[Series]
 ) -> Callable[[Callable[..., Any]], Description]:
     series = (each,) if isinstance(each, Mapping) else tuple(each)
-    if not (isinstance(section, str) and isinstance(name, str)):
+    keys = {key for one in series for key in one}
+    if not isinstance(section, str) or not keys <= {*NAMED}:
         raise TypeError(
-            f"section, name: found {section!r}, {name!r}; allowed: texts, as in @figure('Mine')"
+            f"found section {section!r}, each {each!r}; allowed: @figure('Section', each={{...}}) with keys "
+            f"of {', '.join(NAMED)}"
         )
-    for key in (key for one in series for key in (one if isinstance(one, Mapping) else ["a text"])):
-        if key not in NAMED:
-            raise TypeError(f"each: found {key}; allowed: a mapping of {', '.join(NAMED)}")
-
-    def described(function: Callable[..., Any]) -> Description:
-        if not isinstance(function, FunctionType):
-            raise TypeError(f"found {function!r}; allowed: a function that describes one")
-        before = function.__globals__.get(function.__name__)
-        if isinstance(before, Description) and before.file == Path(function.__code__.co_filename):
-            raise ValueError(
-                f"found a second function {function.__name__} (first on line {_line(before.function)}), "
-                "which would replace the first; allowed: a name of its own"
-            )
-        return Description(kind, name or function.__name__, section, series, function)
-
-    return described
+    return lambda function: Description(kind, name or function.__name__, section, series, function)
 
 
 def figure(
@@ -190,15 +164,15 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
     for module in [*([importlib.import_module(PAPER)] if paper else []), *map(_module, files)]:
         # By identity: a module may have one description under two names.
         members = {id(each): each for each in vars(module).values()}
-        described = [each for each in members.values() if isinstance(each, Description)]
-        for name, times in Counter(each.name for each in described).items():
-            if times > 1:
-                lines = listed(_line(each.function) for each in described if each.name == name)
+        own: dict[str, Description] = {}
+        for each in (each for each in members.values() if isinstance(each, Description)):
+            if each.name in own:
                 raise MistakeError(
-                    f"{Path(str(module.__file__)).name}, lines {lines}: found {times} targets of the "
-                    f"name {name}; allowed: one"
+                    f"{each.where}: found a second target of the name {each.name} (first: "
+                    f"{own[each.name].where}); allowed: one"
                 )
-        found |= {each.name: each for each in described}
+            own[each.name] = each
+        found |= own
     return list(found.values())
 
 
@@ -219,62 +193,26 @@ def _module(file: str) -> ModuleType:
     return module
 
 
-def _line(function: Callable[..., Any]) -> int:
-    """Return the first line of a function, also of a wrapped one."""
-    line: int = inspect.unwrap(function).__code__.co_firstlineno
-    return line
+def _error_text(error: BaseException, file: Path, where: str = "") -> str:
+    """Return the error in a file of descriptions, with its line.
 
-
-def _mistakes(found: Target) -> Iterator[str]:
-    """Yield what the family of a target lacks, and its axes and parts that do not exist."""
-    family = type(found)
-    lacking = [
-        name for name in ("family", "title") if not isinstance(getattr(family, name, None), str)
-    ]
-    kind = Figure if isinstance(found, Figure) else PrintedTable
-    methods = ("compute", "plot") if kind is Figure else ("frames", "layout")
-    lacking += [name for name in methods if getattr(family, name) is getattr(kind, name)]
-    if lacking:
-        yield f"found no {', no '.join(lacking)}; allowed: a family that has them"
-    for key in ("single", "drawn"):
-        axes = getattr(family, key)
-        if not (isinstance(axes, tuple) and {*AXES}.issuperset(axes)):
-            yield f"{key}: found {axes!r}; allowed: a tuple of {', '.join(AXES)}"
-    for part in found.parts():
-        if not isinstance(part, Panel | LinePanel if found.part == "panels" else Selection):
-            yield f"{found.part}: found {value(part)}; allowed: parts of dpsweep.figures.families"
-
-
-def _error_text(error: BaseException, file: Path) -> str:
-    """Return the error in a file of descriptions, with its line."""
+    Args:
+        error: the error.
+        file: the file.
+        where: the place if no line of the file raised the error.
+    """
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
         if Path(frame.filename).resolve() == file.resolve()
     ]
-    if isinstance(error, SyntaxError):
-        own = Path(error.filename or file).resolve() == file.resolve()
-        lines = [error.lineno or 1] if own else lines
-        what = f"not valid Python: {error.msg}" + f" ({error.filename})" * (not own)
-    elif isinstance(error, ValidationError) and error.title in _models():
+    what = str(error)
+    if isinstance(error, ValidationError):
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
-        said = explain(error, content)
-        what = f"{error.title}: {'; '.join(each.removeprefix('the study: ') for each in said)}"
-    elif isinstance(error, MistakeError):
-        what = str(error)
-    else:
+        what = f"{error.title}: {'; '.join(explain(error, content))}"
+    elif not isinstance(error, MistakeError):
         what = f"{type(error).__name__}: {error}"
-    return f"{file.name}, line {lines[-1]}: {what}" if lines else f"{file.name}: {what}"
-
-
-def _models() -> dict[str, type[Settings]]:
-    """Return the classes of figures, tables and their parts, by name."""
-    found: dict[str, type[Settings]] = {}
-    classes = [Settings]
-    while classes:
-        found |= {each.__name__: each for each in classes}
-        classes = [below for each in classes for below in each.__subclasses__()]
-    return found
+    return f"{f'{file.name}, line {lines[-1]}' if lines else where or file.name}: {what}"
 
 
 _SHADES: dict[int, tuple[str | None, ...]] = {2: ("easy", "hard"), 3: ("easy", "medium", "hard")}
@@ -298,10 +236,7 @@ class Targets:
 
     def reasons(self) -> dict[str, list[str]]:
         """Return the targets that are not drawn, by reason."""
-        found: dict[str, list[str]] = {}
-        for name, reason in self.undrawn.items():
-            found.setdefault(reason, []).append(name)
-        return found
+        return group_by_message(self.undrawn.items())
 
     def add(self, study: "Study", description: Description) -> None:
         """Add the targets of a description."""
@@ -323,25 +258,21 @@ class Targets:
             yield
         except NotDrawnError as reason:
             self.undrawn[_name(description, names)] = str(reason)
-        except MistakeError as mistake:
-            said = str(mistake)
-            said = said if description.file.name in said else f"{description.where}: {said}"
+        except (Exception, SystemExit) as error:
+            said = _error_text(error, description.file, description.where)
             if said not in self.mistakes:
                 self.mistakes.append(said)
 
     def _add(
         self, description: Description, names: Mapping[str, str], target: Target, grids: Grids
     ) -> None:
-        for place, leaf in _places(target):
+        for leaf in target.leaves():
             if target.needs_bounds and (rule := named_rule(leaf)):
-                raise MistakeError(
-                    f"{place}.clipping_bound: found {rule}; allowed: numbers (a {target.family} figure "
-                    "draws C)"
-                )
+                raise MistakeError(f"clipping_bound: found {rule}; allowed: numbers, the bounds C")
             for axis in target.single_axes():
                 if len(values := leaf.values(axis)) > 1:
                     raise MistakeError(
-                        f"{place}.{axis}: found {shorten(map(number, values))}; allowed: one of them (a "
+                        f"{axis}: found {shorten(map(number, values))}; allowed: one of them (a "
                         f"{target.family} draws one {axis} here)"
                     )
         target = _finished(target.with_study(grids.study), grids)
@@ -378,16 +309,6 @@ def _name(description: Description, names: Mapping[str, str], target: Target | N
         return number(first.values(key)[0]) if first else f"<{key}>"
 
     return re.sub(r"\{(\w+)\}", lambda key: text(key[1]), description.name)
-
-
-def _places(target: Target) -> Iterator[tuple[str, Selection]]:
-    """Yield every selection of a target with its place."""
-    for index, part in enumerate(target.parts()):
-        place = f"{target.part}[{index}]" if target.part != "cells" else "cells"
-        if isinstance(part, LinePanel):
-            yield from ((f"{place}.lines[{i}]", line) for i, line in enumerate(part.lines))
-        else:
-            yield place, part
 
 
 def _finished(target: Target, grids: Grids) -> Target:

@@ -2,17 +2,14 @@
 
 import difflib
 import json
-import math
 import re
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import count
 
 T = TypeVar("T")
 
@@ -35,34 +32,7 @@ _PATTERNS = {
     MODULE_PATTERN: "the dotted name of a Python module",
 }
 
-# Errors about the type of a value.
-_KINDS = {
-    "bool_type": "true or false",
-    "dict_type": "a mapping",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "list_type": "a list",
-    "model_attributes_type": "a mapping",
-    "model_type": "a mapping",
-    "string_type": "text",
-    "tuple_type": "a tuple",
-}
-
-# Errors of the alternatives of a union that are not meant.
-_OTHER_KINDS = _KINDS.keys() | {"literal_error"}
-
-_LIMITS = {
-    "finite_number": "a finite number",
-    "invalid_key": "text",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "at most {le:g}",
-    "string_too_long": "at most {max_length} characters",
-    "string_too_short": "at least {min_length} character",
-}
-
-_WIDTH, _LINES = 80, 24  # a terminal
+_MOST_LINES = 20  # of a message
 _NAMES = 12
 _FIRST_NAMES = 5
 _LONGEST_VALUE = 80
@@ -128,51 +98,27 @@ def brief(error: Exception) -> str:
 
 
 def value(found: Any) -> str:
-    """Format a value as YAML on one line, shortened if it is long."""
-    return _cut(_flow(found), _LONGEST_VALUE)
+    """Format a value on one line, shortened if it is long.
+
+    >>> value([1, "full", True])
+    '[1, "full", true]'
+    """
+    return _cut(json.dumps(found, ensure_ascii=False, skipkeys=True, default=str), _LONGEST_VALUE)
 
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
-def _flow(found: Any) -> str:
-    match found:
-        case None:
-            return "nothing"
-        case str() | bool():
-            return json.dumps(found, ensure_ascii=False)
-        case float() if not math.isfinite(found):
-            return ".nan" if math.isnan(found) else ".inf" if found > 0 else "-.inf"
-        case list():
-            return f"[{', '.join(map(_flow, found))}]"
-        case dict():
-            return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in found.items())}}}"
-    return type(found).__name__ if isinstance(found, BaseModel) else str(found)
-
-
 def screen(title: str, mistakes: list[str]) -> str:
     """Format mistakes for one screen of a terminal, and count those that do not fit."""
-    lines = [title]
-    for index, mistake in enumerate(mistakes):
-        wrapped = textwrap.wrap(
-            mistake,
-            _WIDTH,
-            initial_indent="  ",
-            subsequent_indent="      ",
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        # Keep one line for the count. Always show the first mistake.
-        if index > 0 and len(lines) + len(wrapped) > _LINES - 1:
-            lines.append(f"  ... and {len(mistakes) - index} more")
-            break
-        lines += wrapped
-    return "\n".join(lines)
+    more = len(mistakes) - _MOST_LINES
+    rest = [f"... and {more} more"] * (more > 0)
+    return "\n  ".join([title, *mistakes[:_MOST_LINES], *rest])
 
 
 def explain(error: ValidationError, content: Any) -> list[str]:
-    """Return one line for every mistake that pydantic found in ``content``: key path, value, allowed values.
+    """Return pydantic's messages about ``content``, each with the path of its key and the value found.
 
     Args:
         error: the validation error.
@@ -182,99 +128,70 @@ def explain(error: ValidationError, content: Any) -> list[str]:
     for each in error.errors():
         # An error of a default follows from another wrong value.
         if each["type"] != "default_factory_not_called":
-            found.setdefault(_path(each, content), []).append(each)
-    return [
-        line
-        for path, errors in found.items()
+            found.setdefault(_path(each["loc"], content), []).append(each)
+    lines = []
+    for path, errors in found.items():
         # Of the alternatives of a union, the one is meant that has the kind of the value.
-        if not _is_other_kind(errors) or not any(_is_below(other, path) for other in found)
-        for line in _lines(_key(path), errors)
-    ]
+        meant = [each for each in errors if not _is_of_other_kind(each)]
+        below = any(len(other) > len(path) and other[: len(path)] == path for other in found)
+        if not meant and not below:
+            allowed = " or ".join(dict.fromkeys(map(_allowed, errors)))
+            lines.append(f"{_dotted(path)}: found {value(errors[0]['input'])}; allowed: {allowed}")
+        lines += [line for each in meant for line in _lines(path, each)]
+    return lines
 
 
-def _path(error: ErrorDetails, content: Any) -> tuple[int | str, ...]:
+def _path(location: Iterable[Any], content: Any) -> tuple[int | str, ...]:
     """Return the keys of an error, without the kinds and alternatives that pydantic puts between them."""
-    path: list[int | str] = []
-    location = (
-        error["loc"][: -1 - (error["type"] != "invalid_key")] if _is_name(error) else error["loc"]
-    )
+    path = []
     for part in location:
-        is_key = isinstance(content, dict) and part in content
         is_place = isinstance(content, list) and isinstance(part, int)
-        if is_key or is_place:
+        if is_place or (isinstance(content, dict) and part in content):
             content = content[part]
             path.append(part)
     return tuple(path)
 
 
-def _is_name(error: ErrorDetails) -> bool:
-    """Return whether an error is about a key itself."""
-    return error["type"] == "invalid_key" or error["loc"][-1:] == ("[key]",)
+def _is_of_other_kind(error: ErrorDetails) -> bool:
+    return error["type"].endswith("_type") or error["type"] == "literal_error"
 
 
-def _is_below(other: tuple[int | str, ...], path: tuple[int | str, ...]) -> bool:
-    return len(other) > len(path) and other[: len(path)] == path
-
-
-def _is_other_kind(errors: list[ErrorDetails]) -> bool:
-    return all(each["type"] in _OTHER_KINDS and not _is_name(each) for each in errors)
-
-
-def _lines(where: str, errors: list[ErrorDetails]) -> Iterator[str]:
-    """Yield the mistakes at one key."""
-    if missing := [str(each["loc"][-1]) for each in errors if each["type"] == "missing"]:
-        yield f"{where or 'the study'}: missing {', '.join(missing)}"
-    others = [each for each in errors if each["type"] != "missing"]
-    if others and _is_other_kind(others):
-        allowed = " or ".join(dict.fromkeys(map(_allowed, others)))
-        yield f"{where or 'the study'}: found {value(others[0]['input'])}; allowed: {allowed}"
-        return
-    for each in others:
-        if not _is_other_kind([each]):
-            yield from _mistake(where, each)
-
-
-def _mistake(where: str, error: ErrorDetails) -> Iterator[str]:
-    found, context = error["input"], error.get("ctx", {})
-    kind = context.get("discriminator", "").strip("'")
-    if error["type"] == "value_error" and isinstance(found, dict):
-        # A validator that compares keys begins each line with the key at fault.
-        lines = str(context["error"]).splitlines()
-        yield from (f"{where}.{line}" if where else line for line in lines)
-    elif error["type"] == "value_error":
-        yield f"{where}: found {value(found)}; {context['error']}"
-    elif error["type"] == "union_tag_not_found":
-        yield f"{where}.{kind}: missing"
-    elif error["type"] == "union_tag_invalid":
-        tags = context["expected_tags"].replace("'", "").split(", ")
-        yield f"{where}.{kind}: {unknown(context['tag'], tags)}"
-    else:
-        name = "the name " * _is_name(error)
-        yield f"{where or 'the study'}: found {name}{value(found)}; allowed: {_allowed(error)}"
+def _lines(path: tuple[int | str, ...], error: ErrorDetails) -> list[str]:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing" | "union_tag_not_found":
+            key = context.get("discriminator", str(error["loc"][-1])).strip("'")
+            return [f"{_dotted((*path, key))}: missing"]
+        case "union_tag_invalid":
+            key, tags = (
+                context[name].replace("'", "") for name in ("discriminator", "expected_tags")
+            )
+            return [f"{_dotted((*path, key))}: {unknown(context['tag'], tags.split(', '))}"]
+        case "value_error" if isinstance(error["input"], dict):
+            # A validator that compares keys begins each line with the key at fault.
+            where = f"{_dotted(path)}." if path else ""
+            return [f"{where}{line}" for line in str(context["error"]).splitlines()]
+        case "value_error":
+            allowed = str(context["error"])
+        case _:
+            allowed = f"allowed: {_allowed(error)}"
+    return [f"{_dotted(path)}: found {value(error['input'])}; {allowed}"]
 
 
 def _allowed(error: ErrorDetails) -> str:
-    """Describe the values that an error allows."""
-    limits = error.get("ctx", {})
-    if error["type"] == "literal_error":
-        return str(limits["expected"]).replace("'", "")
     if error["type"] == "string_pattern_mismatch":
-        return _PATTERNS.get(limits["pattern"], f"text that matches {limits['pattern']}")
-    if error["type"] == "model_type" and isinstance(error["input"], BaseModel):
-        return f"a {limits['class_name']}"
-    if error["type"] == "too_short":
-        return f"at least {count(limits['min_length'], 'entry', 'entries')}"
-    words = (_KINDS | _LIMITS).get(error["type"], error["msg"])
-    return words.format(**limits)
+        return _PATTERNS.get(error["ctx"]["pattern"], error["msg"])
+    unneeded = r"^\w+ should (be|have) | after validation.*| or object to .*"
+    return re.sub(unneeded, "", error["msg"])
 
 
-def _key(path: tuple[int | str, ...]) -> str:
+def _dotted(path: tuple[int | str, ...]) -> str:
     """Write a path of keys: sweeps.pets.epsilon[0]."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            key = part if re.match(NAME_PATTERN, part) else value(part)
+            key = part if re.fullmatch(NAME_PATTERN, part) else value(part)
             text += f".{key}" if text else key
-    return text
+    return text or "the study"

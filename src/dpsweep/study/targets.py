@@ -5,6 +5,7 @@ library, because every job of a study imports them.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -32,9 +33,9 @@ LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
 class Target(Settings):
     """A figure or a table of a study."""
 
-    title: ClassVar[str]
+    title: ClassVar[str] = "Own"
     """The heading of the family's targets."""
-    family: ClassVar[str]
+    family: ClassVar[str] = "own"
     """The name of the family."""
     part: ClassVar[str] = "panels"
     """The key of the target's selections."""
@@ -131,6 +132,7 @@ class PrintedTable(Target):
         """The titles of columns with row labels, which are text."""
         return []
 
+    @abstractmethod
     def frames(
         self, study: "Study", paths: "Paths", missing: list[Path] | None = None
     ) -> "dict[str, pd.DataFrame]":
@@ -145,11 +147,10 @@ class PrintedTable(Target):
             MissingResultsError: a file is absent, and ``missing`` is None.
             UnreadableResultsError: a file has a wrong content.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def layout(self, numbers: "pd.DataFrame") -> Any:
         """Return the text of the rows: a `dpsweep.tables.text.TextTable`, which writes LaTeX and Markdown."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def of_lines(value: str) -> dict[str, Any]:
 class Figure(Target):
     """A figure. A family of your own defines ``compute`` for its numbers and ``plot`` to draw them."""
 
+    @abstractmethod
     def compute(
         self, study: "Study", paths: "Paths", missing: list[Path] | None = None
     ) -> "pd.DataFrame":
@@ -203,11 +205,10 @@ class Figure(Target):
             MissingResultsError: a file is absent, and ``missing`` is None.
             UnreadableResultsError: a file has a wrong content.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def plot(self, numbers: "pd.DataFrame") -> "matplotlib.figure.Figure":
         """Draw the numbers of `compute`."""
-        raise NotImplementedError
 
     def panel_titles(self) -> list[str]:
         """Return the titles of its panels."""
