@@ -9,7 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from tests.figures.test_draw import STUDY, write_results
 
-from dpsweep.figures import attackers, style
+from dpsweep.figures import style
+from dpsweep.privacy.trade_off import mechanism_trade_off
 from dpsweep.study.paths import Paths
 
 Drawn = Callable[[str], Figure]
@@ -18,8 +19,8 @@ Drawn = Callable[[str], Figure]
 @pytest.fixture(scope="session", autouse=True)
 def _curves_are_kept() -> Iterator[None]:
     """Cache the trade-off curves: all folders of results have the same noise, and a curve takes a second."""
-    kept = cache(attackers.mechanism_trade_off)
-    with mock.patch.object(attackers, "mechanism_trade_off", kept):
+    kept = cache(mechanism_trade_off)
+    with mock.patch("dpsweep.privacy.trade_off.mechanism_trade_off", kept):
         yield
 
 

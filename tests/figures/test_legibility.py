@@ -10,7 +10,8 @@ from tests.figures.legible import illegible
 from tests.synthetic import make_study
 from tests.whole_study import write_results
 
-from dpsweep.figures import attackers, style
+from dpsweep.figures import style
+from dpsweep.privacy.trade_off import mechanism_trade_off
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
@@ -119,10 +120,9 @@ def test_no_text_touches_another_or_is_cut(
     figures = wordiest(study)
     write_results(study, paths, list(figures.values()), most_examples=500)
     # Curves of full batches have the same labels, and are fast to compute.
-    curve = attackers.mechanism_trade_off
+    curve = mechanism_trade_off
     monkeypatch.setattr(
-        attackers,
-        "mechanism_trade_off",
+        "dpsweep.privacy.trade_off.mechanism_trade_off",
         lambda epsilon, sigma, sampling, *more: curve(
             epsilon, sigma, replace(sampling, batch_size=sampling.units), *more
         ),

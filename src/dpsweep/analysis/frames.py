@@ -144,6 +144,33 @@ def load_gradient_norms(
     return read_all(tables, NORM_COLUMNS, names, missing, "gradient norms", epoch == "last")
 
 
+def check_measured(
+    study: Study, paths: Paths, cells: Iterable[Cell], chosen: "pd.Series[str]", norms: pd.DataFrame
+) -> None:
+    """Check that gradient norms are those of the chosen trials.
+
+    Args:
+        study: the study.
+        paths: its files.
+        cells: those with the trials.
+        chosen: keys of trials, by C.
+        norms: as `load_gradient_norms` reads them.
+
+    Raises:
+        UnreadableResultsError: they are of another trial.
+    """
+    first = norms.drop_duplicates("clipping_bound")
+    for bound, measured in zip(first["clipping_bound"], first["trial_key"], strict=True):
+        if measured != (best := chosen.get(bound)):
+            cell = next(cell for cell in cells if cell.clipping_bound == bound)
+            file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, bound)
+            raise UnreadableResultsError(
+                f"{file}: the gradient norms are of trial {measured}, but the best trial of "
+                f"{cell.problem} at C = {bound} is {best}",
+                (file,),
+            )
+
+
 def of_todays_trials(
     study: Study,
     paths: Paths,

@@ -27,7 +27,14 @@ from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import named_rule
-from dpsweep.theory import ClippedSums, direction_optimal_clipping, mse_optimal_clipping
+from dpsweep.theory import (
+    ClippedSums,
+    PrivacyEffects,
+    direction_optimal_clipping,
+    mean_squared_error,
+    mse_optimal_clipping,
+)
+from dpsweep.theory.optimal_clipping import Rule
 
 PRIVACY = "not private"
 """The value of the column ``privacy`` in every CSV made from these files."""
@@ -81,6 +88,70 @@ class Overlap:
         """
         sigma = self.noise_multiplier if noise_multiplier is None else noise_multiplier
         return self.sums, self.scaled(sigma), self.dimension
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the trial, by column."""
+        return {
+            "problem": self.cell.problem,
+            "epsilon": self.cell.epsilon,
+            "epochs": self.cell.epochs,
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "trained_with_bound": self.cell.clipping_bound,
+            "noise_multiplier": self.noise_multiplier,
+            "privacy": PRIVACY,
+        }
+
+    def errors(self, bounds: np.ndarray) -> pd.DataFrame:
+        """Return a row per bound: bias, noise and error of Theorem 4.1, as shares of |g|^2, and C*."""
+        sums, noise_multiplier, dimension = self.setting()
+        error = mean_squared_error(sums, bounds, noise_multiplier, dimension)
+        parts = {"bias": error.bias, "noise": error.noise, "error": error.total}
+        return pd.DataFrame(
+            {
+                "epoch": self.epoch,
+                "clipping_bound": bounds,
+                **{name: part / sums.total_square for name, part in parts.items()},
+                "best_bound": mse_optimal_clipping(*self.setting()),
+            }
+        )
+
+    def optima(self) -> dict[str, Any]:
+        """Return the settings of the trial, C*, the median norm, and the scale-free C with its plateau."""
+        direction, norms = direction_optimal_clipping(*self.setting()), self.sums.norms
+        return self.settings | {
+            "trained_with_bound": float(self.cell.clipping_bound),
+            "epoch": self.epoch,
+            "best_bound": mse_optimal_clipping(*self.setting()),
+            "median_norm": float(np.median(norms)) if len(norms) else 0.0,
+            "direction_bound": direction.clipping_bound,
+            "plateau_lower": direction.lower,
+            "plateau_upper": direction.upper,
+        }
+
+
+def effects(loose: Overlap, tight: Overlap) -> list[dict[str, Any]]:
+    """Return the best bounds by C* and scale-free C: with noise and gradients of ``tight``, or one of them.
+
+    Args:
+        loose: a batch of a training with the largest epsilon, of which the other one is then taken.
+        tight: the same batch in a training with another epsilon.
+    """
+    noises = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
+    rules: dict[str, Rule] = {
+        "C*": mse_optimal_clipping,
+        "scale-free C": lambda *of: direction_optimal_clipping(*of).clipping_bound,
+    }
+    rows = []
+    for name, rule in rules.items():
+        of = PrivacyEffects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
+        bounds = {"both": of.tight, "noise alone": of.direct, "gradients alone": of.indirect}
+        known = {"rule": name, "epsilon": tight.cell.epsilon}
+        rows += [
+            known | {"effect": effect, "best_bound": bound} for effect, bound in bounds.items()
+        ]
+    return rows
 
 
 def load_overlaps(

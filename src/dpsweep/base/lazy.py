@@ -1,47 +1,58 @@
-"""Names of libraries that are imported when they are first used.
+"""Modules that are imported when they are first used.
 
 A class of figures stands in one file with its drawing. Every job of a study imports these classes, and pandas
-and matplotlib would take most of its start. Type checkers see the import:
+and matplotlib would take most of its start. So these classes take libraries from here. A package names its
+modules that use such libraries, and ``from dpsweep.analysis import frames`` does not import them yet:
 
-    if TYPE_CHECKING:
-        import pandas as pd
-        from matplotlib.figure import Figure
-    else:
-        pd, Figure = lazy("pandas"), lazy("matplotlib.figure:Figure")
+    if not TYPE_CHECKING:
+        __getattr__ = submodules(__name__, "frames")
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["matplotlib", "np", "pd", "sns", "submodules"]
 
 
 class _Lazy:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def _loaded(self) -> Any:
-        module, _, name = self._name.partition(":")
-        found = import_module(module)
-        return attrgetter(name)(found) if name else found
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded(), name)
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._loaded()(*args, **options)
+        return getattr(import_module(self._name), name)
 
 
-def lazy(name: str) -> Any:
-    """Return a module, or a function or class of one, that is imported at its first use.
+def submodules(package: str, *names: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, some of whose modules are imported at their first use.
 
-    >>> lazy("math").sqrt(4), lazy("math:sqrt")(4)
-    (2.0, 2.0)
+    >>> submodules("json", "decoder")("decoder").JSONDecoder().decode("[1]")
+    [1]
 
     Args:
-        name: ``module``, or ``module:name``. A name can be called and has attributes; it is no value.
-
-    Raises:
-        AttributeError: at the first use, if the module has no such name.
-        ModuleNotFoundError: at the first use, if there is no such module.
+        package: its name.
+        names: of these modules.
     """
-    return _Lazy(name)
+
+    def found(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return _Lazy(f"{package}.{name}")
+
+    return found
+
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.cm
+    import matplotlib.collections
+    import matplotlib.colors
+    import matplotlib.figure
+    import matplotlib.lines
+    import matplotlib.ticker
+    import numpy as np
+    import pandas as pd
+    import seaborn as sns
+else:
+    # seaborn imports these parts of matplotlib.
+    matplotlib, np, pd, sns = map(_Lazy, ("matplotlib", "numpy", "pandas", "seaborn"))

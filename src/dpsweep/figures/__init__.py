@@ -7,7 +7,7 @@ imports the descriptions.
 
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.base.lazy import lazy
+from dpsweep.base.lazy import submodules
 from dpsweep.figures import families
 from dpsweep.study.descriptions import figure, table
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "families", "figure", "table"]
 
-_drawing = lazy("dpsweep.figures.drawing")
+_modules = submodules(__name__, "drawing", "lines", "style")
 
 
 def draw(study: "Study", paths: "Paths", target: str) -> None:
     """Write the files of a figure; see `dpsweep.figures.drawing.draw`."""
-    _drawing.draw(study, paths, target)
+    _modules("drawing").draw(study, paths, target)
 
 
 def __getattr__(name: str) -> Any:
-    if name in families.__all__:
-        return getattr(families, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(families, name) if name in families.__all__ else _modules(name)

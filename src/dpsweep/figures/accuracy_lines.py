@@ -9,23 +9,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dpsweep.figures.deferred import (
-    Figure,
-    as_good_as_best,
-    choose,
-    first_best,
-    lines,
-    load_trials,
-    np,
-    pd,
-    seed_columns,
-    stack_panels,
-    style,
-)
-from dpsweep.study import targets
+from dpsweep.analysis import frames, statistics
+from dpsweep.base.lazy import np, pd
+from dpsweep.figures import lines, style
+from dpsweep.study import choice, targets
 from dpsweep.study.grid import Line, Panel
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -92,15 +84,17 @@ class ClippingCurve(targets.Figure):
         """
 
         def of_line(line: Line) -> pd.DataFrame:
-            trials = load_trials(study, paths, line.cells(), missing)
-            points = choose(trials, by=["clipping_bound"], centre=self.centre)
-            points["as_good"] = as_good_as_best(points, trials)
+            trials = frames.load_trials(study, paths, line.cells(), missing)
+            points = choice.choose(trials, by=["clipping_bound"], centre=self.centre)
+            points["as_good"] = statistics.as_good_as_best(points, trials)
             points = lines.with_repeats(points, trials)
-            points["best"] = first_best(points["selection_accuracy"])
+            points["best"] = statistics.first_best(points["selection_accuracy"])
             if self.quantity == "difference":
-                band = ["centre", "minimum", "maximum", *seed_columns(points)]
+                band = ["centre", "minimum", "maximum", *frames.seed_columns(points)]
                 points[band] -= points["centre"].max()
-                points["cross_fitted"] -= choose(trials, by=["problem"])["cross_fitted"].max()
+                points["cross_fitted"] -= choice.choose(trials, by=["problem"])[
+                    "cross_fitted"
+                ].max()
             return points.assign(difficulty=line.difficulty)
 
         return lines.stack_lines(self.panels, of_line, CLIPPING_CURVE_COLUMNS)
@@ -191,8 +185,8 @@ class MethodComparison(targets.Figure):
         """
 
         def of_line(line: Line) -> pd.DataFrame:
-            trials = load_trials(study, paths, line.cells(), missing)
-            points = lines.with_repeats(choose(trials, by=["epsilon"]), trials)
+            trials = frames.load_trials(study, paths, line.cells(), missing)
+            points = lines.with_repeats(choice.choose(trials, by=["epsilon"]), trials)
             return points.assign(
                 macro_accuracy=points["centre"], cross_fitted_difference=points["cross_fitted"]
             )
@@ -201,7 +195,7 @@ class MethodComparison(targets.Figure):
         best = points.groupby(["panel", "epsilon"])[["macro_accuracy", "cross_fitted"]].transform(
             "max"
         )
-        for column in ("centre", "minimum", "maximum", *seed_columns(points)):
+        for column in ("centre", "minimum", "maximum", *frames.seed_columns(points)):
             points[column] -= best["macro_accuracy"]
         points["cross_fitted_difference"] -= best["cross_fitted"]
         return points
@@ -252,9 +246,9 @@ class OptimalBatchSize(targets.Figure):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, panel.cells(), missing)
+            trials = frames.load_trials(study, paths, panel.cells(), missing)
             if trials.empty:
-                return trials  # partial: nothing to choose from yet
+                return trials  # partial: nothing to choice.choose from yet
             alone = [
                 _best_batch_sizes(group).assign(seed=seed) for seed, group in trials.groupby("seed")
             ]
@@ -267,7 +261,7 @@ class OptimalBatchSize(targets.Figure):
                 problem=panel.problem.name, train_size=study.train_size(panel.problem.dataset)
             )
 
-        return stack_panels(self.panels, of_panel, BATCH_SIZE_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, BATCH_SIZE_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw the mean over seeds as a line for each epsilon, the seeds around it, and N as a dotted line.
@@ -316,7 +310,7 @@ class OptimalBatchSize(targets.Figure):
 
 
 def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
-    choices = choose(trials, by=_BUDGET)
+    choices = choice.choose(trials, by=_BUDGET)
     columns = [*_BUDGET, "batch_size", "clipping_bound", "learning_rate"]
     return choices.loc[choices["selection_accuracy"].notna(), columns]
 
@@ -324,8 +318,8 @@ def _best_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
 def _as_good_batch_sizes(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the range of batch sizes that are as good as the best, for each (epsilon, epochs)."""
     rows = []
-    for budget, sizes in choose(trials, by=[*_BUDGET, "batch_size"]).groupby(_BUDGET):
-        good = sizes.loc[as_good_as_best(sizes, trials), "batch_size"]
+    for budget, sizes in choice.choose(trials, by=[*_BUDGET, "batch_size"]).groupby(_BUDGET):
+        good = sizes.loc[statistics.as_good_as_best(sizes, trials), "batch_size"]
         ends = {"as_good_smallest": good.min(), "as_good_largest": good.max()}
         rows.append(dict(zip(_BUDGET, budget, strict=True)) | ends)
     return pd.DataFrame(rows)

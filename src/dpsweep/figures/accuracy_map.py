@@ -7,27 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
-from dpsweep.figures.deferred import (
-    Axes,
-    Figure,
-    LineCollection,
-    MaxNLocator,
-    as_good_as_best,
-    choose,
-    first_best,
-    load_trials,
-    np,
-    npt,
-    pd,
-    sns,
-    stack_panels,
-    style,
-)
-from dpsweep.study import targets
+from dpsweep.analysis import frames, statistics
+from dpsweep.base.lazy import matplotlib, np, pd, sns
+from dpsweep.figures import style
+from dpsweep.study import choice, targets
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Panel
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -98,14 +88,15 @@ class Heatmap(targets.Figure):
         """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, panel.cells(), missing)
-            cells = choose(trials, by=[self.y, self.x])
+            trials = frames.load_trials(study, paths, panel.cells(), missing)
+            cells = choice.choose(trials, by=[self.y, self.x])
             cells = cells.rename(columns={"centre": "macro_accuracy"})
             return cells.assign(
-                best=first_best(cells["selection_accuracy"]), as_good=as_good_as_best(cells, trials)
+                best=statistics.first_best(cells["selection_accuracy"]),
+                as_good=statistics.as_good_as_best(cells, trials),
             )
 
-        return stack_panels(self.panels, of_panel, COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a heatmap for each problem, with one colour scale for all or one for each.
@@ -133,7 +124,7 @@ class Heatmap(targets.Figure):
             max(width, 2.4) + _excess(numbers["row"]),
             height + _excess(numbers["column"]),
         )
-        drawing = Figure(figsize=(width, rows * height), layout="constrained")
+        drawing = matplotlib.figure.Figure(figsize=(width, rows * height), layout="constrained")
         grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
         for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
@@ -215,7 +206,7 @@ def _subtitle(framed: pd.DataFrame, squares: int) -> list[str]:
     return [f"framed: {len(framed)} of {squares}", *chosen]
 
 
-def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
+def _frame(axes: Axes, marked: np.typing.NDArray[np.bool_]) -> None:
     """Draw the outline of marked squares: the sides that no two of them share."""
     around = np.pad(marked, 1)
     sides = []
@@ -231,7 +222,9 @@ def _frame(axes: Axes, marked: npt.NDArray[np.bool_]) -> None:
                 sides.append(side)
     look: dict[str, Any] = {"capstyle": "projecting", "clip_on": False, "zorder": 5}
     for colour, width in (("white", 2.6), (style.BEST, 1.4)):
-        outline = LineCollection(sides, colors=colour, linewidths=width, **look)
+        outline = matplotlib.collections.LineCollection(
+            sides, colors=colour, linewidths=width, **look
+        )
         axes.add_collection(outline, autolim=False)
 
 
@@ -276,7 +269,11 @@ def _three_digits(value: float, percent: bool) -> str:
 
 
 def _colour_bar(
-    drawing: Figure, panels: list[Axes], location: str, length: float, percent: bool
+    drawing: Figure,
+    panels: list[Axes],
+    location: str,
+    length: float,
+    percent: bool,
 ) -> None:
     bar = drawing.colorbar(
         panels[0].collections[0], ax=panels, location=location, pad=0.02, aspect=length / 0.08,
@@ -288,7 +285,7 @@ def _colour_bar(
         size=style.look().points(7), labelpad=4 if location == "right" else 1.5,
     )  # fmt: skip
     if location == "right":
-        bar.locator = MaxNLocator(6)
+        bar.locator = matplotlib.ticker.MaxNLocator(6)
         bar.update_ticks()
         return
     # Only the ends have labels, aligned inwards, so that they do not touch the next panel's bar.

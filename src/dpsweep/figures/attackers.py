@@ -7,25 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt
 
+from dpsweep.analysis import frames
+from dpsweep.base.lazy import np, pd
 from dpsweep.base.units import count
-from dpsweep.figures.deferred import (
-    Artist,
-    Figure,
-    FuncFormatter,
-    Line2D,
-    load_trials,
-    mechanism_trade_off,
-    np,
-    pd,
-    stack,
-    stack_panels,
-    style,
-)
-from dpsweep.privacy import Sampling
+from dpsweep.figures import style
+from dpsweep.privacy import Sampling, trade_off
 from dpsweep.study import targets
 from dpsweep.study.grid import Panel
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -77,14 +69,14 @@ class AttackerCurves(targets.Figure):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            trials = load_trials(study, paths, panel.cells(), missing)
+            trials = frames.load_trials(study, paths, panel.cells(), missing)
             private = trials[trials["epsilon"] < np.inf].drop_duplicates(_MECHANISM)
             rows = private.sort_values("epsilon").to_dict("records")
-            return stack(
+            return frames.stack(
                 [_curve(row, records) for row in rows for records in self.records], COLUMNS[2:]
             )
 
-        return stack_panels(self.panels, of_panel, COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a line for every epsilon, and the diagonal of random guesses."""
@@ -103,7 +95,7 @@ class AttackerCurves(targets.Figure):
             style.log_axis(axes, "x")
             style.log_axis(axes, "y")
             for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+                axis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
         style.label_row(
             [axes for (axes,), _ in panels],
             style.log_label("Wrongly taken for present", len(panels)),
@@ -113,18 +105,13 @@ class AttackerCurves(targets.Figure):
         entries = style.legend_lines(budgets)
         drawing.legend(handles=entries, title="ε", loc="outside upper center", ncols=8)
         if len(dashes) > 1:
-            lines: list[Artist] = [
-                Line2D(
-                    [],
-                    [],
-                    color="black",
-                    linestyle=look,
-                    linewidth=1,
-                    label=count(records, "record"),
-                )
-                for records, look in dashes.items()
-            ]
-            drawing.axes[0].legend(handles=lines, loc="lower right")
+            drawing.axes[0].legend(
+                handles=[
+                    style.legend_line(count(records, "record"), linestyle=look, linewidth=1)
+                    for records, look in dashes.items()
+                ],
+                loc="lower right",
+            )
         return drawing
 
 
@@ -133,7 +120,9 @@ def _curve(trial: dict[Any, Any], records: int) -> pd.DataFrame:
         np.append(np.geomspace(_LEAST, 1, 81), [0.05])
     )  # among them 0.1, 1, 5 and 10 %
     sampling = Sampling(trial["train_size"], trial["batch_size"], trial["steps"])
-    curve = mechanism_trade_off(trial["epsilon"], trial["noise_multiplier"], sampling, records)
+    curve = trade_off.mechanism_trade_off(
+        trial["epsilon"], trial["noise_multiplier"], sampling, records
+    )
     return pd.DataFrame(
         {
             **{name: trial[name] for name in COLUMNS[2:] if name in trial},

@@ -9,32 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from dpsweep.analysis import frames, statistics
 from dpsweep.base.files import read_checked_json
-from dpsweep.figures.deferred import (
-    Axes,
-    Figure,
-    Line2D,
-    MaxNLocator,
-    UnreadableResultsError,
-    choose,
-    class_order,
-    load_gradient_norms,
-    load_trials,
-    np,
-    pd,
-    relative_retained_weight,
-    retained_weight,
-    running_mean,
-    stack_panels,
-    style,
-)
-from dpsweep.study import targets
+from dpsweep.base.lazy import matplotlib, np, pd
+from dpsweep.figures import style
+from dpsweep.study import choice, targets
 from dpsweep.study.cells import number
 from dpsweep.study.grid import MistakeError, Panel, Selection
 from dpsweep.study.messages import shorten
 
 if TYPE_CHECKING:
-    from dpsweep.study import Cell, Study
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
 COLUMNS = [
@@ -152,8 +140,10 @@ class PerClass(targets.Figure):
         def of_panel(panel: Panel) -> pd.DataFrame:
             both = [panel, self.at_baseline(panel)]
             cells = dict.fromkeys(cell for selection in both for cell in selection.cells())
-            trials = load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
-            tuned = choose(trials, by=["clipping_bound"]).set_index("clipping_bound", drop=False)
+            trials = frames.load_trials(study, paths, cells, missing, also=["per_class_accuracy"])
+            tuned = choice.choose(trials, by=["clipping_bound"]).set_index(
+                "clipping_bound", drop=False
+            )
             if self.baseline not in tuned.index:
                 return pd.DataFrame()  # partial: nothing to compare with yet
             of_trials = trials.set_index("trial_key")["per_class_accuracy"]
@@ -163,14 +153,16 @@ class PerClass(targets.Figure):
             }
             weights: dict[float, np.ndarray] = {}
             if "retained_weight" in self.rows:
-                norms = load_gradient_norms(study, paths, both, epoch="last", missing=missing)
+                norms = frames.load_gradient_norms(
+                    study, paths, both, epoch="last", missing=missing
+                )
                 if missing is None:
-                    _check_measured(study, paths, list(cells), tuned["trial_key"], norms)
+                    frames.check_measured(study, paths, cells, tuned["trial_key"], norms)
                 weights = _retained_weights(study, self, panel, norms)
             rows = tuned.to_dict("records")
             return pd.concat([_classes(paths, self, row, accuracy, weights) for row in rows])
 
-        return stack_panels(self.panels, of_panel, COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a row for each quantity, a column for each panel, and a line for each C.
@@ -213,12 +205,10 @@ class PerClass(targets.Figure):
                 label = style.log_label(label)
             axes.set_ylabel(label)
         handles = [
-            Line2D(
-                [],
-                [],
-                color=colour,
+            style.legend_line(
+                f"C = {bounds[bound]}{_chosen(self, numbers, bound)}",
+                colour,
                 marker=markers.get(bound),
-                label=f"C = {bounds[bound]}{_chosen(self, numbers, bound)}",
             )
             for bound, colour in colours.items()
         ]
@@ -244,10 +234,12 @@ def _classes(
 ) -> pd.DataFrame:
     """Return the rows of one C; ``row`` has its chosen settings."""
     bound, reference = row["clipping_bound"], accuracy[figure.baseline]
-    order = class_order(reference)
+    order = statistics.class_order(reference)
     unknown = np.full(order.size, np.nan)
     weight = weights.get(bound, unknown)
-    relative = relative_retained_weight(weight, weights.get(figure.baseline, unknown))[order]
+    relative = statistics.relative_retained_weight(weight, weights.get(figure.baseline, unknown))[
+        order
+    ]
     difference = (accuracy[bound] - reference)[order]
     window = 1 if order.size <= _CROWD else 2 * (order.size // 40) + 1
     tested = np.isfinite(reference[order])
@@ -261,36 +253,16 @@ def _classes(
             "baseline_accuracy": reference[order],
             "accuracy": accuracy[bound][order],
             "accuracy_difference": difference,
-            "accuracy_difference_smooth": running_mean(difference, window),
+            "accuracy_difference_smooth": statistics.running_mean(difference, window),
             "retained_weight": weight[order],
             "relative_retained_weight": relative,
-            "relative_retained_weight_smooth": running_mean(
+            "relative_retained_weight_smooth": statistics.running_mean(
                 np.where(tested, relative, np.nan), window
             ),
             "running_mean_over": window,
             "full_batch": row["full_batch"],
         }
     ).assign(**{name: row[name] for name in _OF_THE_CELL})
-
-
-def _check_measured(
-    study: Study,
-    paths: Paths,
-    cells: Sequence[Cell],
-    chosen: pd.Series[str],
-    norms: pd.DataFrame,
-) -> None:
-    """Raise an error if gradient norms are not those of the trial that is drawn (``chosen``, by C)."""
-    first = norms.drop_duplicates("clipping_bound")
-    for bound, measured in zip(first["clipping_bound"], first["trial_key"], strict=True):
-        if measured != chosen.get(bound):
-            cell = next(cell for cell in cells if cell.clipping_bound == bound)
-            file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, bound)
-            raise UnreadableResultsError(
-                f"{file}: the gradient norms are of trial {measured}, but the best trial of "
-                f"{cell.problem} at C = {bound} is {chosen.get(bound)}",
-                (file,),
-            )
 
 
 def _retained_weights(
@@ -301,7 +273,7 @@ def _retained_weights(
     weights = {}
     for bound in norms["clipping_bound"].unique():
         rows = norms[norms["clipping_bound"] == bound]
-        weights[bound] = retained_weight(rows[of], rows["label"], bound, classes)
+        weights[bound] = statistics.retained_weight(rows[of], rows["label"], bound, classes)
     return weights
 
 
@@ -355,5 +327,7 @@ def _class_axis(axes: Axes, numbers: pd.DataFrame, named: bool) -> None:
         axes.set_xticks(classes["class_rank"], names, **look)
         axes.set_xlabel("Class, easy to hard")
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(
+            matplotlib.ticker.MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10])
+        )
         axes.set_xlabel("Class rank, easy to hard")

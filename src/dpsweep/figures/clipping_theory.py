@@ -7,36 +7,21 @@ are not private, as every figure and CSV notes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from dpsweep.figures.deferred import (
-    Axes,
-    ClippedSums,
-    Figure,
-    Line2D,
-    MaxNLocator,
-    Overlap,
-    PrivacyEffects,
-    direction_optimal_clipping,
-    lines,
-    load_overlaps,
-    mean_squared_error,
-    mse_optimal_clipping,
-    np,
-    pd,
-    predictions,
-    sns,
-    stack_panels,
-    style,
-)
+from dpsweep.analysis import frames, predictions
+from dpsweep.base.lazy import matplotlib, np, pd, sns
+from dpsweep.figures import lines, style
 from dpsweep.study import targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.targets import named_rule
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -61,8 +46,6 @@ _POINTS = 61
 
 _PARTS: dict[str, Literal["-", ":", "--"]] = {"error": "-", "bias": ":", "noise": "--"}
 
-_EFFECTS = {"tight": "both", "direct": "noise alone", "indirect": "gradients alone"}
-
 _SAID = {
     "both": "noise and gradients of this ε",
     "noise alone": "noise of this ε, gradients of the largest",
@@ -70,20 +53,6 @@ _SAID = {
 }
 
 """The legend of each effect."""
-
-
-def _of_the_cell(overlap: Overlap) -> dict[str, Any]:
-    """Return the settings of the trial in which an overlap was measured."""
-    return {
-        "problem": overlap.cell.problem,
-        "epsilon": overlap.cell.epsilon,
-        "epochs": overlap.cell.epochs,
-        "batch_size": overlap.batch_size,
-        "learning_rate": overlap.learning_rate,
-        "trained_with_bound": overlap.cell.clipping_bound,
-        "noise_multiplier": overlap.noise_multiplier,
-        "privacy": predictions.PRIVACY,
-    }
 
 
 class _Overlaps(targets.Figure):
@@ -129,7 +98,7 @@ class ErrorDecomposition(_Overlaps):
         def of_panel(panel: Panel) -> pd.DataFrame:
             overlaps = [
                 each
-                for each in load_overlaps(study, paths, panel.cells(), missing)
+                for each in predictions.load_overlaps(study, paths, panel.cells(), missing)
                 if each.epoch in (0, each.cell.epochs // 2, each.cell.epochs)
                 and each.sums.total_square > 0
             ]
@@ -137,17 +106,17 @@ class ErrorDecomposition(_Overlaps):
                 return pd.DataFrame()
             norms = np.concatenate([each.sums.norms for each in overlaps])
             bounds = np.geomspace(np.quantile(norms, 0.01) / 100, 2 * norms.max(), _POINTS)
-            every = pd.concat([_errors(each, bounds) for each in overlaps])
+            every = pd.concat([each.errors(bounds) for each in overlaps])
             by = every.groupby(["epoch", "clipping_bound"])
             means = by[["bias", "noise", "error", "best_bound"]].mean()
             full = study.train_size(panel.problem.dataset)
             return (
                 means.assign(smallest=by["error"].min(), largest=by["error"].max(), draws=by.size())
                 .reset_index()
-                .assign(full_batch=overlaps[0].batch_size == full, **_of_the_cell(overlaps[0]))
+                .assign(full_batch=overlaps[0].batch_size == full, **overlaps[0].settings)
             )
 
-        return stack_panels(self.panels, of_panel, DECOMPOSITION_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, DECOMPOSITION_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a panel for each cell, with the error and its parts as lines, and a colour for each epoch."""
@@ -167,10 +136,7 @@ class ErrorDecomposition(_Overlaps):
             axes.set_xlabel(style.log_label(style.CLIPPING_LABEL, len(panels)))
             style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
         drawing.axes[0].set_ylabel("MSE(C) / |g|² (log scale)")
-        parts = [
-            Line2D([], [], color="black", linestyle=line, label=part)
-            for part, line in _PARTS.items()
-        ]
+        parts = [style.legend_line(part, linestyle=line) for part, line in _PARTS.items()]
         epochs = {f"epoch {epoch:g}": colour for epoch, colour in colours.items()}
         handles = [*parts, *style.legend_lines(epochs, linewidth=3)]
         drawing.legend(
@@ -181,21 +147,6 @@ class ErrorDecomposition(_Overlaps):
             f"1 is the error of adding nothing. A vertical line: C* of that epoch. {predictions.NOTE}",
         )
         return drawing
-
-
-def _errors(overlap: Overlap, bounds: np.ndarray) -> pd.DataFrame:
-    sums, noise_multiplier, dimension = overlap.setting()
-    error, square = mean_squared_error(sums, bounds, noise_multiplier, dimension), sums.total_square
-    return pd.DataFrame(
-        {
-            "epoch": overlap.epoch,
-            "clipping_bound": bounds,
-            "bias": error.bias / square,
-            "noise": error.noise / square,
-            "error": error.total / square,
-            "best_bound": mse_optimal_clipping(*overlap.setting()),
-        }
-    )
 
 
 class OptimalClippingTrace(_Overlaps):
@@ -223,10 +174,10 @@ class OptimalClippingTrace(_Overlaps):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            overlaps = load_overlaps(study, paths, panel.cells(), missing)
+            overlaps = predictions.load_overlaps(study, paths, panel.cells(), missing)
             if not overlaps:
                 return pd.DataFrame()
-            by = pd.DataFrame([_optima(each) for each in overlaps]).groupby(
+            by = pd.DataFrame([each.optima() for each in overlaps]).groupby(
                 ["problem", "privacy", "epsilon", "epoch"]
             )
             bounds = by["best_bound"]
@@ -236,7 +187,7 @@ class OptimalClippingTrace(_Overlaps):
                 .reset_index()
             )
 
-        return stack_panels(self.panels, of_panel, TRACE_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, TRACE_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a panel for each problem: C* solid with its range over draws, and the median norm dashed."""
@@ -250,7 +201,7 @@ class OptimalClippingTrace(_Overlaps):
                 (colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")
             ]
             lines.plot_bounds(axes, of_budgets, "epoch", edge)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, nbins=5))
             axes.set(title=panel["title"].iloc[0], xlabel="Epoch")
         below = lines.end_at(drawing.axes[0], numbers, edge)
         drawing.axes[0].set_ylabel("C* and median norm (log scale)")
@@ -269,32 +220,6 @@ class OptimalClippingTrace(_Overlaps):
         )
         return drawing
 
-
-def _optima(overlap: Overlap) -> dict[str, Any]:
-    direction = direction_optimal_clipping(*overlap.setting())
-    norms = overlap.sums.norms
-    return _of_the_cell(overlap) | {
-        "trained_with_bound": float(overlap.cell.clipping_bound),
-        "epoch": overlap.epoch,
-        "best_bound": mse_optimal_clipping(*overlap.setting()),
-        "median_norm": float(np.median(norms)) if len(norms) else 0.0,
-        "direction_bound": direction.clipping_bound,
-        "plateau_lower": direction.lower,
-        "plateau_upper": direction.upper,
-    }
-
-
-# -- causes of changes of C* with epsilon --------------------------------------------------
-def _scale_free(sums: ClippedSums, noise_multiplier: float, dimension: int) -> float:
-    return direction_optimal_clipping(sums, noise_multiplier, dimension).clipping_bound
-
-
-RULES: dict[str, Callable[[ClippedSums, float, int], float]] = {
-    "C*": mse_optimal_clipping,
-    "scale-free C": _scale_free,
-}
-
-"""Definitions of the best bound."""
 
 _MEANT = {"C*": "Smallest error:", "scale-free C": "Best direction:"}
 
@@ -331,7 +256,7 @@ class PrivacyEffectsFigure(_Overlaps):
         def of_panel(panel: Panel) -> pd.DataFrame:
             last = [
                 each
-                for each in load_overlaps(study, paths, panel.cells(), missing)
+                for each in predictions.load_overlaps(study, paths, panel.cells(), missing)
                 if each.epoch == each.cell.epochs and each.sums.total_square > 0
             ]
             if not last:
@@ -344,11 +269,11 @@ class PrivacyEffectsFigure(_Overlaps):
                 row
                 for each in last
                 if (each.seed, each.draw) in references
-                for row in _effects(references[each.seed, each.draw], each)
+                for row in predictions.effects(references[each.seed, each.draw], each)
             ]
             by = pd.DataFrame(rows).groupby(["rule", "epsilon", "effect"], sort=False)["best_bound"]
             constant = {
-                name: value for name, value in _of_the_cell(last[0]).items() if name != "epsilon"
+                name: value for name, value in last[0].settings.items() if name != "epsilon"
             }
             return (
                 by.agg(best_bound="median", smallest="min", largest="max", draws="size")
@@ -356,16 +281,14 @@ class PrivacyEffectsFigure(_Overlaps):
                 .assign(loose_epsilon=loose, **constant)
             )
 
-        return stack_panels(self.panels, of_panel, EFFECTS_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, EFFECTS_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a column for each problem, a row for each rule, a line for each effect."""
-        drawing, panels = style.panels(numbers, 4.2, rows=len(RULES), sharex="col", sharey="row")
-        colours = dict(
-            zip(_EFFECTS.values(), ["black", style.look().hard, style.look().easy], strict=True)
-        )
+        drawing, panels = style.panels(numbers, 4.2, rows=len(_MEANT), sharex="col", sharey="row")
+        colours = dict(zip(_SAID, ["black", style.look().hard, style.look().easy], strict=True))
         below = False
-        for row, rule in enumerate(RULES):
+        for row, rule in enumerate(_MEANT):
             of_rule = numbers[numbers["rule"] == rule]
             edge = lines.lower_edge(of_rule)
             for column, panel in panels:
@@ -392,19 +315,6 @@ class PrivacyEffectsFigure(_Overlaps):
             f"the lowest to the highest draw. {lines.EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
-
-
-def _effects(loose: Overlap, tight: Overlap) -> list[dict[str, float | str]]:
-    noises = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
-    found = []
-    for name, rule in RULES.items():
-        effects = PrivacyEffects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
-        found += [
-            {"rule": name, "epsilon": tight.cell.epsilon, "effect": label,
-             "best_bound": getattr(effects, effect)}
-            for effect, label in _EFFECTS.items()
-        ]  # fmt: skip
-    return found
 
 
 class PredictedClipping(_Overlaps):

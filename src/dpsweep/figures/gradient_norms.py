@@ -5,27 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.figures.deferred import (
-    Axes,
-    Figure,
-    MaxNLocator,
-    choose,
-    load_gradient_norms,
-    load_steps,
-    load_trials,
-    log_density,
-    np,
-    pd,
-    running_mean,
-    sns,
-    stack,
-    stack_panels,
-    style,
-)
-from dpsweep.study import targets
+from dpsweep.analysis import frames, statistics
+from dpsweep.base.lazy import matplotlib, np, pd, sns
+from dpsweep.figures import style
+from dpsweep.study import choice, targets
 from dpsweep.study.grid import Panel, Selection
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -98,7 +87,7 @@ class GradientNormDistribution(_GradientNorms):
         """
 
         def of_panel(panel: Panel) -> pd.DataFrame:
-            norms = load_gradient_norms(study, paths, [panel], missing=missing)
+            norms = frames.load_gradient_norms(study, paths, [panel], missing=missing)
             if norms.empty:
                 return norms
             every = [
@@ -106,7 +95,7 @@ class GradientNormDistribution(_GradientNorms):
             ]
             return pd.concat(every).assign(**_of_the_cell(study, panel, norms))
 
-        return stack_panels(self.panels, of_panel, DISTRIBUTION_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, DISTRIBUTION_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a violin for every epoch with quartiles and median, and C as a line."""
@@ -150,7 +139,7 @@ def _distribution(norms: pd.DataFrame) -> pd.DataFrame:
     values = norms["norm"].to_numpy(dtype=np.float64)
     known = values[~np.isnan(values)]
     bound = float(norms["clipping_bound"].iloc[0])
-    density = log_density(values, grid)
+    density = statistics.log_density(values, grid)
     drawn = _support(density)
     parts = [
         ("density", 10 ** grid[drawn], density[drawn]),
@@ -226,7 +215,7 @@ class GradientNormHistogram(_GradientNorms):
         bin, but count among all examples.
         """
         norms_of = [
-            load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
+            frames.load_gradient_norms(study, paths, [panel], epoch="last", missing=missing)
             for panel in self.panels
         ]
         logs = [_logarithms(norms) for norms in norms_of]
@@ -234,7 +223,7 @@ class GradientNormHistogram(_GradientNorms):
         first, last = np.floor(known.min() / _BIN), np.floor(known.max() / _BIN)
         # Edges are whole multiples of the width, so that they do not depend on the data's extremes.
         edges = np.round(np.arange(first, last + 2) * _BIN, 10)
-        frames = []
+        parts = []
         for index, (panel, norms, values) in enumerate(
             zip(self.panels, norms_of, logs, strict=True)
         ):
@@ -245,7 +234,7 @@ class GradientNormHistogram(_GradientNorms):
                 "upper": 10 ** edges[1:],
                 "share": np.histogram(values, edges)[0] / len(norms),
             }
-            frames.append(
+            parts.append(
                 pd.DataFrame(bins).assign(
                     panel=index,
                     title=panel.title,
@@ -253,7 +242,7 @@ class GradientNormHistogram(_GradientNorms):
                     **_of_the_cell(study, panel, norms),
                 )
             )
-        return stack(frames, HISTOGRAM_COLUMNS)
+        return frames.stack(parts, HISTOGRAM_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a panel for each problem with a shared horizontal axis, and C as a line.
@@ -280,7 +269,7 @@ class GradientNormHistogram(_GradientNorms):
                 transform=axes.transAxes, va="top", size=style.look().points(7), color=style.look().hard,
             )  # fmt: skip
             axes.set(xlabel=style.log_label("Gradient norm", len(panels)), ylabel="")
-            axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
+            axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(nbins=4))
             style.title(axes, panel["title"].iloc[0], style.write_chosen(panel.iloc[0]))
         drawing.axes[0].set_ylabel("Share of examples")
         if len(panels) > 1:
@@ -323,24 +312,26 @@ class NormTrace(targets.Figure):
 
         def of_panel(panel: Panel) -> pd.DataFrame:
             cells = {cell.name: cell for cell in panel.cells()}
-            chosen = choose(load_trials(study, paths, cells.values(), missing), by=["epsilon"])
+            chosen = choice.choose(
+                frames.load_trials(study, paths, cells.values(), missing), by=["epsilon"]
+            )
             traces = []
             for row in chosen.to_dict("records"):
-                steps = load_steps(study, paths, [cells[row["cell"]]], missing)
+                steps = frames.load_steps(study, paths, [cells[row["cell"]]], missing)
                 trace = steps[steps["trial_key"] == row["trial_key"]].sort_values("step")
                 norms = trace["mean_gradient_norm"].to_numpy(dtype=float)
                 window = 1 if norms.size <= _MANY_STEPS else 2 * (norms.size // 100) + 1
                 traces.append(
                     trace[["step", "mean_gradient_norm"]].assign(
-                        mean_gradient_norm_smooth=running_mean(norms, window),
+                        mean_gradient_norm_smooth=statistics.running_mean(norms, window),
                         running_mean_over=window,
                         full_batch=row["full_batch"],
                         **{name: row[name] for name in [*_CELL, "seed"]},
                     )
                 )
-            return stack(traces, TRACE_COLUMNS[2:])
+            return frames.stack(traces, TRACE_COLUMNS[2:])
 
-        return stack_panels(self.panels, of_panel, TRACE_COLUMNS)
+        return frames.stack_panels(self.panels, of_panel, TRACE_COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
@@ -351,7 +342,7 @@ class NormTrace(targets.Figure):
         drawing, panels = style.panels(numbers, height, wide=True, sharey=True)
         for (axes,), panel in panels:
             style.draw_smoothed(axes, panel, "step", "mean_gradient_norm", colours, "epsilon", 0.25)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(nbins=6, integer=True))
             axes.set(xlabel="Optimizer step")
             entries = {
                 f"{budgets[line['epsilon']]} ({style.write_chosen(line)})".removesuffix(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dpsweep.analysis.frames import seed_columns, stack
 from dpsweep.figures import style
@@ -117,7 +116,7 @@ def plot(
         style.value_axis(top, "x", list(panel[x]), base=base, labels=room)
         [top, *strips][-1].set_xlabel(style.log_label(x_label, len(panels)))
         handles = [
-            Line2D([], [], color=colour, marker=markers[label], label=label)
+            style.legend_line(label, colour, marker=markers[label])
             for label, colour in colours.items()
         ]
         legends.append((top, panel["title"].iloc[0], handles))

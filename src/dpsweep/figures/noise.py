@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpsweep.figures.deferred import (
-    Axes,
-    Figure,
-    Line2D,
-    Normalize,
-    ScalarMappable,
-    choose,
-    load_trials,
-    pd,
-    sns,
-    stack,
-    style,
-)
+from dpsweep.analysis import frames
+from dpsweep.base.lazy import matplotlib, pd, sns
+from dpsweep.figures import style
 from dpsweep.privacy.record import noise
-from dpsweep.study import targets
+from dpsweep.study import choice, targets
 from dpsweep.study.grid import Selection
 from dpsweep.study.section import Settings
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
 
@@ -108,21 +101,21 @@ class NoiseCurve(targets.Figure):
 
         C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
         """
-        trials = load_trials(study, paths, self.cells.cells(), missing)
-        points = choose(trials, by=["epsilon", "epochs", "batch_size"])
+        trials = frames.load_trials(study, paths, self.cells.cells(), missing)
+        points = choice.choose(trials, by=["epsilon", "epochs", "batch_size"])
         points = points.rename(columns={"centre": "macro_accuracy"})
         best = points.groupby(["epsilon", "epochs"])["macro_accuracy"].transform("max")
         points["accuracy_difference"] = points["macro_accuracy"] - best
         runs = points[["noise_multiplier", "steps", "batch_size"]].to_numpy()
-        frames = []
+        parts = []
         for index, axes in enumerate(self.axes):
             values = [
                 noise(axes.quantity, sigma, int(steps), int(size)) for sigma, steps, size in runs
             ]
-            frames.append(
+            parts.append(
                 points.assign(axes=index, title=axes.title, quantity=axes.quantity, noise=values)
             )
-        return stack(frames, COLUMNS)
+        return frames.stack(parts, COLUMNS)
 
     def plot(self, numbers: pd.DataFrame) -> Figure:
         """Draw a line for each (epsilon, epochs), all in one axes if there is one number of epochs.
@@ -131,7 +124,7 @@ class NoiseCurve(targets.Figure):
         several of both would overlap in one axes.
         """
         lowest = numbers["accuracy_difference"].min()
-        norm = Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
+        norm = matplotlib.colors.Normalize(max(lowest, _DARKEST) if lowest < 0 else -1e-3, 0)
         one = numbers["epochs"].nunique() <= 1
         key, rows = ("epsilon" if one else "epochs"), len(self.axes)
         if one:
@@ -158,7 +151,7 @@ class NoiseCurve(targets.Figure):
             if one:
                 row[0].set_title(settings.title)
         bar = drawing.colorbar(
-            ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
+            matplotlib.cm.ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
             extend="min" if lowest < _DARKEST else "neither",
             # Many columns need the width.
             location="right" if one else "bottom", aspect=30 if one else 60,
@@ -188,21 +181,19 @@ def _markers(numbers: pd.DataFrame, key: str) -> dict[float, str]:
     return dict(zip(values, style.MARKERS * len(values), strict=False))
 
 
-def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Line2D]:
+def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Any]:
     markers = _markers(numbers, key)
     texts = style.write_values(markers)
     entries = [
-        Line2D(
-            [], [], color="#999999", linewidth=0.7, marker=marker, markerfacecolor=style.GREY,
-            markeredgecolor="none", label=texts[value],
+        style.legend_line(
+            texts[value], "#999999", linewidth=0.7, marker=marker, markerfacecolor=style.GREY,
+            markeredgecolor="none",
         )
         for value, marker in markers.items()
     ]  # fmt: skip
     if figure.marked_steps is not None:
-        label = f"{figure.marked_steps} steps"
-        entries.append(
-            Line2D([], [], color=style.look().hard, linestyle="--", linewidth=1, label=label)
-        )
+        label, look = f"{figure.marked_steps} steps", {"linestyle": "--", "linewidth": 1}
+        entries.append(style.legend_line(label, style.look().hard, **look))
     return entries
 
 
@@ -211,7 +202,7 @@ def _draw(
     figure: NoiseCurve,
     settings: NoiseAxes,
     numbers: pd.DataFrame,
-    norm: Normalize,
+    norm: matplotlib.colors.Normalize,
     key: str,
     labels: int,
 ) -> None:

@@ -377,9 +377,14 @@ def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: st
     axes.fill_between(rows[x], rows[low], rows[high], color=colour, alpha=0.2, linewidth=0)
 
 
+def legend_line(label: str, color: str = "black", **look: Any) -> Line2D:
+    """Make a legend entry; ``look`` has further properties of the line."""
+    return Line2D([], [], color=color, label=label, **look)
+
+
 def legend_lines(labels: dict[str, str], **look: Any) -> list[Line2D]:
     """Make legend entries from colours by label; ``look`` has further properties of all lines."""
-    return [Line2D([], [], color=colour, label=label, **look) for label, colour in labels.items()]
+    return [legend_line(label, colour, **look) for label, colour in labels.items()]
 
 
 # -- axes ----------------------------------------------------------------------------------

@@ -4,7 +4,13 @@ Importing this package is fast because it imports no accountant. `calibrate` nee
 `dpsweep.privacy.calibration`, and at the top of the library.
 """
 
+from typing import TYPE_CHECKING
+
+from dpsweep.base.lazy import submodules
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.sampling import CalibrationError, Sampling
 
 __all__ = ["Calibration", "CalibrationError", "Sampling"]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__, "trade_off")

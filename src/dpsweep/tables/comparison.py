@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
-from dpsweep.base.lazy import lazy
+from dpsweep.analysis import frames
+from dpsweep.base.lazy import np, pd
+from dpsweep.study import choice
 from dpsweep.study.captions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
@@ -18,15 +20,8 @@ from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-    from dpsweep.analysis import frames
-    from dpsweep.study import Study, choice
+    from dpsweep.study import Study
     from dpsweep.study.paths import Paths
-else:
-    np, pd = lazy("numpy"), lazy("pandas")
-    frames, choice = lazy("dpsweep.analysis.frames"), lazy("dpsweep.study.choice")
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",

@@ -8,8 +8,9 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.analysis import frames
 from dpsweep.base.files import read_checked_json
-from dpsweep.base.lazy import lazy
+from dpsweep.base.lazy import pd
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.datasets import HubSource
@@ -19,13 +20,8 @@ from dpsweep.study.targets import PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from dpsweep.analysis import frames
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
-else:
-    pd, frames = lazy("pandas"), lazy("dpsweep.analysis.frames")
 
 _PRINTED = {
     "dataset": "Dataset", "backbone": "Model", "method": "Method", "subset": "Subset",

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dpsweep.base.lazy import lazy
+from dpsweep.analysis import frames, optimizers
+from dpsweep.base.lazy import pd
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
 from dpsweep.study.messages import unknown
@@ -16,14 +17,8 @@ from dpsweep.tables.text import TextTable, group_starts, interval, signed
 from dpsweep.tables.tuning_implications import ComparedGrids, grid
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from dpsweep.analysis import frames, optimizers
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
-else:
-    pd, frames = lazy("pandas"), lazy("dpsweep.analysis.frames")
-    optimizers = lazy("dpsweep.analysis.optimizers")
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "

@@ -11,22 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from dpsweep.base.files import atomic_path, write_text
-from dpsweep.base.lazy import lazy
+from dpsweep.base.lazy import pd
 from dpsweep.base.units import count, markdown, one_line
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrintedTable
-
-if TYPE_CHECKING:
-    import pandas as pd
-else:
-    pd = lazy("pandas")
-
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")

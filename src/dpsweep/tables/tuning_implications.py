@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from dpsweep.base.lazy import lazy
+from dpsweep.analysis import evidence, frames, grids
 from dpsweep.study.cells import NAMED
 from dpsweep.study.datasets import related_datasets
 from dpsweep.study.grid import NotDrawnError, Selection
@@ -19,12 +19,8 @@ from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dpsweep.analysis import evidence, frames, grids
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
-else:
-    evidence, grids = lazy("dpsweep.analysis.evidence"), lazy("dpsweep.analysis.grids")
-    frames = lazy("dpsweep.analysis.frames")
 
 NOTE = (
     "An effect is the accuracy, in percentage points, that the rule gains: the setting is tuned under the"
