@@ -28,9 +28,9 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
-from dpsweep.report.checks import Check, _axis, check_data, check_trials
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.trials import read_trials
+from dpsweep.report.warnings import Notice, _axis, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
@@ -193,11 +193,6 @@ class Page:
         found = (attributes.get(attribute) for _, attributes in self.elements)
         return [value for value in found if value is not None]
 
-    def check(self, title: str) -> str:
-        """Return the text from the status of a check to the end of the checks."""
-        before, _, after = f" {self.text('all-checks')}".partition(f" {title} ")
-        return before.rsplit(" ", 1)[1] + " " + after
-
 
 # -- content of the page --------------------------------------------------------------------
 
@@ -260,7 +255,7 @@ def test_page_of_a_study_without_any_result(empty: Paths) -> None:
     assert "10 cells of 10 have no trial yet" in page.text("incomplete")
     assert "6 figures and tables of 6 cannot be shown" in page.text("incomplete")
     assert "Pass" not in page.text()
-    assert page.check("Completeness").startswith("Note")
+    assert page.text("all-checks").startswith("Note The study is not finished")
 
 
 @pytest.mark.parametrize("partial", [True, False])
@@ -362,12 +357,12 @@ def test_costs_of_wrong_choices(trials: pd.DataFrame, page: Page) -> None:
     assert shares == 2 * ["0.0", "0.0", "0.5"] + ["0.5", "1.0"]
 
 
-def test_failed_checks_are_named_at_the_top_and_notes_are_counted(empty: Paths) -> None:
+def test_failures_are_said_at_the_top_and_notes_are_counted(empty: Paths) -> None:
     write_trials(STUDY, empty, certified_epsilon=9.0, diverged=True)
     said = written(STUDY, empty).text("known")
-    assert said.startswith("Fail Certified ε and its target")
-    assert re.search(r"\d+ checks passed; \d+ notes", said)
-    assert "Diverged" not in said
+    assert said.startswith("Fail 1 of 32 private trials exceed the target ε")
+    assert re.search(r"\d+ notes on this study", said)
+    assert "not finite" not in said
 
 
 # -- the numbers ----------------------------------------------------------------------------
@@ -397,8 +392,6 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     assert said in summary.sentence(study, trials)
     assert "1 dataset (200 test examples)" in summary.sentence(study, trials)
     assert len(summary.hardware(trials).rows) == 1
-    finding = check_of(trials, "Diverged trials").finding
-    assert finding.startswith(f"None: {trials['trial_key'].nunique()} trials")
 
 
 def test_damaged_trials_are_an_error_that_names_the_file(paths: Paths) -> None:
@@ -408,12 +401,7 @@ def test_damaged_trials_are_an_error_that_names_the_file(paths: Paths) -> None:
         report.write(STUDY, STUDY_FILE, paths)
 
 
-# -- checks ---------------------------------------------------------------------------------
-
-
-def check_of(trials: pd.DataFrame, title: str) -> Check:
-    (found,) = (each for each in check_trials(STUDY, trials) if each.title == title)
-    return found
+# -- warnings -------------------------------------------------------------------------------
 
 
 def first(**changes: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -440,51 +428,77 @@ def best_at_the_lowest_rate(trials: pd.DataFrame) -> pd.DataFrame:
     return trials.assign(best=best.astype(bool))
 
 
-UNCHANGED = first()
-EXCEEDS = "1 private trial of 32 exceed"
-GUARANTEE, DELTA = "Certified ε and its target", "Private trials are calibrated to the study's δ"
-PRECISION, RATES = "Precision of problems", "Width of the learning-rate grids"
-FIRST = ["digits_strong_film", "eps1_epochs2_B64_C0.1", "0.001", "1"]
+FIRST = "digits_strong_film/eps1_epochs2_B64_C0.1, η = 0.001, seed 1: "
+EXCEEDS = "1 of 32 private trials exceed"
 
 
 @pytest.mark.parametrize(
-    ("change", "title", "status", "finding", "row"),
+    ("change", "severity", "text", "name"),
     [
-        (UNCHANGED, "Completeness", "pass", "Every planned cell", None),
-        (lambda trials: trials[5:], "Completeness", "note", "The study is not", [FIRST[0], "10", "1", "1"]),
-        (first(certified_epsilon=1.0), GUARANTEE, "pass", "True of all 32", None),
-        (first(certified_epsilon=math.nextafter(1, 2)), GUARANTEE, "fail", EXCEEDS, [*FIRST, "1"]),
-        (first(certified_epsilon=math.nan), GUARANTEE, "fail", EXCEEDS, [*FIRST, "nan"]),
-        (first(certified_epsilon=math.inf), GUARANTEE, "fail", EXCEEDS, [*FIRST, "inf"]),
-        (UNCHANGED, DELTA, "pass", "δ = 1e-05", None),
-        (first(delta=1e-4), DELTA, "fail", "1 private trial of 32", [*FIRST, "0.0001"]),
-        (first(diverged=True), "Diverged trials", "note", "1 trial of 40", [*FIRST, "50.0 %"]),
-        (first(nonfinite_examples=7), "Gradients that are not finite", "note", "7 per-example", None),
-        (UNCHANGED, PRECISION, "pass", "Trials of a problem ran", None),
-        (two_precisions, PRECISION, "pass", "Trials of a problem ran", None),
-        (first(precision="bfloat16"), PRECISION, "note", "Some problems", [FIRST[0], "bfloat16, float32"]),
-        (UNCHANGED, RATES, "pass", "No cell's best learning rate", None),
-        (
-            best_at_the_lowest_rate, RATES, "note",
-            "The best learning rate is at an end of its grid in 1 of 10 tuned cells",
-            ["digits_film", "0.001, 0.1", "8", "1", "0"],
-        ),
+        (first(certified_epsilon=1.0), "pass", "The certified ε of 32 private trials is between", None),
+        (first(certified_epsilon=math.nextafter(1, 2)), "fail", EXCEEDS, "certified_epsilon 1"),
+        (first(certified_epsilon=math.nan), "fail", EXCEEDS, "certified_epsilon nan"),
+        (first(certified_epsilon=math.inf), "fail", EXCEEDS, "certified_epsilon inf"),
+        (first(delta=1e-4), "fail", "1 of 32 private trials were trained for another δ", "delta 0.0001"),
+        (first(diverged=True), "note", "1 of 40 trials ended", "accuracy 0.5"),
+        (first(nonfinite_examples=7), "note", "7 per-example", "nonfinite_examples 7"),
     ],
 )  # fmt: skip
-def test_checks_list_the_trials_that_fail(
+def test_trials_that_fail_are_listed(
+    whole: Paths,
     trials: pd.DataFrame,
     change: Callable[[pd.DataFrame], pd.DataFrame],
-    title: str,
-    status: str,
-    finding: str,
-    row: list[str] | None,
+    severity: str,
+    text: str,
+    name: str | None,
 ) -> None:
-    check = check_of(change(trials), title)
-    assert check.status == status
-    assert check.finding.startswith(finding)
-    assert row is None or check.evidence.rows == [row]
-    if change is best_at_the_lowest_rate:
-        assert pasted(check.remedy) == {
+    def of(some: pd.DataFrame) -> list[Notice]:
+        return [each for each in warnings(STUDY, whole, some) if each.text.startswith(text)]
+
+    (found,) = of(change(trials))
+    assert found.severity == severity
+    assert list(found.names) == ([FIRST + name] if name else [])
+    assert name is None or of(trials) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "names"),
+    [
+        (
+            lambda trials: trials[5:],
+            "The study is not",
+            ["digits_strong_film: of 10 planned cells, 1 without trials, 1 with some of them"],
+        ),
+        (two_precisions, "Some problems", None),
+        (
+            first(precision="bfloat16"),
+            "Some problems",
+            ["digits_strong_film: bfloat16, float32"],
+        ),
+        (
+            best_at_the_lowest_rate,
+            "The best learning rate is at an end of its grid in 1 of 10 tuned cells",
+            [
+                "digits_film: of 8 tuned cells with 0.001, 0.1 as ends, 1 at the lowest, 0 at the highest"
+            ],
+        ),
+        (best_at_the_lowest_rate, "Of 3 best settings", []),
+    ],
+)
+def test_notes_on_the_study_name_what_they_are_about(
+    whole: Paths,
+    trials: pd.DataFrame,
+    change: Callable[[pd.DataFrame], pd.DataFrame],
+    text: str,
+    names: list[str] | None,
+) -> None:
+    found = [each for each in warnings(STUDY, whole, change(trials)) if each.text.startswith(text)]
+    assert [each.severity for each in found] == ([] if names is None else ["note"])
+    if names:
+        assert list(found[0].names) == names
+        assert text not in " ".join(each.text for each in warnings(STUDY, whole, trials))
+    if "learning rate" in text:
+        assert pasted(found[0].remedy) == {
             "digits_film": {"learning_rate": [0.0001, 0.001, 0.01, 0.1]}
         }
 
@@ -496,63 +510,51 @@ def pasted(remedy: str) -> Any:
 
 
 def test_the_best_c_and_b_at_an_end_of_their_grids_are_listed(
-    trials: pd.DataFrame, page: Page
+    whole: Paths, trials: pd.DataFrame, page: Page
 ) -> None:
+    def of(some: pd.DataFrame) -> Notice:
+        return next(each for each in warnings(STUDY, whole, some) if "best setting" in each.text)
+
     # By hand: C = 0.1 and 1 tie, so the smaller one is chosen. At ε = 1 all B tie too. Without privacy
     # B = 256, the last of the grid, is better.
-    title = "Width of the grids of C and B"
-    found = check_of(trials, title)
-    assert found.evidence.rows == [
-        ["digits_strong_film", "1", "C", "0.1, 1", "0.1"],
-        ["digits_strong_film", "1", "B", "64, full", "64"],
-        ["digits_strong_film", "8", "C", "0.1, 1", "0.1"],
-        ["digits_strong_film", "8", "B", "64, full", "64"],
-        ["digits_strong_film", "∞", "B", "64, 256", "256"],
+    found = of(trials)
+    assert found.names == [
+        "digits_strong_film, ε = 1: C = 0.1, in a grid from 0.1 to 1",
+        "digits_strong_film, ε = 1: B = 64, in a grid from 64 to full",
+        "digits_strong_film, ε = 8: C = 0.1, in a grid from 0.1 to 1",
+        "digits_strong_film, ε = 8: B = 64, in a grid from 64 to full",
+        "digits_strong_film, ε = ∞: B = 256, in a grid from 64 to 256",
     ]
-    assert "Of 3 best settings, 2 have the first or last C of the grid, and 3 the" in found.finding
+    assert "Of 3 best settings, 2 have the first or last C of the grid, and 3 the" in found.text
     assert pasted(found.remedy) == {
         "digits_film": {"clipping_bound": [0.01, 0.1, 1], "batch_size": [32, 64, "full"]},
         "digits_reference": {"batch_size": [64, 256, 1024]},
     }
-
-    assert f"To mend it, {found.remedy}." in page.check(title)
+    assert f"To mend it, {found.remedy}." in page.text("all-checks")
     # B = full wins, which no wider grid can exceed; C = 1 is the last.
     better = (trials["cell"] == "eps8_epochs2_Bfull_C1") & trials["best"]
     columns = ["macro_accuracy", "selection_accuracy"]
     other = trials.copy()
     other.loc[better, columns] += 0.2
-    rows = check_of(other[other["epsilon"] == 8], title).evidence.rows
-    assert [row[2:] for row in rows] == [["C", "0.1, 1", "1"]]
+    names = of(other[other["epsilon"] == 8]).names
+    assert [name.partition(": ")[2] for name in names] == ["C = 1, in a grid from 0.1 to 1"]
 
 
 @pytest.mark.parametrize(
-    ("prepared", "status", "rows", "notes"),
+    ("prepared", "names"),
     [
-        ({"duplicates": []}, "pass", None, None),
-        ({"duplicates": ["row 1 = row 7"]}, "note", [["Digits", "1", "200"]], None),
-        (
-            {"test_counts": [0, 200, 0, 0]},
-            "pass",
-            None,
-            {"Classes without a test example": [["Digits", "zero, two, three", "4"]]},
-        ),
+        ({"duplicates": []}, []),
+        ({"duplicates": ["row 1 = row 7"]}, ["Digits: 1 of 200 test examples"]),
+        ({"test_counts": [0, 200, 0, 0]}, ["Digits: zero, two, three of 4 classes"]),
         (
             {"cut": {"test": {"texts": 3, "share_of_tokens": 0.125}}},
-            "pass",
-            None,
-            {"Texts that are cut": [["Digits", "test", "3 of 200", "12.5 %"]]},
+            ["Digits: 3 of 200 test texts, 12.5 % of the tokens"],
         ),
     ],
 )
-def test_checks_of_the_test_set(
-    empty: Paths, prepared: dict[str, Any], status: str, rows: Any, notes: Any
-) -> None:
+def test_warnings_of_the_test_set(empty: Paths, prepared: dict[str, Any], names: list[str]) -> None:
     write_dataset(empty, "digits", [500, 300, 100, 100], **prepared)
-    duplicates, *others = check_data(STUDY, empty)
-    assert (duplicates.status, duplicates.evidence and duplicates.evidence.rows) == (status, rows)
-    assert [(each.title, each.status, each.evidence.rows) for each in others] == (
-        [(noted, "note", evidence) for noted, evidence in (notes or {}).items()]
-    )
+    assert [name for each in of_data(STUDY, empty) for name in each.names] == names
 
 
 def test_without_trials_that_are_not_private_there_is_no_section_on_transfer(

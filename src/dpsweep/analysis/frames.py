@@ -20,7 +20,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Panel, Selection
+from dpsweep.study.targets import Missing, Panel, Selection
 
 # The columns that the statistics use; all other columns of trials.parquet are in the problem's table.
 TRIAL_COLUMNS = [
@@ -42,7 +42,7 @@ def load_trials(
     study: Study,
     paths: Paths,
     cells: Iterable[Cell],
-    missing: list[Path] | None = None,
+    missing: Missing = None,
     also: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Read the trials of cells: one row per trial, in the order of the cells.
@@ -81,7 +81,7 @@ def load_trials(
 
 
 def load_steps(
-    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+    study: Study, paths: Paths, cells: Iterable[Cell], missing: Missing = None
 ) -> pd.DataFrame:
     """Read the optimizer steps of cells: one row per (trial, step), with ``problem`` and ``cell``.
 
@@ -108,7 +108,7 @@ def load_gradient_norms(
     paths: Paths,
     selections: Iterable[Selection],
     epoch: Literal["every", "last"] = "every",
-    missing: list[Path] | None = None,
+    missing: Missing = None,
 ) -> pd.DataFrame:
     """Read per-example gradient norms: one row per (problem, epsilon, epochs, C, epoch, example).
 
@@ -175,7 +175,7 @@ def of_todays_trials(
     study: Study,
     paths: Paths,
     measured: Mapping[tuple[Any, ...], tuple[Path, Sequence[Cell]]],
-    missing: list[Path] | None,
+    missing: Missing,
 ) -> dict[tuple[Any, ...], Path]:
     """Return the files that measure current trials; files without a trained cell are not checked.
 
@@ -318,7 +318,7 @@ def read_all(
     files: dict[tuple[Any, ...], Path],
     columns: list[str],
     key_columns: list[str],
-    missing: list[Path] | None,
+    missing: Missing,
     what: str,
     last_epoch: bool = False,
 ) -> pd.DataFrame:

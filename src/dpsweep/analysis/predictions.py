@@ -12,7 +12,6 @@ problems (`dpsweep.analysis.statistics`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import named_rule
+from dpsweep.study.targets import Missing, named_rule
 from dpsweep.theory import (
     ClippedSums,
     PrivacyEffects,
@@ -155,7 +154,7 @@ def effects(loose: Overlap, tight: Overlap) -> list[dict[str, Any]]:
 
 
 def load_overlaps(
-    study: Study, paths: Paths, cells: Iterable[Cell], missing: list[Path] | None = None
+    study: Study, paths: Paths, cells: Iterable[Cell], missing: Missing = None
 ) -> list[Overlap]:
     """Read the overlaps of cells, in their order, then by seed, epoch and draw.
 
@@ -228,7 +227,7 @@ class _Measured:
 
 
 def predicted_bounds(
-    study: Study, paths: Paths, panels: Sequence[Panel], missing: list[Path] | None = None
+    study: Study, paths: Paths, panels: Sequence[Panel], missing: Missing = None
 ) -> pd.DataFrame:
     """Return one row per (rule, problem, epsilon, batch size); rules are predictions and fixed rules.
 
@@ -299,7 +298,7 @@ def _rank_correlation(rows: pd.DataFrame) -> float:
 
 
 def _accuracies(
-    study: Study, paths: Paths, panel: Selection, missing: list[Path] | None
+    study: Study, paths: Paths, panel: Selection, missing: Missing
 ) -> dict[_Key, pd.DataFrame]:
     """Return the tuned cells of a panel."""
     trials = load_trials(study, paths, panel.cells(), missing)
@@ -319,7 +318,7 @@ def _measured(
     paths: Paths,
     panel: Panel,
     named: dict[str, dict[_Key, pd.DataFrame]],
-    missing: list[Path] | None,
+    missing: Missing,
 ) -> Iterable[_Measured]:
     for key, cells in _accuracies(study, paths, panel, missing).items():
         problem, epsilon, batch_size = key

@@ -22,6 +22,7 @@ from dpsweep.base.files import fingerprint, read_checked_json
 from dpsweep.study import Cell, Study
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 MADE_FROM = ["data_checksum", "classes_checksum", "backbone_checksum", "trainer_version"]
 """Columns of ``trials.parquet`` that identify the inputs of a trial."""
@@ -41,7 +42,7 @@ class _Fact(NamedTuple):
 
 
 def current_trials(
-    study: Study, paths: Paths, trials: pd.DataFrame, missing: list[Path] | None = None
+    study: Study, paths: Paths, trials: pd.DataFrame, missing: Missing = None
 ) -> pd.DataFrame:
     """Return the trials that were trained for the current data, weights and noise.
 

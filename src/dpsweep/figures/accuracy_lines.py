@@ -6,7 +6,6 @@ Each point tunes the settings that are not on the horizontal axis. Strips under 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpsweep.analysis import frames, statistics
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 CLIPPING_CURVE_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -71,13 +71,9 @@ class ClippingCurve(targets.Figure):
     centre: Literal["mean", "median"] = "mean"
     panels: targets.LinePanels
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        return targets.Columns("clipping_bound", "centre", targets.of_lines("centre"))
+    needs = targets.Columns("clipping_bound", "centre", targets.of_lines("centre"))
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point: its centre, band and repeats, as accuracy or as difference to the best.
 
         A difference of ``cross_fitted`` is to the cross-fitted accuracy of the line's own choice of C.
@@ -171,13 +167,9 @@ class MethodComparison(targets.Figure):
 
     panels: targets.LinePanels
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        return targets.Columns("epsilon", "label centre", targets.of_lines("centre"))
+    needs = targets.Columns("epsilon", "label centre", targets.of_lines("centre"))
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point: mean, band and repeats, minus the best line's mean at that epsilon.
 
         The mean is over the seeds that chose the settings. This favours methods with more settings to tune,
@@ -228,15 +220,14 @@ class OptimalBatchSize(targets.Figure):
 
     panels: targets.Panels
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        ends = dict.fromkeys(("as_good_smallest", "as_good_largest"), math.nan)
-        absent = targets.of_lines("mean_batch_size") | ends
-        return targets.Columns("epsilon epochs", "mean_batch_size train_size", absent)
+    needs = targets.Columns(
+        "epsilon epochs",
+        "mean_batch_size train_size",
+        targets.of_lines("mean_batch_size")
+        | dict.fromkeys(("as_good_smallest", "as_good_largest"), math.nan),
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epochs): the best B of each seed alone, and of all seeds.
 
         ``mean_batch_size``, ``minimum`` and ``maximum`` summarise the B that each seed alone chooses; the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
-
+from dpsweep.study.targets import Missing
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
@@ -82,9 +81,7 @@ class Heatmap(targets.Figure):
         absent = targets.CHOSEN | {"as_good": False}
         return targets.Columns(f"{self.x} {self.y}", "macro_accuracy batch_size", absent)
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+    from dpsweep.study.targets import Missing
 
 _MECHANISM = ["epsilon", "delta", "epochs", "train_size", "batch_size", "steps", "noise_multiplier"]
 
@@ -51,17 +51,13 @@ class AttackerCurves(targets.Figure):
     """numbers of records of one person; a line for each"""
     panels: targets.Panels
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        return targets.Columns("epsilon false_positive_rate", "true_positive_rate", {"records": 1})
+    needs = targets.Columns("epsilon false_positive_rate", "true_positive_rate", {"records": 1})
 
     def for_frame(self, frame: pd.DataFrame) -> Self:
         """Return the figure with the numbers of records in the frame."""
         return self.model_copy(update={"records": sorted(map(int, frame["records"].unique()))})
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point; each panel, epsilon and number of records has a curve.
 
         Rates are those of `dpsweep.privacy.trade_off` for the noise, sampling rate and steps of the private

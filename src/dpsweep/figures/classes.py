@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -127,9 +127,7 @@ class PerClass(targets.Figure):
             raise ValueError(f"baseline: found {self.baseline:g}; allowed: {allowed}")
         return self
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
 
         A class without a test example comes last, without a rank and an accuracy. Numbers are those of the

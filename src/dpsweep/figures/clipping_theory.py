@@ -7,7 +7,6 @@ are not private, as every figure and CSV notes.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dpsweep.analysis import frames, predictions
@@ -16,7 +15,7 @@ from dpsweep.figures import lines, style
 from dpsweep.study import targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.targets import named_rule
+from dpsweep.study.targets import Missing, named_rule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +54,9 @@ _SAID = {
 """The legend of each effect."""
 
 
+_CORRELATION = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
+
+
 class _Overlaps(targets.Figure):
     """A figure of overlaps of the gradients of trials (`dpsweep.theory`), which are not private."""
 
@@ -81,14 +83,13 @@ class ErrorDecomposition(_Overlaps):
     title = "Error of a private gradient"
     single = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        absent = targets.CHOSEN | targets.same("smallest", "largest", as_column="error")
-        return targets.Columns("epoch clipping_bound", "bias noise error best_bound", absent)
+    needs = targets.Columns(
+        "epoch clipping_bound",
+        "bias noise error best_bound",
+        targets.CHOSEN | targets.same("smallest", "largest", as_column="error"),
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epoch, C): the mean over draws of each part of the error over |g|^2.
 
         An error of 1 is that of a sum of 0. ``smallest`` and ``largest`` are the range of the whole error
@@ -160,14 +161,13 @@ class OptimalClippingTrace(_Overlaps):
     title = "Best clipping bound by the theory"
     single = ("epochs", "batch_size", "clipping_bound")
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        absent = targets.same("smallest", "largest", as_column="best_bound")
-        return targets.Columns("epsilon epoch", "best_bound median_norm", absent)
+    needs = targets.Columns(
+        "epsilon epoch",
+        "best_bound median_norm",
+        targets.same("smallest", "largest", as_column="best_bound"),
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epoch): medians over draws of C*, median norm and scale-free C.
 
         ``smallest`` and ``largest`` are the range of C* over draws; the plateau is that of the scale-free C.
@@ -237,14 +237,13 @@ class PrivacyEffectsFigure(_Overlaps):
     single = ("epochs", "batch_size", "clipping_bound")
     drawn = ("epsilon",)
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        absent = targets.same("smallest", "largest", as_column="best_bound")
-        return targets.Columns("rule effect epsilon", "best_bound", absent)
+    needs = targets.Columns(
+        "rule effect epsilon",
+        "best_bound",
+        targets.same("smallest", "largest", as_column="best_bound"),
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, rule, epsilon, effect): the best bound after the last epoch.
 
         ``noise alone`` combines the noise of the row's epsilon with the gradients of the largest epsilon,
@@ -343,15 +342,13 @@ class PredictedClipping(_Overlaps):
             if named_rule(panel) is None
         ]
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        names = ("rank_correlation", "rank_correlation_lower", "rank_correlation_upper")
-        absent = dict.fromkeys((*names, "mean_lost_upper"), math.nan)
-        return targets.Columns("", "rule epsilon predicted measured mean_lost settings", absent)
+    needs = targets.Columns(
+        "",
+        "rule epsilon predicted measured mean_lost settings",
+        dict.fromkeys(("mean_lost_upper", *_CORRELATION), math.nan),
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (rule, problem, epsilon, batch size)."""
         return predictions.predicted_bounds(study, paths, self.panels, missing)
 
@@ -410,8 +407,7 @@ class PredictedClipping(_Overlaps):
 
 def _correlation(rows: pd.DataFrame) -> list[str]:
     """Write the rank correlation of a rule with its interval, as far as known, and the conclusion."""
-    names = ["rank_correlation", "rank_correlation_lower", "rank_correlation_upper"]
-    value, lower, upper = rows[names].iloc[0] if len(rows) else [np.nan] * 3
+    value, lower, upper = rows[_CORRELATION].iloc[0] if len(rows) else [np.nan] * 3
     written, shown = "–" if np.isnan(value) else f"{value:.2f}", "too few problems to tell"
     if not np.isnan(lower):
         written += f" [{lower:.2g}, {upper:.2g}]"

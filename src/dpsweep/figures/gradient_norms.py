@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.analysis import frames, statistics
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 _CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
 
@@ -71,13 +71,9 @@ class GradientNormDistribution(_GradientNorms):
     family = "gradient_norm_distribution"
     title = "Gradient norms by epoch"
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        return targets.Columns("epoch quantity norm value", "clipping_bound", targets.CHOSEN)
+    needs = targets.Columns("epoch quantity norm value", "clipping_bound", targets.CHOSEN)
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return the distribution of every panel and epoch, in one long frame.
 
         In rows with ``quantity`` = density, ``value`` is the density of log10(norm) at ``norm``. In rows with
@@ -200,15 +196,9 @@ class GradientNormHistogram(_GradientNorms):
     family = "gradient_norm_histogram"
     title = "Gradient norms after training"
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        return targets.Columns(
-            "lower", "upper share share_above_bound clipping_bound", targets.CHOSEN
-        )
+    needs = targets.Columns("lower", "upper share share_above_bound clipping_bound", targets.CHOSEN)
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per bin: the share of all examples whose norm is in [lower, upper).
 
         All panels have the same bins, of equal width in the logarithm. Zero and non-finite norms are not in a
@@ -299,15 +289,15 @@ class NormTrace(targets.Figure):
 
     panels: targets.Panels
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        smooth = targets.same("mean_gradient_norm_smooth", as_column="mean_gradient_norm")
-        absent = targets.CHOSEN | smooth | {"running_mean_over": 1}
-        return targets.Columns("epsilon step", "mean_gradient_norm", absent)
+    needs = targets.Columns(
+        "epsilon step",
+        "mean_gradient_norm",
+        targets.CHOSEN
+        | targets.same("mean_gradient_norm_smooth", as_column="mean_gradient_norm")
+        | {"running_mean_over": 1},
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per step of every (panel, epsilon), of the first seed of the best cell."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:

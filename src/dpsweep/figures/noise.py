@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 COLUMNS = [
     "axes", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "steps",
@@ -89,14 +89,11 @@ class NoiseCurve(targets.Figure):
             return ""
         return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        values = "steps noise accuracy_difference"
-        return targets.Columns("axes epsilon epochs batch_size", values, targets.CHOSEN)
+    needs = targets.Columns(
+        "axes epsilon epochs batch_size", "steps noise accuracy_difference", targets.CHOSEN
+    )
 
-    def compute(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
-    ) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
 
         C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).

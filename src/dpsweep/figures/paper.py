@@ -13,37 +13,15 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from dpsweep.figures.families import (
-    AttackerCurves,
-    ClippingCurve,
-    ComparedCells,
-    ComparisonTable,
-    Datasets,
-    ErrorDecomposition,
-    GradientNormDistribution,
-    GradientNormHistogram,
-    Heatmap,
-    HyperparameterGrid,
-    LinePanel,
-    MethodComparison,
-    NoiseAxes,
-    NoiseCurve,
-    NormTrace,
-    OptimalBatchSize,
-    OptimalClippingTrace,
-    OptimizerTable,
-    Panel,
-    PerClass,
-    PredictedClipping,
-    PrivacyEffectsFigure,
-    Selection,
-    TuningImplications,
-)
+from dpsweep.figures import families
 from dpsweep.study.descriptions import figure, table
 from dpsweep.study.grid import (
     Found,
     Grid,
     Grids,
+    LinePanel,
+    Panel,
+    Selection,
     baseline,
     by_dataset,
     few,
@@ -118,9 +96,9 @@ def panels(grids: Sequence[Grid]) -> list[Panel]:
 # -- Main text ---------------------------------------------------------------------------------
 
 
-def heatmaps(grids: Sequence[Grid]) -> Heatmap:
+def heatmaps(grids: Sequence[Grid]) -> families.Heatmap:
     """Accuracy over C and B, a panel for each problem."""
-    return Heatmap(
+    return families.Heatmap(
         caption="Test macro accuracy over clipping bound and batch size: {dataset}, {backbone}, {method}, "
         "{optimizer}, {epochs}, a panel for each problem. Each square is the mean over {seeds} at the "
         "learning rate that was best for that square; each panel has its own colour scale. Full is the "
@@ -130,9 +108,9 @@ def heatmaps(grids: Sequence[Grid]) -> Heatmap:
     )
 
 
-def norms_by_epoch(grids: Sequence[Grid]) -> GradientNormDistribution:
+def norms_by_epoch(grids: Sequence[Grid]) -> families.GradientNormDistribution:
     """Per-example gradient norms after each epoch."""
-    return GradientNormDistribution(
+    return families.GradientNormDistribution(
         caption="Norms of the per-example gradients of all training examples after each epoch at "
         "{clipping_bound}, a panel for each privacy budget, from loose to tight. {backbone} with {method} "
         "on {dataset}, {epochs}; {tuned}, seed 1. Every violin is as wide as the others: it shows the "
@@ -143,11 +121,11 @@ def norms_by_epoch(grids: Sequence[Grid]) -> GradientNormDistribution:
 
 def effects_on_classes(
     grids: Sequence[Grid], bounds: list[Any] | None = None, **options: Any
-) -> PerClass:
+) -> families.PerClass:
     """Gradient weight that each class keeps under clipping, and its accuracy; by default at all bounds."""
     # *choice*: the retained weight is that of the gradient of all trainable parameters, which is clipped. The
     # paper's appendix suggests that of the classifier alone; retained_weight_of="classifier" draws it.
-    return PerClass(
+    return families.PerClass(
         caption="Classes of {dataset} from the most to the least accurately predicted, a column for each "
         "problem: {backbone}, {method}, {optimizer}, {epochs}; seed 1, {tuned} for every clipping bound. "
         "Relative retained weight: how much gradient weight a class keeps after clipping, relative to the "
@@ -160,19 +138,19 @@ def effects_on_classes(
 
 
 @figure(MAIN)
-def fig1_accuracy_heatmaps(grids: Grids) -> Heatmap:
+def fig1_accuracy_heatmaps(grids: Grids) -> families.Heatmap:
     """Figure 1: accuracy over C and B, for problems of increasing difficulty."""
     return heatmaps(three_difficulties(by_backbone(grids, several=MAP)))
 
 
 @figure(MAIN)
-def fig2_clipping_vs_difficulty(grids: Grids) -> ClippingCurve:
+def fig2_clipping_vs_difficulty(grids: Grids) -> families.ClippingCurve:
     """Figure 2: the cost of a clipping bound, by privacy budget and by backbone."""
     found = by_backbone(grids, several=BOUNDS)
     weak, epsilon = found["weak"], min(shared("epsilon", found.values()))
     by_budget = [loose(weak), weak.at(epsilon=epsilon)]
     by_model = [each.at(epsilon=epsilon) for each in found.values()]
-    return ClippingCurve(
+    return families.ClippingCurve(
         caption="What a clipping bound costs against the best one of the same line, for every bound anew "
         "with {tuned}. {method} on {dataset}, {epochs}; {centre} of {seeds}; {spread}. The lines of a "
         "panel differ in the privacy budget or in the backbone alone.",
@@ -182,7 +160,7 @@ def fig2_clipping_vs_difficulty(grids: Grids) -> ClippingCurve:
 
 
 @figure(MAIN)
-def fig3_gradnorm_distributions(grids: Grids) -> GradientNormDistribution:
+def fig3_gradnorm_distributions(grids: Grids) -> families.GradientNormDistribution:
     """Figure 3: gradient norms after each epoch, by privacy budget."""
     return norms_by_epoch(
         by_dataset(each_epsilon(grids.one().at_usual_epochs()), clipping_bound=baseline)
@@ -190,14 +168,14 @@ def fig3_gradnorm_distributions(grids: Grids) -> GradientNormDistribution:
 
 
 @figure(MAIN)
-def fig4_perclass_retained_accuracy(grids: Grids) -> PerClass:
+def fig4_perclass_retained_accuracy(grids: Grids) -> families.PerClass:
     """Figure 4: retained gradient weight and accuracy of each class."""
     found = three_difficulties(by_backbone(grids, several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(MAIN)
-def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
+def fig5_autoclip_vs_tuned(grids: Grids) -> families.MethodComparison:
     """Figure 5: AUTO-S against flat clipping with a tuned bound."""
     datasets = ("main", "large", "imbalanced")
     return automatic_comparison(
@@ -205,9 +183,9 @@ def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     )
 
 
-def automatic_comparison(panels: list[LinePanel]) -> MethodComparison:
+def automatic_comparison(panels: list[LinePanel]) -> families.MethodComparison:
     """AUTO-S beside flat clipping."""
-    return MethodComparison(
+    return families.MethodComparison(
         caption="AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
         "bound: macro accuracy minus the better one of the two at each ε. {backbone} with {method}, "
         "{epochs}; batch size and learning rate tuned for both. Mean of {seeds}; {spread}.",
@@ -223,23 +201,23 @@ def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> Lin
     return LinePanel.of(both, title)
 
 
-def noise_by_batch_size(grid: Grid) -> NoiseCurve:
+def noise_by_batch_size(grid: Grid) -> families.NoiseCurve:
     """Noise of one step and of all steps against the batch size."""
-    return NoiseCurve(
+    return families.NoiseCurve(
         caption="Standard deviation of the noise in the averaged gradient of one step (left), and scaled "
         "by the square root of the number of steps (right), against batch size; a line per ε. {dataset}, "
         "{backbone} with {method}, {epochs}. The colour of a point is its accuracy minus the best at the "
         "same ε, with {tuned} for the point.",
         cells=Selection.of(grid),
         axes=[
-            NoiseAxes(title="One step", quantity="effective", x="batch_size"),
-            NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
+            families.NoiseAxes(title="One step", quantity="effective", x="batch_size"),
+            families.NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
         ],
     )
 
 
 @figure(MAIN)
-def fig6_effective_noise(grids: Grids) -> NoiseCurve:
+def fig6_effective_noise(grids: Grids) -> families.NoiseCurve:
     """Figure 6: effective noise against the batch size."""
     return noise_by_batch_size(grids.one(dataset="large", several=("batch_size",)))
 
@@ -247,16 +225,16 @@ def fig6_effective_noise(grids: Grids) -> NoiseCurve:
 BY_EPOCHS = ("epochs", "batch_size")
 
 
-def cumulative_noise(grid: Grid) -> NoiseCurve:
+def cumulative_noise(grid: Grid) -> families.NoiseCurve:
     """Noise of all steps against the batch size and the number of steps."""
-    return NoiseCurve(
+    return families.NoiseCurve(
         caption="Cumulative noise σ√T against batch size (top) and number of steps (bottom); a column per "
         "ε, a line per number of epochs. {dataset}, {backbone} with {method}, {seeds}. The colour of a "
         "point is its accuracy minus the best at the same ε and epochs, with {tuned} for the point.",
         cells=Selection.of(grid),
         axes=[
-            NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
-            NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
+            families.NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
+            families.NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
         ],
         # The paper gives this number for one problem only: a vertical line in its figures.
         minimum_steps={"cifar100_vit-tiny_film": 20},
@@ -264,15 +242,15 @@ def cumulative_noise(grid: Grid) -> NoiseCurve:
 
 
 @figure(MAIN)
-def fig7_cumulative_noise(grids: Grids) -> NoiseCurve:
+def fig7_cumulative_noise(grids: Grids) -> families.NoiseCurve:
     """Figure 7: cumulative noise, for every number of epochs."""
     return cumulative_noise(grids.one(dataset="large", several=BY_EPOCHS))
 
 
 @table(MAIN)
-def tab1_tuning_implications() -> TuningImplications:
+def tab1_tuning_implications() -> families.TuningImplications:
     """Table 1: the paper's rules, and the evidence of this study for and against each."""
-    return TuningImplications(
+    return families.TuningImplications(
         caption="The paper's rules for tuning under differential privacy, each with what the sweeps of "
         "this study say: size of the effect with its uncertainty, number of comparisons, and a verdict."
     )
@@ -281,9 +259,9 @@ def tab1_tuning_implications() -> TuningImplications:
 # -- Clipping bound against accuracy, by model and by privacy budget ---------------------------
 
 
-def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> ClippingCurve:
+def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> families.ClippingCurve:
     """Accuracy against C, a line for each of two problems."""
-    return ClippingCurve(
+    return families.ClippingCurve(
         caption=compared
         + ": macro accuracy on {dataset} against the clipping bound. {method}, {epochs}; "
         "{tuned} for every bound; {centre} of {seeds}; {spread}.",
@@ -297,7 +275,7 @@ def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> ClippingCurv
     name="model_{dataset}_eps{epsilon}",
     each={"dataset": ["small", "imbalanced", "large", "main"]},
 )
-def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[ClippingCurve]:
+def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[families.ClippingCurve]:
     """A strong and a weak backbone under the same privacy budget."""
     both = [grids.one(dataset, each, several=BOUNDS) for each in ("strong", "weak")]
     both = by_dataset(both, epochs=usual)
@@ -316,7 +294,7 @@ def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[ClippingCurve]:
         {"dataset": ["small", "imbalanced", "large", "main"], "backbone": ["strong", "weak"]},
     ],
 )
-def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> ClippingCurve:
+def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> families.ClippingCurve:
     """The same backbone under a loose and a tight privacy budget."""
     return accuracy_against_bound(
         "The same backbone ({backbone}) under a loose and a tight privacy budget",
@@ -327,9 +305,9 @@ def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> ClippingCur
 # -- Fine-tuning with LoRA ---------------------------------------------------------------------
 
 
-def difference_to_best(lines: Sequence[Grid], **options: Any) -> ClippingCurve:
+def difference_to_best(lines: Sequence[Grid], **options: Any) -> families.ClippingCurve:
     """The cost of a clipping bound, for an easy problem and a hard one."""
-    return ClippingCurve(
+    return families.ClippingCurve(
         caption="What a clipping bound costs against the best one, for an easy problem and a hard one: "
         "{dataset}, {backbone}, {method}, {epochs}; {tuned} for every bound; {centre} of {seeds}; {spread}.",
         quantity="difference",
@@ -339,7 +317,7 @@ def difference_to_best(lines: Sequence[Grid], **options: Any) -> ClippingCurve:
 
 
 @figure(IMAGES)
-def lora_accuracy_difference(grids: Grids) -> ClippingCurve:
+def lora_accuracy_difference(grids: Grids) -> families.ClippingCurve:
     """The cost of a clipping bound with LoRA."""
     both = [grids.one(backbone=each, method="lora", several=BOUNDS) for each in ("strong", "weak")]
     strong, weak = by_dataset(both, epochs=usual)
@@ -347,20 +325,20 @@ def lora_accuracy_difference(grids: Grids) -> ClippingCurve:
 
 
 @figure(IMAGES)
-def lora_perclass(grids: Grids) -> PerClass:
+def lora_perclass(grids: Grids) -> families.PerClass:
     """Classes with LoRA, for an easy problem and a hard one."""
     found = two_difficulties(by_backbone(grids, method="lora", several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(IMAGES)
-def lora_heatmaps(grids: Grids) -> Heatmap:
+def lora_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over C and B with LoRA."""
     return heatmaps(two_difficulties(by_backbone(grids, method="lora", several=MAP))[::-1])
 
 
 @table(IMAGES)
-def tab_lora_rank(grids: Grids) -> ComparisonTable:
+def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
     """Accuracy by the rank of the adapters."""
     ranks = grids.each({each: {"method": each} for each in grids.names("method", "ranks")})
     epsilons = shared("epsilon", ranks.values())
@@ -368,38 +346,38 @@ def tab_lora_rank(grids: Grids) -> ComparisonTable:
         [each.at(epsilon=epsilon) for each in ranks.values() for epsilon in epsilons],
         clipping_bound=baseline,
     )
-    return ComparisonTable(
+    return families.ComparisonTable(
         caption="Macro accuracy by rank of the LoRA adapters: {backbone} on {dataset}, {epochs}, "
         "{clipping_bound}; batch size and learning rate tuned for every rank and ε; mean and range over "
         "{seeds}.",
         rows=["rank"],
         columns=["epsilon"],
-        entries=[ComparedCells.of(each) for each in entries],
+        entries=[families.ComparedCells.of(each) for each in entries],
     )
 
 
 @figure(TEXTS)
-def text_accuracy_difference(grids: Grids) -> ClippingCurve:
+def text_accuracy_difference(grids: Grids) -> families.ClippingCurve:
     """The cost of a clipping bound on texts."""
     lines = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
     return difference_to_best(lines, centre="median")
 
 
 @figure(TEXTS)
-def text_perclass(grids: Grids) -> PerClass:
+def text_perclass(grids: Grids) -> families.PerClass:
     """Classes of texts."""
     found = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(TEXTS)
-def text_heatmaps(grids: Grids) -> Heatmap:
+def text_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over C and B on texts."""
     return heatmaps(two_epsilons(grids.one(**TEXT, several=MAP).at_usual_epochs()))
 
 
 @figure("Optimal batch size")
-def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
+def optimal_batch_size(grids: Grids) -> families.OptimalBatchSize:
     """The best batch size against the number of epochs."""
     return best_batch_sizes(
         grids.parts(
@@ -408,9 +386,9 @@ def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
     )
 
 
-def best_batch_sizes(panels: list[Panel]) -> OptimalBatchSize:
+def best_batch_sizes(panels: list[Panel]) -> families.OptimalBatchSize:
     """The best batch size against the number of epochs, a panel for each problem."""
-    return OptimalBatchSize(
+    return families.OptimalBatchSize(
         caption="The best batch size against the number of epochs, a line per ε: that with the highest "
         "macro accuracy, in the mean over {seeds}, each of which chooses alone; {spread}. {backbone} with "
         "{method}; {tuned} for every batch size. Below: what goes with the batch size that all seeds "
@@ -423,16 +401,16 @@ def best_batch_sizes(panels: list[Panel]) -> OptimalBatchSize:
 
 
 @figure(SCRATCH)
-def scratch_perclass(grids: Grids) -> PerClass:
+def scratch_perclass(grids: Grids) -> families.PerClass:
     """Retained weight of classes when a network trains from scratch."""
     found = each_epsilon(grids.one(**FROM_SCRATCH, several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(SCRATCH)
-def scratch_heatmaps(grids: Grids) -> Heatmap:
+def scratch_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over ε and C when a network trains from scratch."""
-    return Heatmap(
+    return families.Heatmap(
         caption="Test macro accuracy over ε and clipping bound when {backbone} trains on {dataset} from "
         "random weights for {epochs}. Each square is the mean over {seeds} at its own best batch size and "
         "learning rate.",
@@ -443,37 +421,37 @@ def scratch_heatmaps(grids: Grids) -> Heatmap:
 
 
 @figure(DPSGD)
-def dpsgd_perclass(grids: Grids) -> PerClass:
+def dpsgd_perclass(grids: Grids) -> families.PerClass:
     """Retained weight of classes with DP-SGD."""
     found = each_epsilon(grids.one(optimizer="sgd", several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(DPSGD)
-def dpsgd_heatmaps(grids: Grids) -> Heatmap:
+def dpsgd_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over C and B with DP-SGD."""
     return heatmaps(each_epsilon(grids.one(optimizer="sgd", several=MAP).at_usual_epochs()))
 
 
 @figure(FULL)
-def full_perclass(grids: Grids) -> PerClass:
+def full_perclass(grids: Grids) -> families.PerClass:
     """Classes when every parameter trains."""
     found = three_difficulties(by_backbone(grids, method="all", several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(FULL)
-def full_heatmaps(grids: Grids) -> Heatmap:
+def full_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over C and B when every parameter trains."""
     return heatmaps(three_difficulties(by_backbone(grids, method="all", several=MAP)))
 
 
 @figure(FULL, name="full_gradnorm_hist_C{clipping_bound}")
-def norms_after_training(grids: Grids) -> Iterator[GradientNormHistogram]:
+def norms_after_training(grids: Grids) -> Iterator[families.GradientNormHistogram]:
     """Gradient norms after training every parameter."""
     found = three_difficulties(by_backbone(grids, method="all"))
     for bound in neighbours(found):
-        yield GradientNormHistogram(
+        yield families.GradientNormHistogram(
             caption="Norms of the per-example gradients after {epochs} of training every parameter at "
             "{clipping_bound}, over all training examples of {dataset}, a panel for each problem. With "
             "{tuned}; seed 1.",
@@ -488,7 +466,7 @@ def norms_after_training(grids: Grids) -> Iterator[GradientNormHistogram]:
     "Gradient norm distributions for small and large C",
     name="gradnorm_distributions_C{clipping_bound}",
 )
-def norms_by_bound(grids: Grids) -> Iterator[GradientNormDistribution]:
+def norms_by_bound(grids: Grids) -> Iterator[families.GradientNormDistribution]:
     """Gradient norms after each epoch, for small and large C."""
     found = each_epsilon(grids.one().at_usual_epochs())
     bounds = shared("clipping_bound", found)
@@ -501,7 +479,7 @@ def norms_by_bound(grids: Grids) -> Iterator[GradientNormDistribution]:
     name="perclass_{dataset}",
     each={"dataset": ["imbalanced", "large"]},
 )
-def perclass_by_dataset(grids: Grids, dataset: str) -> PerClass:
+def perclass_by_dataset(grids: Grids, dataset: str) -> families.PerClass:
     """Classes of other datasets, after few epochs."""
     both = {each: {"dataset": dataset, "backbone": each} for each in ("strong", "weak")}
     found = three_difficulties(grids.each(both, epochs=few))
@@ -511,11 +489,11 @@ def perclass_by_dataset(grids: Grids, dataset: str) -> PerClass:
 # *choice*: C = 1, as in the figures of gradient norms. All lines have one batch size, so that a step is the
 # same share of training: the smallest with at most 100 steps an epoch.
 @figure("Mean gradient norm over iterations", name="mean_gradnorm_{epochs}epochs")
-def mean_norm_by_step(grids: Grids) -> Iterator[NormTrace]:
+def mean_norm_by_step(grids: Grids) -> Iterator[families.NormTrace]:
     """The mean gradient norm at each step, a line per ε."""
     grid = grids.one()
     for epochs in grid.epochs:
-        yield NormTrace(
+        yield families.NormTrace(
             caption="Mean norm of the per-example gradients that were sampled at each optimizer step, before "
             "clipping, over {epochs}; a line per ε. {dataset}, {backbone} with {method}, {clipping_bound}, "
             "expected batch size {batch_size}, learning rate tuned, seed 1.",
@@ -533,23 +511,23 @@ def at_one_batch_size(grids: Sequence[Grid]) -> list[Grid]:
 
 
 @figure(NOISE, name="effective_noise_{dataset}", each={"dataset": ["large", "main"]})
-def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> NoiseCurve:
+def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> families.NoiseCurve:
     """Noise of one step against the batch size and the number of steps."""
-    return NoiseCurve(
+    return families.NoiseCurve(
         caption="Noise in the averaged gradient of one step, σ/B, against batch size (top) and number of "
         "steps (bottom); a column per ε, a line per number of epochs. {dataset}, {backbone} with {method}, "
         "{seeds}. The colour of a point is its accuracy minus the best at the same ε and epochs, with "
         "{tuned} for the point.",
         cells=Selection.of(grids.one(dataset, backbone, several=BY_EPOCHS)),
         axes=[
-            NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
-            NoiseAxes(title="By steps", quantity="effective", x="steps"),
+            families.NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
+            families.NoiseAxes(title="By steps", quantity="effective", x="steps"),
         ],
     )
 
 
 @figure(NOISE, name="cumulative_noise_{dataset}", each={"dataset": "main"})
-def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
+def cumulative_noise_of(grids: Grids, dataset: str) -> families.NoiseCurve:
     """Cumulative noise of other datasets than that of figure 7."""
     return cumulative_noise(grids.one(dataset, several=BY_EPOCHS))
 
@@ -559,9 +537,9 @@ def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
 
 # *choice*: a sampled batch, as in the figures of gradient norms. Noise does not depend on C.
 @figure("What an attacker can tell about one person")
-def attacker_curves(grids: Grids) -> AttackerCurves:
+def attacker_curves(grids: Grids) -> families.AttackerCurves:
     """The power of the best attacker, by ε."""
-    return AttackerCurves(
+    return families.AttackerCurves(
         caption="The largest share of present people that any attacker recognises, by the share of absent "
         "people that they wrongly take for present; a line per ε, for a person with one record and for one "
         "with ten. On the grey line an attacker does no better than a coin. From the noise, the sampling "
@@ -579,9 +557,9 @@ def attacker_curves(grids: Grids) -> AttackerCurves:
 
 
 @figure(THEORY)
-def theory_error_decomposition(grids: Grids) -> ErrorDecomposition:
+def theory_error_decomposition(grids: Grids) -> families.ErrorDecomposition:
     """The error of a private gradient sum, split into bias and noise."""
-    return ErrorDecomposition(
+    return families.ErrorDecomposition(
         caption="The mean squared error of a private gradient sum (Theorem 4.1) against the clipping "
         "bound, split into what clipping takes away (bias) and what noise adds, at the start, in the "
         "middle and at the end of training. {backbone} with {method} on {dataset}, {epochs}, "
@@ -591,9 +569,9 @@ def theory_error_decomposition(grids: Grids) -> ErrorDecomposition:
 
 
 @figure(THEORY)
-def theory_optimal_clipping(grids: Grids) -> OptimalClippingTrace:
+def theory_optimal_clipping(grids: Grids) -> families.OptimalClippingTrace:
     """The clipping bound with the smallest error, after each epoch."""
-    return OptimalClippingTrace(
+    return families.OptimalClippingTrace(
         caption="The clipping bound C* with the smallest error (Theorem 4.1) and the median gradient norm "
         "after every epoch, a line for each ε, a panel for each backbone. {method} on {dataset}, {epochs}, "
         "trained with {clipping_bound} and expected batch size {batch_size}; {theory_seeds}. A bar spans "
@@ -603,9 +581,9 @@ def theory_optimal_clipping(grids: Grids) -> OptimalClippingTrace:
 
 
 @figure(THEORY)
-def theory_privacy_effects(grids: Grids) -> PrivacyEffectsFigure:
+def theory_privacy_effects(grids: Grids) -> families.PrivacyEffectsFigure:
     """Effects of less ε on the best clipping bound: direct, and through the gradients."""
-    return PrivacyEffectsFigure(
+    return families.PrivacyEffectsFigure(
         caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
         "(the direct effect), and other gradients at the end of training (the indirect effect). One line has "
         "both; the two others change one of them alone and keep the other at the largest ε. Of "
@@ -617,7 +595,7 @@ def theory_privacy_effects(grids: Grids) -> PrivacyEffectsFigure:
 
 
 @figure(THEORY)
-def theory_predictions(grids: Grids) -> PredictedClipping:
+def theory_predictions(grids: Grids) -> families.PredictedClipping:
     """Best clipping bounds that gradients predict, against the measured ones."""
     datasets = ("main", "large", "small", "imbalanced")
     images: list[Problem] = [
@@ -638,7 +616,7 @@ def theory_predictions(grids: Grids) -> PredictedClipping:
     chosen = by_dataset([*found.values()], epochs=usual)
     every = [each.at(epsilon=each.epsilon) for each in chosen]
     every = [each.at(clipping_bound=each.clipping_bound) for each in every]
-    return PredictedClipping(
+    return families.PredictedClipping(
         caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against the "
         "measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the noise of "
         "the largest ε, and the bound with the best direction. A good prediction lies on the line, or at "
@@ -652,40 +630,40 @@ def theory_predictions(grids: Grids) -> PredictedClipping:
 
 
 @table("Hyperparameter grids")
-def taba1_hyperparameter_grid() -> HyperparameterGrid:
+def taba1_hyperparameter_grid() -> families.HyperparameterGrid:
     """Table A1: the grids."""
-    return HyperparameterGrid(caption="The grid of every sweep, as configured.")
+    return families.HyperparameterGrid(caption="The grid of every sweep, as configured.")
 
 
 @table("Datasets")
-def taba2_datasets() -> Datasets:
+def taba2_datasets() -> families.Datasets:
     """Table A2: the datasets."""
-    return Datasets(
+    return families.Datasets(
         caption="The datasets as they were prepared, with their sizes, classes, balance and source."
     )
 
 
 @table("Automatic clipping comparison")
-def tab_autoclip(grids: Grids) -> ComparisonTable:
+def tab_autoclip(grids: Grids) -> families.ComparisonTable:
     """AUTO-S and flat clipping with a tuned bound."""
     problems = product(("automatic", "flat"), ("main", "imbalanced", "large"))
     found = grids.each({each: {"clipping": each[0], "dataset": each[1]} for each in problems})
     rows = by_dataset([*found.values()], epsilon=lambda rows: shared("epsilon", rows))
     entries = [each.at(epsilon=epsilon) for each in rows for epsilon in each.epsilon]
-    return ComparisonTable(
+    return families.ComparisonTable(
         caption="Macro accuracy of AUTO-S (gamma {gamma}) and of flat clipping with a tuned bound: "
         "{backbone} with {method}, {epochs}; batch size and learning rate tuned for both; mean and range "
         "over {seeds}.",
         rows=["dataset", "epsilon"],
         columns=["clipping"],
-        entries=[ComparedCells.of(each) for each in entries],
+        entries=[families.ComparedCells.of(each) for each in entries],
     )
 
 
 @table("Optimizers")
-def tab_optimizers() -> OptimizerTable:
+def tab_optimizers() -> families.OptimizerTable:
     """Gains of other optimizers over DP-Adam."""
-    return OptimizerTable(
+    return families.OptimizerTable(
         caption="What other optimizers gain over DP-Adam at the same ε: {backbone} with {method} on "
         "{dataset}; each optimizer has the batch size, clipping bound and learning rate that are best for "
         "it on its grid."

@@ -12,11 +12,11 @@ from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import highlights, summary
-from dpsweep.report.checks import check_data, check_files, check_sources, check_trials
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.highlights import HABIT, paper_comparisons, said_of_choices
 from dpsweep.report.targets import sections, shared_sentences
 from dpsweep.report.trials import is_private, newest_results, read_trials
+from dpsweep.report.warnings import warnings
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
@@ -48,8 +48,6 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     planned = study.all_cells()
     grouped = sections(study, paths, trained)
     targets = [target for section in grouped.values() for target in section]
-    checks = [*check_trials(study, trials), *check_sources(study, paths)]
-    checks += [*check_data(study, paths), *check_files(study, paths)]
     configuration = study_yaml(study)
     page = render(
         "page.html.j2",
@@ -70,12 +68,9 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         costs=highlights.choice_costs(study, trials),
         tuned=[*highlights.TUNED.values(), highlights.USUAL],
         references=highlights.references(study, trials),
-        checks=checks,
+        warnings=warnings(study, paths, trials),
         said=said_of_choices(study, trials),
         habit=HABIT,
-        failed=[check for check in checks if check.status == "fail"],
-        notes=sum(check.status == "note" for check in checks),
-        passed=sum(check.status == "pass" for check in checks),
         explore=paths.explore.exists(),
         sections=grouped,
         shared_sentences=shared_sentences(grouped),

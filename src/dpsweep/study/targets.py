@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
+Missing = list[Path] | None
+"""Absent files are added to the list and left out. If it is None, they are an error."""
 
 
 class Target(Settings):
@@ -134,7 +136,7 @@ class PrintedTable(Target):
 
     @abstractmethod
     def frames(
-        self, study: "Study", paths: "Paths", missing: list[Path] | None = None
+        self, study: "Study", paths: "Paths", missing: Missing = None
     ) -> "dict[str, pd.DataFrame]":
         """Read results, and return the rows of the table's files by suffix; ``csv`` is printed.
 
@@ -190,10 +192,11 @@ def of_lines(value: str) -> dict[str, Any]:
 class Figure(Target):
     """A figure. A family of your own defines ``compute`` for its numbers and ``plot`` to draw them."""
 
+    needs: ClassVar[Columns] = Columns("", "")
+    """The columns that ``plot`` needs, if they are those of every figure of the class."""
+
     @abstractmethod
-    def compute(
-        self, study: "Study", paths: "Paths", missing: list[Path] | None = None
-    ) -> "pd.DataFrame":
+    def compute(self, study: "Study", paths: "Paths", missing: Missing = None) -> "pd.DataFrame":
         """Read results, and return the rows of the figure's CSV; no rows if there are no results yet.
 
         Args:
@@ -216,7 +219,7 @@ class Figure(Target):
 
     def columns(self) -> Columns:
         """Return the columns that `plot` needs, for `draw`."""
-        return Columns("", "")
+        return self.needs
 
     def for_frame(self, frame: "pd.DataFrame") -> Self:
         """Return the figure with options that fit a frame for `draw`.

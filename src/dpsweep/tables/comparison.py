@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
@@ -16,7 +15,7 @@ from dpsweep.study import choice
 from dpsweep.study.captions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
-from dpsweep.study.targets import PrintedTable
+from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, with_range
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class ComparisonTable(PrintedTable):
         return {"references": [each and each.model_dump(mode="json") for each in numbers]}
 
     def frames(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
+        self, study: Study, paths: Paths, missing: Missing = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per entry: mean and range over repeats, the reference, and the difference.
 

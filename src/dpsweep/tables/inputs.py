@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.analysis import frames
@@ -16,7 +15,7 @@ from dpsweep.study.clipping import RULES
 from dpsweep.study.datasets import HubSource
 from dpsweep.study.methods import LoRA
 from dpsweep.study.sweeps import Sweep
-from dpsweep.study.targets import PrintedTable
+from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class HyperparameterGrid(PrintedTable):
     words = LISTS
 
     def frames(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
+        self, study: Study, paths: Paths, missing: Missing = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per sweep, in the order of the study; values of a list are separated by spaces."""
         rows = [_row(study, name, sweep) for name, sweep in study.sweeps.items()]
@@ -136,7 +135,7 @@ class Datasets(PrintedTable):
         return swept
 
     def frames(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
+        self, study: Study, paths: Paths, missing: Missing = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per dataset that sweeps train on, read from the prepared files.
 

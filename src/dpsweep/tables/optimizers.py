@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dpsweep.analysis import frames, optimizers
@@ -19,6 +18,7 @@ from dpsweep.tables.tuning_implications import ComparedGrids, grid
 if TYPE_CHECKING:
     from dpsweep.study import Study
     from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "
@@ -49,7 +49,7 @@ class OptimizerTable(ComparedGrids):
         return self.of(_rivals(study, self.baseline))
 
     def frames(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
+        self, study: Study, paths: Paths, missing: Missing = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per (epsilon, optimizer), and one per (setting, optimizer).
 

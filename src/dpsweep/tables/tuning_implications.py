@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
@@ -13,7 +12,7 @@ from dpsweep.study.cells import NAMED
 from dpsweep.study.datasets import related_datasets
 from dpsweep.study.grid import NotDrawnError, Selection
 from dpsweep.study.sweeps import Sweep
-from dpsweep.study.targets import PrintedTable
+from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class TuningImplications(ComparedGrids):
         return self.of(found)
 
     def frames(
-        self, study: Study, paths: Paths, missing: list[Path] | None = None
+        self, study: Study, paths: Paths, missing: Missing = None
     ) -> dict[str, pd.DataFrame]:
         """Return one row per rule, and one row per comparison; see `dpsweep.analysis.evidence`."""
         cells = [cell for selection in self.selections() for cell in selection.cells()]
