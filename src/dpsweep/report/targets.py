@@ -4,10 +4,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from dpsweep.base.units import count
@@ -22,29 +22,6 @@ from dpsweep.tables.text import TextTable, read, read_numbers
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Results behind a target.
-
-    Attributes:
-        found: names of results that exist.
-        missing: names of results that are missing.
-        problem: the problem, if they are cells.
-        folder: the cells' folder, relative to that of the report.
-    """
-
-    found: Sequence[str] = ()
-    missing: Sequence[str] = ()
-    problem: str = ""
-    folder: str = ""
-
-    @classmethod
-    def of(cls, there: Mapping[str, bool], **where: str) -> Self:
-        """Separate results that exist from missing ones."""
-        missing = [name for name, present in there.items() if not present]
-        return cls([name for name, present in there.items() if present], missing, **where)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TargetView:
     """A figure or table of the report.
@@ -57,8 +34,8 @@ class TargetView:
         reason: why it is not shown, or None if it is.
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
-        cells: cells that it is made from.
-        gradient_norms: files of gradient norms that it is made from.
+        cells: whether there are trials, by the name of the cell, by the folder of the problem.
+        gradient_norms: whether there is a file of gradient norms, by its name.
         alternative: the alternative text of a figure; empty for a table.
         picture: the figure.
         rows: the table.
@@ -71,8 +48,8 @@ class TargetView:
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
     chosen: Sequence[str] = ()
-    cells: Sequence[Sources] = ()
-    gradient_norms: Sources = Sources()
+    cells: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    gradient_norms: Mapping[str, bool] = field(default_factory=dict)
     alternative: str = ""
     picture: Picture | None = None
     rows: TextTable | None = None
@@ -81,16 +58,6 @@ class TargetView:
     def is_figure(self) -> bool:
         """Whether it has a ``picture``; a table has ``rows``."""
         return bool(self.alternative)
-
-    @property
-    def missing_count(self) -> int:
-        """Number of its cells that have no trial."""
-        return sum(len(each.missing) for each in self.cells)
-
-    @property
-    def cell_count(self) -> int:
-        """Number of its cells."""
-        return self.missing_count + sum(len(each.found) for each in self.cells)
 
 
 def sections(
@@ -264,24 +231,22 @@ def _alternative(figure: Figure) -> str:
     return f"{text} Lines: {'; '.join(labels)}." if labels else text
 
 
-def _cells(paths: Paths, trained: set[tuple[str, str]], target: Target) -> list[Sources]:
+def _cells(
+    paths: Paths, trained: set[tuple[str, str]], target: Target
+) -> dict[str, dict[str, bool]]:
     """Return the cells of every problem, each once although lines of a figure may share cells."""
     there: dict[str, dict[str, bool]] = {}
     for selection in target.selections():
         for cell in selection.cells():
-            present = (cell.problem, cell.name) in trained
-            there.setdefault(cell.problem, {})[cell.name] = present
-    folder = paths.results / "cells"
-    return [
-        Sources.of(names, problem=problem, folder=_relative(paths, folder / problem))
-        for problem, names in there.items()
-    ]
+            folder = _relative(paths, paths.results / "cells" / cell.problem)
+            there.setdefault(folder, {})[cell.name] = (cell.problem, cell.name) in trained
+    return there
 
 
-def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> Sources:
+def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> dict[str, bool]:
     files = (
         paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
         for selection in figure.gradient_norms()
         for cell in selection.cells()
     )
-    return Sources.of({_relative(paths, file): file.exists() for file in files})
+    return {_relative(paths, file): file.exists() for file in files}
