@@ -25,7 +25,7 @@ def by_name(name: str) -> Any:
 
 def _code(key: str, value: Any, family: type[Target], drawn: tuple[str, ...]) -> str:
     """Return the Python code of a value, with classes for panels, lines, entries and the like."""
-    kinds = {"lines": "Line", "panels": "Panel", "entries": "ComparedCells", "cells": "Selection"}
+    kinds = {"lines": "Line", "panels": "Panel", "entries": "Selection", "cells": "Selection"}
     if key == "panels" and family in (families.ClippingCurve, families.MethodComparison):
         panels = (_lines(each, drawn) for each in value)
         return f"[{', '.join(panels)}]"

@@ -186,7 +186,7 @@ def test_every_entry_of_a_comparison_has_the_papers_number(
 ) -> None:
     table = paper.tables[name]
     assert isinstance(table, ComparisonTable)
-    found = {(*entry.row, entry.column): entry.reference for entry in table.entries}
+    found = {(*each.row, each.column): each.reference for each in table._places}
     assert len(found) == len(set(map(repr, found.values()))) == count and None not in found.values()
     reference = found[row]
     assert reference is not None

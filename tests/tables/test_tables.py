@@ -196,6 +196,17 @@ def test_comparison_by_hand(paths: Paths) -> None:
         "0.5600 [0.5100, 0.6100]",
     ]  # fmt: skip
     assert eight[3] == "0.4123"
+    caption = paths.table("t", "md").read_text(encoding="utf-8").partition("|")[0]
+    assert "Ours minus the paper's, in 2 of 2 numbers: mean +0.03" in caption
+    assert ", from +0.0177 to +0.0600. 1 of 1 of our means lie within the range" in caption
+
+
+def test_numbers_of_other_data_are_not_compared(paths: Paths) -> None:
+    study = comparison_study({"dataset": "sun397"})
+    write_cells(study, paths, outcome)
+    assert written(study, paths)["reference"].isna().all()
+    assert markdown_rows(paths)[0] == ["Dataset", "ε", "AUTO-S", "Tuned"]
+    assert "paper" not in paths.table("t", "md").read_text(encoding="utf-8")
 
 
 def test_means_outside_the_papers_range_are_marked_and_keep_full_precision(

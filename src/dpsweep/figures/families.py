@@ -18,13 +18,13 @@ from dpsweep.figures.gradient_norms import (
 from dpsweep.figures.noise import NoiseAxes, NoiseCurve
 from dpsweep.study.grid import Line, LinePanel, Panel, Selection
 from dpsweep.study.targets import Figure, PrintedTable
-from dpsweep.tables.comparison import ComparedCells, ComparisonTable
+from dpsweep.tables.comparison import ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid
 from dpsweep.tables.optimizers import OptimizerTable
 from dpsweep.tables.tuning_implications import TuningImplications
 
 __all__ = [
-    "AttackerCurves", "ClippingCurve", "ComparedCells", "ComparisonTable", "Datasets",
+    "AttackerCurves", "ClippingCurve", "ComparisonTable", "Datasets",
     "ErrorDecomposition", "Figure", "GradientNormDistribution", "GradientNormHistogram", "Heatmap",
     "HyperparameterGrid", "Line", "LinePanel", "MethodComparison", "NoiseAxes", "NoiseCurve", "NormTrace",
     "OptimalBatchSize", "OptimalClippingTrace", "OptimizerTable", "Panel", "PerClass",

@@ -352,7 +352,7 @@ def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
         "{seeds}.",
         rows=["rank"],
         columns=["epsilon"],
-        entries=[families.ComparedCells.of(each) for each in entries],
+        entries=[Selection.of(each) for each in entries],
     )
 
 
@@ -656,7 +656,7 @@ def tab_autoclip(grids: Grids) -> families.ComparisonTable:
         "over {seeds}.",
         rows=["dataset", "epsilon"],
         columns=["clipping"],
-        entries=[families.ComparedCells.of(each) for each in entries],
+        entries=[Selection.of(each) for each in entries],
     )
 
 

@@ -1,4 +1,4 @@
-"""Results for the head of the report: verdicts, best settings, costs of wrong choices, the paper's numbers.
+"""Results for the head of the report: verdicts, best settings, costs of wrong choices.
 
 In the sentences on costs, a setting is a problem at one epsilon. For each value of C or B all else is tuned,
 and measured by seeds that did not choose (`dpsweep.study.choice`). A difference counts as seen if chance
@@ -8,7 +8,6 @@ sentences on C, B and the usual habit, and over the comparisons of each).
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -21,8 +20,7 @@ from dpsweep.report.trials import is_private
 from dpsweep.study import Study
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.paths import Paths
-from dpsweep.tables.comparison import ACCURACY, REFERENCE, ComparisonTable
-from dpsweep.tables.text import TextTable, interval, read_numbers, signed, with_range
+from dpsweep.tables.text import TextTable, interval, read_numbers, signed
 from dpsweep.tables.tuning_implications import TuningImplications
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
@@ -291,69 +289,3 @@ def references(study: Study, trials: pd.DataFrame) -> TextTable:
             }
         )
     return TextTable.of(rows, "lllrrrrrl")
-
-
-@dataclass(frozen=True)
-class PaperComparison:
-    """Comparison of a table with the paper's: a summary, and rows if there are any."""
-
-    name: str
-    finding: str
-    rows: TextTable | None = None
-
-
-def paper_comparisons(study: Study, paths: Paths) -> list[PaperComparison]:
-    """Compare the CSV of every comparison table that has references; other data and models have none."""
-    return [
-        _comparison(paths, name, table)
-        for name, table in study.tables.items()
-        if isinstance(table, ComparisonTable) and any(each.reference for each in table.entries)
-    ]
-
-
-def _comparison(paths: Paths, name: str, table: ComparisonTable) -> PaperComparison:
-    texts = dict.fromkeys([*table.row_titles, "column"], str)
-    try:
-        numbers = pd.read_csv(paths.table(name, "csv"), dtype=texts)
-    except FileNotFoundError:
-        return PaperComparison(name, "Not compared yet: the table has not been written.")
-    numbers = numbers[numbers["reference"].notna()]
-    ranged = bool(numbers["reference_minimum"].notna().any())
-    rows = [
-        {title: str(row[title]) for title in table.row_titles}
-        | {
-            "Setting": str(row["column"]),
-            "Paper": with_range(*(row[name] for name in REFERENCE), decimals=4),
-            "Ours": with_range(*(row[name] for name in ACCURACY), decimals=4),
-            "Difference": signed(row["difference"], 4),
-        }
-        | ({"In range": _within(row)} if ranged else {})
-        for row in numbers.to_dict("records")
-    ]
-    kinds = "l" * len(table.row_titles) + "lrrrl"[: 4 + ranged]
-    return PaperComparison(name, _finding(numbers), TextTable.of(rows, kinds))
-
-
-def _finding(numbers: pd.DataFrame) -> str:
-    known = numbers[numbers["macro_accuracy"].notna()]
-    if known.empty:
-        return "Not compared yet: nothing has been trained."
-    differences = known["difference"]
-    text = (
-        f"{len(known)} of {count(len(numbers), 'number')} can be compared. Ours minus the paper's: "
-        f"mean {signed(differences.mean(), 4)}, from {signed(differences.min(), 4)} to "
-        f"{signed(differences.max(), 4)}."
-    )
-    ranged = known[known["reference_minimum"].notna()]
-    if len(ranged):
-        inside = int((ranged["within_reference"].astype(str) == "True").sum())
-        text += (
-            f" {inside} of {len(ranged)} of our means lie within the range that the paper prints."
-        )
-    return text
-
-
-def _within(row: Mapping[Hashable, Any]) -> str:
-    if math.isnan(row["reference_minimum"]) or math.isnan(row["macro_accuracy"]):
-        return "–"
-    return "yes" if str(row["within_reference"]) == "True" else "no"

@@ -13,7 +13,7 @@ from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import highlights, summary
 from dpsweep.report.embed import download_content, render
-from dpsweep.report.highlights import HABIT, paper_comparisons, said_of_choices
+from dpsweep.report.highlights import HABIT, said_of_choices
 from dpsweep.report.targets import sections, shared_sentences
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.report.warnings import warnings
@@ -74,7 +74,6 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         explore=paths.explore.exists(),
         sections=grouped,
         shared_sentences=shared_sentences(grouped),
-        comparisons=paper_comparisons(study, paths),
         figures=[target for target in targets if target.is_figure],
         target_count=len(targets),
         absent=[target.name for target in targets if target.reason],

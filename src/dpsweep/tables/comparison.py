@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -16,7 +15,7 @@ from dpsweep.study.captions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
 from dpsweep.study.targets import Missing, PrintedTable
-from dpsweep.tables.text import TextTable, group_starts, with_range
+from dpsweep.tables.text import TextTable, group_starts, signed, with_range
 
 if TYPE_CHECKING:
     from dpsweep.study import Study
@@ -31,33 +30,12 @@ REFERENCE = ["reference", "reference_minimum", "reference_maximum"]
 """Columns of the paper's accuracy with its range."""
 
 
-class ComparedCells(Selection):
-    """An entry of a comparison table."""
+class _Place(NamedTuple):
+    """Where an entry stands in the table, and the paper's number for its cells, if there is one."""
 
-    _row: list[str] = PrivateAttr(default_factory=list)
-    _column: str = PrivateAttr(default="")
-    _reference: PaperNumber | None = PrivateAttr(default=None)
-
-    @property
-    def row(self) -> list[str]:
-        """The labels of the entry's row."""
-        return self._row
-
-    @property
-    def column(self) -> str:
-        """The label of the entry's column."""
-        return self._column
-
-    @property
-    def reference(self) -> PaperNumber | None:
-        """The paper's number for these cells, if there is one."""
-        return self._reference
-
-    def placed(self, row: Sequence[str], column: str, reference: PaperNumber | None) -> Self:
-        """Return the entry with its place in the table."""
-        entry = self.model_copy()
-        entry._row, entry._column, entry._reference = list(row), column, reference
-        return entry
+    row: tuple[str, ...]
+    column: str
+    reference: PaperNumber | None
 
 
 Label = Literal[
@@ -86,7 +64,9 @@ class ComparisonTable(PrintedTable):
     """the labels of a row"""
     columns: Annotated[list[Label], Field(min_length=1)]
     """the labels of a column"""
-    entries: Annotated[list[ComparedCells], Field(min_length=1)]
+    entries: Annotated[list[Selection], Field(min_length=1)]
+
+    _places: list[_Place] = PrivateAttr(default_factory=list)
 
     @property
     def row_titles(self) -> list[str]:
@@ -95,22 +75,24 @@ class ComparisonTable(PrintedTable):
 
     def with_study(self, study: Study) -> Self:
         """Return the table with its entries in rows and columns, and the paper's numbers for them."""
-        entries = []
+        places = []
         for entry in self.entries:
             said = facts(study, entry)
             epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
             row = [(said | {"epsilon": epsilons})[label] or "–" for label in self.rows]
             column = ", ".join(said[label] or "–" for label in self.columns)
             references = (each for each in study.reference_values if _is_of(each, entry))
-            entries.append(entry.placed(row, column, next(references, None)))
-        for place, times in Counter((*entry.row, entry.column) for entry in entries).items():
+            places.append(_Place(tuple(row), column, next(references, None)))
+        for (*row, column), times in Counter((*of.row, of.column) for of in places).items():
             if times > 1:
-                raise MistakeError(f"{', '.join(place)} appears twice in the table")
-        return self.model_copy(update={"entries": entries})
+                raise MistakeError(f"{', '.join([*row, column])} appears twice in the table")
+        table = self.model_copy()
+        table._places = places
+        return table
 
     def further_settings(self) -> dict[str, Any]:
         """Return the paper's numbers."""
-        numbers = [each.reference for each in self.entries]
+        numbers = [place.reference for place in self._places]
         return {"references": [each and each.model_dump(mode="json") for each in numbers]}
 
     def frames(
@@ -122,19 +104,18 @@ class ComparisonTable(PrintedTable):
         ``within_reference`` is True if the mean lies in the reference's range, and empty without a range.
         """
         rows = []
-        for entry in self.entries:
+        for entry, (row, column, paper) in zip(self.entries, self._places, strict=True):
             trials = frames.load_trials(study, paths, entry.cells(), missing)
             best = choice.choose(trials, by=["problem"]).rename(
                 columns={"centre": "macro_accuracy"}
             )
             ours = best.iloc[0] if len(best) else pd.Series(dtype=object)
             mean = float(ours.get("macro_accuracy", np.nan))
-            paper = entry.reference
             ranged = paper is not None and paper.minimum is not None and paper.maximum is not None
             rows.append(
                 {
-                    **dict(zip(self.row_titles, entry.row, strict=True)),
-                    "column": entry.column,
+                    **dict(zip(self.row_titles, row, strict=True)),
+                    "column": column,
                     **{name: ours.get(name) for name in _OF_THE_CELL},
                     "macro_accuracy": mean,
                     **{
@@ -161,10 +142,9 @@ class ComparisonTable(PrintedTable):
         for one, other in itertools.combinations(columns, 2):
             difference = (rows[other] - rows[one]).dropna()
             if len(difference):
-                points = f"{100 * difference.mean():+.1f}".replace("-", "−")
                 sentences.append(
                     f"{other} has a higher accuracy than {one} in {(difference > 0).sum()} of "
-                    f"{len(difference)} rows (mean difference {points} points)"
+                    f"{len(difference)} rows (mean difference {signed(100 * difference.mean(), 1)} points)"
                 )
         listed = "; ".join(sentences)
         return f"Measured by seeds that did not choose: {listed}." if sentences else ""
@@ -195,8 +175,29 @@ class ComparisonTable(PrintedTable):
             if len(self.row_titles) > 1
             else frozenset(),
             size="footnotesize",
-            note=self.which_is_better(numbers),
+            note=" ".join(filter(None, [_against_paper(numbers), self.which_is_better(numbers)])),
         )
+
+
+def _against_paper(numbers: pd.DataFrame) -> str:
+    """Return sentences on the differences to the paper's numbers, if it has any."""
+    known = numbers.dropna(subset=["difference"])
+    if known.empty:
+        return ""
+    mean, least, most = (
+        signed(known["difference"].agg(each), 4) for each in ("mean", "min", "max")
+    )
+    text = (
+        f"Ours minus the paper's, in {len(known)} of {numbers['reference'].count()} numbers: mean {mean}, "
+        f"from {least} to {most}."
+    )
+    ranged = known.dropna(subset=["reference_minimum"])
+    if len(ranged):
+        inside = (ranged["within_reference"].astype(str) == "True").sum()
+        text += (
+            f" {inside} of {len(ranged)} of our means lie within the range that the paper prints."
+        )
+    return text
 
 
 def _is_of(paper: PaperNumber, cells: Selection) -> bool:
