@@ -1,7 +1,9 @@
 """Comparison of two studies: settings that differ, and best accuracies."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from typing import Any
+
+import pandas as pd
 
 from dpsweep.base.units import markdown
 from dpsweep.report.embed import choice, percent, values
@@ -12,7 +14,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, signed
 
-_COMPARED = ("privacy", "training", "datasets", "backbones", "methods", "sweeps")
+_COMPARED = {"privacy", "training", "datasets", "backbones", "methods", "sweeps"}
 """Sections of a study that affect its numbers."""
 
 
@@ -28,77 +30,60 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
-    (study, _), (other, _) = first, second
-    names = [study.title, other.title]
+    studies = first[0], second[0]
+    names = [study.title for study in studies]
     if names[0] == names[1]:
-        names = [f"{each.title} ({each.results})" for each in (study, other)]
-    yield f"# {markdown(names[0])}, and {markdown(names[1])}"
-    yield ""
-    settings, others = _settings(study), _settings(other)
-    differing = [
-        [key, settings.get(key, "–"), others.get(key, "–")]
-        for key in dict.fromkeys([*settings, *others])
-        if settings.get(key) != others.get(key)
-    ]
+        names = [f"{study.title} ({study.results})" for study in studies]
+    yield f"# {markdown(names[0])}, and {markdown(names[1])}\n"
+    settings = pd.concat(map(_settings, studies), axis=1, keys=names).fillna("–")
+    differing = settings[settings[names[0]] != settings[names[1]]].reset_index().to_numpy().tolist()
     table = TextTable(["Setting", *names], differing, "lll")
-    yield (
-        table.markdown("Settings that differ", heading=True)
-        if differing
-        else "No setting differs.\n"
-    )
-    rows = list(_accuracies(first, second))
+    yield table.markdown("Settings that differ", True) if differing else "No setting differs.\n"
+    ours, theirs = _best(*first), _best(*second)
+    rows = [
+        [
+            problem,
+            values([epsilon]),
+            *_described(best),
+            *_described(other),
+            signed(100 * (other["centre"] - best["centre"]), 1),
+        ]
+        for (problem, epsilon), best in ours.items()
+        if (other := theirs.get((problem, epsilon)))
+    ]
     if not rows:
         yield "Both have trained no problem of the same name at the same ε."
         return
     of_both = [title for name in names for title in (name, f"{name}: B, C, learning rate")]
-    columns = ["Problem", "ε", *of_both, "Difference, points"]
-    best = TextTable(columns, rows, "l" + "r" * (len(columns) - 1))
-    yield best.markdown("Best accuracies", heading=True)
+    table = TextTable(["Problem", "ε", *of_both, "Difference, points"], rows, "lrrrrrr")
+    yield table.markdown("Best accuracies", heading=True)
     yield (
         "Accuracies are means over the seeds that chose, in brackets the lowest and highest. A difference "
         "within these ranges may be chance."
     )
 
 
-def _settings(study: Study) -> dict[str, str]:
+def _settings(study: Study) -> "pd.Series[str]":
     """Return the settings of a study by their keys, such as ``training.select_on``."""
 
-    def flat(key: str, content: Any) -> Iterator[tuple[str, str]]:
-        if isinstance(content, Mapping):
-            for name, value in content.items():
-                yield from flat(f"{key}.{name}", value)
-        else:
-            listed = content if isinstance(content, list) else [content]
-            numbers = (
-                number(each) if isinstance(each, int | float) else str(each) for each in listed
-            )
-            yield key, ", ".join(numbers)
-
-    dumped = study.model_dump(mode="python", include=set(_COMPARED), exclude_none=True)
-    return dict(pair for name in _COMPARED for pair in flat(name, dumped[name]))
-
-
-def _accuracies(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator[list[str]]:
-    ours, theirs = _best(*first), _best(*second)
-    for key in (key for key in ours if key in theirs):
-        (accuracy, described), (other, others_described) = ours[key], theirs[key]
-        points = signed(100 * (other - accuracy), 1)
-        yield [key[0], values([key[1]]), *described, *others_described, points]
-
-
-def _best(study: Study, paths: Paths) -> dict[tuple[str, float], tuple[float, list[str]]]:
-    """Return the best accuracy of every problem and ε, and the cells of its row."""
-    trials = read_trials(study, paths)
-    chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
-    found = {}
-    for best in chosen.to_dict("records"):
-        said = choice(best)
-        spread = f"[{percent(best['minimum'])}, {percent(best['maximum'])}]"
-        found[best["problem"], best["epsilon"]] = (
-            best["centre"],
-            [
-                f"{said['Accuracy']} {spread}",
-                f"{said['B']}, {said['C']}, {said['Learning rate']}",
-            ],
+    def text(value: Any) -> str:
+        listed = value if isinstance(value, list) else [value]
+        return ", ".join(
+            number(each) if isinstance(each, int | float) else str(each) for each in listed
         )
-    return found
+
+    content = study.model_dump(include=_COMPARED, exclude_none=True)
+    (flat,) = pd.json_normalize(content).to_dict("records")
+    return pd.Series({str(key): text(value) for key, value in flat.items()})
+
+
+def _best(study: Study, paths: Paths) -> dict[tuple[str, float], dict[Hashable, Any]]:
+    """Return the best choice of every problem and ε."""
+    chosen = choose(read_trials(study, paths), by=["problem", "epsilon"]).dropna(subset=["centre"])
+    return {(best["problem"], best["epsilon"]): best for best in chosen.to_dict("records")}
+
+
+def _described(best: dict[Hashable, Any]) -> list[str]:
+    said = choice(best)
+    spread = f"[{percent(best['minimum'])}, {percent(best['maximum'])}]"
+    return [f"{said['Accuracy']} {spread}", f"{said['B']}, {said['C']}, {said['Learning rate']}"]
