@@ -83,7 +83,7 @@ class Bomb:
     [
         ("weights.pth", r"found a \.pth file; allowed: \.safetensors"),
         ("pytorch_model.bin", r"found a \.bin file; allowed: \.safetensors"),
-        ("disguised.safetensors", "not a safetensors file"),
+        ("disguised.safetensors", "cannot be read as safetensors"),
     ],
 )
 def test_pickles_are_refused_unopened(tmp_path: Path, name: str, message: str) -> None:
@@ -94,7 +94,7 @@ def test_pickles_are_refused_unopened(tmp_path: Path, name: str, message: str) -
 
 
 def test_missing_or_wrong_weights_are_refused(path: Path) -> None:
-    with pytest.raises(BackboneError, match=r"published\.safetensors: no such file"):
+    with pytest.raises(BackboneError, match=r"published\.safetensors: .*No such file"):
         load_weights(NETWORK, path)
     for changes in ({"depth": 2}, {"embed_dim": 24}):
         save_network(path, **changes)

@@ -14,7 +14,7 @@ from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import cell as module
-from dpsweep.training.cell import OpenCell, run_cell
+from dpsweep.training.cell import run_cell
 from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
@@ -50,7 +50,7 @@ def noise(paths: Paths, chosen: Study | None = None) -> Path:
 def run(chosen: Study, paths: Paths) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Run the cell; return its rows and its progress reports."""
     told: list[dict[str, Any]] = []
-    run_cell(OpenCell.open(chosen, paths, CELL), paths, chosen, progress=told.append)
+    run_cell(chosen, paths, CELL, progress=told.append)
     return pd.read_parquet(paths.cell_trials(chosen, CELL)), told
 
 

@@ -16,7 +16,7 @@ from tests.training.tiny_study import N, Prepared, calibrate
 from dpsweep.cli.options import training
 from dpsweep.planning.status import STOPPED
 from dpsweep.privacy.record import write_calibration
-from dpsweep.training.cell import OpenCell, run_cell
+from dpsweep.training.cell import run_cell
 from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 
@@ -47,7 +47,7 @@ def train(made: Prepared, log: Path, number: signal.Signals | None = None) -> Fo
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
         with training(), pytest.MonkeyPatch.context() as patched:
             patched.setattr(PrivateOptimizer, "step", step)
-            run_cell(OpenCell.open(study, paths, cell), paths, study)
+            run_cell(study, paths, cell)
 
     process = multiprocessing.get_context("fork").Process(target=job)
     process.start()

@@ -20,7 +20,7 @@ from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes
 from dpsweep.training import trial as trial_module
-from dpsweep.training.cell import train_cell
+from dpsweep.training.cell import run_cell
 from dpsweep.training.checkpoint import save_checkpoint
 from dpsweep.training.gradient_norms import measure_gradient_norms
 from dpsweep.training.job import EXIT_AGAIN, Interrupted, interruption, watched
@@ -44,7 +44,7 @@ def cell_of(tiny: Prepared, folder: Path, **settings: Any) -> tuple[Study, Paths
 
 def train(study: Study, paths: Paths) -> None:
     (cell,) = study.all_cells()
-    train_cell(study, paths, cell)
+    run_cell(study, paths, cell)
 
 
 def train_and_measure(study: Study, paths: Paths) -> int:

@@ -30,7 +30,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms, trajectory
-from dpsweep.training.cell import OpenCell, run_cell
+from dpsweep.training.cell import run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
@@ -60,7 +60,7 @@ def trained(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Prepare
     steps = made.study.steps("digits", EPOCHS, 30)
     noise = calibrate(8.0, 1e-5, N, 30, steps)
     write_calibration(made.paths.noise(made.study, "digits", 8.0, EPOCHS, 30), noise)
-    run_cell(OpenCell.open(made.study, made.paths, CELL), made.paths, made.study)
+    run_cell(made.study, made.paths, CELL)
     return made
 
 

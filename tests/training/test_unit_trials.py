@@ -41,7 +41,7 @@ from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
-from dpsweep.training.cell import OpenCell, _row, train_cell
+from dpsweep.training.cell import OpenCell, _row, run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Examples, Sampled, TrialContext
 from dpsweep.training.gradient_norms import (
@@ -254,7 +254,7 @@ def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
     coin_flips(tmp_path / "coins.npz")
     study = study_of(counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=IMAGES))
     found, paths = opened(study, tmp_path), Paths(tmp_path)
-    train_cell(study, paths, found.cell)
+    run_cell(study, paths, found.cell)
     measure_gradient_norms(study, paths, found.cell.problem, 8.0, 20, 1.0)
     measure_overlap(study, paths, found.cell)
     data = PreparedDataset.open(paths.dataset("coins"))

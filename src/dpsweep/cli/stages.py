@@ -166,7 +166,7 @@ def train(
 
     SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
     """
-    from dpsweep.training.cell import train_cell
+    from dpsweep.training.cell import run_cell
     from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
@@ -176,7 +176,7 @@ def train(
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
     with training(gpus):
-        launch(gpus, train_cell, study, paths, chosen, options.STARTED, note)
+        launch(gpus, run_cell, study, paths, chosen, options.STARTED, note)
 
 
 @app.command()

@@ -188,21 +188,14 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     linear |= {name for name, module in modules.items() if _is_pointwise(module)} - held
     for target in method.target_modules:
         matches = {name for name in modules if name == target or name.endswith(f".{target}")}
-        if matches and matches <= in_head:
-            found = f"only the classification head ({shorten(sorted(matches))}), which trains whole"
-        elif others := sorted(matches - linear):
-            found = f"{shorten(others)} (not linear)"
-        elif not matches:
-            found = "no layer"
-        else:
-            continue
-        endings = sorted({".".join(name.split(".")[-2:]) for name in linear - in_head})
-        allowed = f"names of linear layers, such as {shorten(endings)}"
-        if not endings:
-            allowed = "another method, because the network has no linear layer but its head"
-        raise BackboneError(
-            f"LoRA target {target!r} matches {found} of {type(model).__name__}; allowed: {allowed}"
-        )
+        if matches <= in_head or matches - linear:
+            wrong = shorten(sorted(matches - linear or matches))
+            found = f"matches {wrong}" if matches else "matches no layer"
+            endings = sorted({".".join(name.split(".")[-2:]) for name in linear - in_head})
+            raise BackboneError(
+                f"LoRA target {target!r} {found} of {type(model).__name__}; allowed: linear layers outside "
+                f"the head, by name: {shorten(endings)}"
+            )
     configuration = LoraConfig(
         r=method.rank,
         lora_alpha=method.rank,

@@ -180,12 +180,8 @@ def load_weights(
     try:
         require_content(path)
         tensors = load_file(path)
-    except FileNotFoundError:
-        raise BackboneError(f"{path}: no such file; put the weights there") from None
-    except OSError as error:
-        raise BackboneError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise BackboneError(f"{path}: not a safetensors file ({error})") from None
+    except (OSError, SafetensorError) as error:
+        raise BackboneError(f"{path}: cannot be read as safetensors: {brief(error)}") from None
     for module in leave_out:
         left_out = [key for key in tensors if key.startswith(f"{module}.")]
         if not left_out:

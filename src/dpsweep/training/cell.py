@@ -155,52 +155,30 @@ class _Run:
         }
 
 
-def train_cell(
+def run_cell(
     study: Study,
     paths: Paths,
     cell: Cell,
     started: float | None = None,
     progress: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> None:
-    """Open a cell and run it.
+    """Train the missing trials of a cell and write its two outputs.
 
     Args:
         study: the study.
-        paths: its files.
+        paths: its files, with the trial store.
         cell: the cell.
-        started: see `run_cell`.
-        progress: see `run_cell`.
+        started: `time.monotonic` at the start of the job, for the timing breakdown.
+        progress: called with the timing breakdown after every trial that is trained, and at the end.
 
     Raises:
         CalibrationError, CellError, DatasetError: see `OpenCell.open`.
         Interrupted: a signal asked to stop (see `interruption`).
     """
-    run_cell(OpenCell.open(study, paths, cell), paths, study, started, progress)
-
-
-def run_cell(
-    opened: OpenCell,
-    paths: Paths,
-    study: Study,
-    started: float | None = None,
-    progress: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> None:
-    """Train the missing trials of a cell and write its two outputs.
-
-    Args:
-        opened: the cell.
-        paths: of its outputs and of the trial store.
-        study: the study.
-        started: `time.monotonic` at the start of the job, for the timing breakdown.
-        progress: called with the timing breakdown after every trial that is trained, and at the end.
-
-    Raises:
-        Interrupted: a signal asked to stop (see `interruption`).
-    """
+    opened = OpenCell.open(study, paths, cell)
     now, training = time.monotonic(), study.training
     started = now - opened.seconds if started is None else started
     torch.set_num_threads(training.threads)
-    cell = opened.cell
     run = _Run(
         opened,
         TrialStore(paths.trials),

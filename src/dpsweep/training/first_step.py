@@ -6,7 +6,6 @@ per-example gradients the engine cannot compute.
 """
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 import torch
@@ -71,10 +70,9 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
     """
     found = FirstSteps()
     sizes: dict[str, int] = {}
-    unknown: list[tuple[str, str]] = []
     architectures: dict[str, Architecture] = {}
-    wrong: defaultdict[str, list[str]] = defaultdict(list)
-    unusual: defaultdict[str, list[str]] = defaultdict(list)
+    # Pairs of a place and a sentence.
+    unknown, wrong, unusual = (list[tuple[str, str]]() for _ in range(3))
     for name in study.swept_backbones:
         where = f"backbones.{name}.architecture"
         try:
@@ -83,9 +81,6 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
             unknown.append((where, f"not looked at: {error}"))
         except DpsweepError as error:
             found.mistakes.append(f"{where}: {error}")
-    found.notes += [
-        f"{', '.join(names)}: {what}" for what, names in group_by_message(unknown).items()
-    ]
     for sweeps in _alike(study, exclude={"title"}):
         architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
         if architecture is None:
@@ -93,10 +88,9 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         try:
             size, notes = _outline(study, sweeps[0], architecture)
         except Exception as error:  # libraries raise all kinds of exceptions for wrong arguments
-            wrong[_explained(study, sweeps[0], error)] += sweeps
+            wrong += [(each, str(error) or type(error).__name__) for each in sweeps]
         else:
-            for note in notes:
-                unusual[note] += sweeps
+            unusual += [(each, note) for note in notes for each in sweeps]
             found.outlined += 1
             sizes |= dict.fromkeys(sweeps, size)
     started = time.monotonic()
@@ -110,24 +104,13 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         try:
             _step(study, sweeps[0], architectures[study.sweeps[sweeps[0]].backbone])
         except Exception as error:
-            wrong[str(error) or type(error).__name__] += sweeps
-    found.mistakes += [_line(sweeps, what) for what, sweeps in wrong.items()]
-    found.notes += [_line(sweeps, what) for what, sweeps in unusual.items()]
+            wrong += [(each, str(error) or type(error).__name__) for each in sweeps]
+    found.mistakes += [_line(sweeps, what) for what, sweeps in group_by_message(wrong).items()]
+    found.notes += [
+        f"{', '.join(names)}: {what}" for what, names in group_by_message(unknown).items()
+    ]
+    found.notes += [_line(sweeps, what) for what, sweeps in group_by_message(unusual).items()]
     return found
-
-
-def _explained(study: Study, sweep: str, error: Exception) -> str:
-    """Return a message of a network, with the key that may be missing: timm builds one for its own size."""
-    what = str(error) or type(error).__name__
-    dataset = study.datasets[study.sweeps[sweep].dataset]
-    backbone = study.backbones[study.sweeps[sweep].backbone]
-    given = isinstance(error, DpsweepError) or "img_size" in backbone.arguments
-    if dataset.kind != "image" or backbone.library != "timm" or given:
-        return what
-    return (
-        f"{what.rstrip('.')}; images have image_size: {dataset.image_size}: give the backbone "
-        f"arguments: {{img_size: {dataset.image_size}}} if its network needs the size"
-    )
 
 
 def _line(sweeps: list[str], what: str) -> str:
