@@ -12,9 +12,8 @@ import torch
 from tests.gradients.reference import check
 from tests.gradients.tiny_models import CLASSES, Case, set_statistics
 
-from dpsweep.models.architectures import create, seeded
+from dpsweep.models.architectures import create, described_architecture, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
-from dpsweep.models.described import described_architecture
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study import load_study
 

@@ -23,8 +23,7 @@ from dpsweep.models.build import (
     trainable_parameters,
 )
 from dpsweep.models.normalisation import normalises, notes_on_film
-from dpsweep.models.outline import Outline
-from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.sequence_classifier import Outline, SequenceClassifier
 from dpsweep.study.backbones import Architecture, BackboneError
 
 WIDTH = 6

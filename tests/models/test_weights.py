@@ -11,8 +11,8 @@ from tests.data.pictures import offline
 
 from dpsweep.base.files import write_json
 from dpsweep.data.hub import HubError
+from dpsweep.models.architectures import described_architecture
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.described import described_architecture
 from dpsweep.models.prepare import load_weights, prepare
 from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.paths import Paths

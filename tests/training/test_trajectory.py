@@ -21,7 +21,7 @@ from dpsweep.analysis.frames import (
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.base.files import DamagedFileError, read_json, write_json
 from dpsweep.base.parquet import UnreadableResultsError
-from dpsweep.gradients.loop import LoopEngine
+from dpsweep.gradients.engines import LoopEngine
 from dpsweep.privacy.record import write_calibration
 from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study

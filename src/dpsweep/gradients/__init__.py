@@ -30,9 +30,9 @@ from dpsweep.gradients.engines import (
     BookkeepingEngine,
     ExpandedEngine,
     LinearEngine,
+    LoopEngine,
     VmapEngine,
 )
-from dpsweep.gradients.loop import LoopEngine
 from dpsweep.gradients.refusals import UnsupportedModelError, check_model
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
-from dpsweep.gradients.loop import LoopEngine
+from dpsweep.gradients.engines import LoopEngine
 from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.refusals import (

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
-from dpsweep.gradients.loop import LoopEngine
+from dpsweep.gradients.engines import LoopEngine
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.units import units_of

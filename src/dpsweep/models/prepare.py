@@ -21,9 +21,14 @@ from dpsweep.base.files import require_content
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
 from dpsweep.data.tokenizer import Tokenizer, read_tokenizer, train_word_pieces
-from dpsweep.models.architectures import create, find_head, seeded, state_without_head
+from dpsweep.models.architectures import (
+    create,
+    find_head,
+    named_architecture,
+    seeded,
+    state_without_head,
+)
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.models.described import named_architecture
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.backbones import (

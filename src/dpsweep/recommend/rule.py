@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.models.architectures import create, find_head
+from dpsweep.models.architectures import create, described_architecture, find_head
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
-from dpsweep.models.described import described_architecture
 from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.representation import Representation
 from dpsweep.models.sequence_classifier import SequenceClassifier

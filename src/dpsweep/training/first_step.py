@@ -17,6 +17,7 @@ from dpsweep.data.hub import UnreachableHubError
 from dpsweep.gradients import make_engine
 from dpsweep.models.architectures import (
     create,
+    described_architecture,
     refuse_unknown_statistics,
     seeded,
 )
@@ -26,14 +27,17 @@ from dpsweep.models.build import (
     make_trainable,
     select,
 )
-from dpsweep.models.described import described_architecture
 from dpsweep.models.hashed_ngrams import HashedNgrams
 from dpsweep.models.normalisation import notes_on_film
-from dpsweep.models.outline import Outline, asks_for_values
 from dpsweep.models.prepare import check_tokenizer
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
-from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
+from dpsweep.models.sequence_classifier import (
+    Outline,
+    SequenceClassifier,
+    asks_for_values,
+    require_length,
+)
 from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.clipping import FlatClipping
