@@ -180,15 +180,3 @@ def test_opacus_refuses_units_of_several_rows() -> None:
     ):
         with pytest.raises(UnsupportedModelError, match="units of several rows; use engine auto"):
             compute(*case.batch, [3, 3, 1, 0])
-
-
-@pytest.mark.parametrize("engine", ["auto", "loop"])
-def test_an_empty_batch_of_units(engine: str) -> None:
-    case = make("vit-film", torch.float32, examples=2)
-    made = make_engine(engine, case.model, case.head)
-    inputs, labels, mask = case.batch
-    none = made.clipped_sum(inputs[:0], labels[:0], mask[:0], FlatClipping(1.0), [])
-    assert len(none.norms) == 0
-    masked = made.clipped_sum(inputs, labels, torch.zeros(2) > 0, FlatClipping(1.0), [1, 1])
-    assert not any(each.any() for each in masked.gradients.values())
-    assert masked.norms.tolist() == [0]

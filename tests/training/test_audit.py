@@ -137,21 +137,6 @@ def test_a_repeated_step_is_observed_once(audit: Audit, monkeypatch: pytest.Monk
     np.testing.assert_allclose(audit(trial).observations, wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("engine", "physical_batch"),
-    [("loop", 1000), ("expanded", 7), ("expanded", 1000), ("bookkeeping", 7)],
-)
-def test_a_canary_contributes_only_in_steps_that_sample_it(
-    audit: Audit, engine: str, physical_batch: int
-) -> None:
-    trial = spec(math.inf, PART, steps=3, engine=engine, physical_batch=physical_batch)
-    seen = audit(trial)
-    sampler = PoissonSampler(trial.sampling, trial.key, "sampling")
-    sampled = np.array([np.isin(np.arange(REAL, SIZE), sampler.batch(t)) for t in (1, 2, 3)])
-    np.testing.assert_allclose(seen.observations, sampled & seen.included, atol=1e-3)
-    assert 0.1 < sampled.mean() < 0.3
-
-
 @pytest.mark.parametrize("method", [FILM, AUGMENTED], ids=["rows", "views"])
 @pytest.mark.parametrize("units", [None, np.arange(REAL) // 3], ids=["images", "persons"])
 def test_a_canary_of_several_rows_contributes_exactly_one(
@@ -186,18 +171,6 @@ def test_masked_canaries_contribute_nothing(prepared: Inputs) -> None:
     total = torch.cat([each.flatten() for each in part.gradients.values()])
     assert sorted(total[total != 0].tolist()) == pytest.approx([1, 1])
     np.testing.assert_array_equal(part.norms > 0, mask)
-
-
-@pytest.mark.slow
-def test_an_audited_trial_is_reproducible_with_fair_coins(
-    audit: Audit,
-) -> None:
-    trial = spec(math.inf, steps=15, learning_rate=0.03)
-    once, again, other = (audit(each) for each in (trial, trial, replace(trial, seed=2)))
-    np.testing.assert_array_equal(once.observations, again.observations)
-    assert once.trial.record["macro_accuracy"] == again.trial.record["macro_accuracy"] > 0.2
-    for heads in (once.included, other.included, once.included == other.included):
-        assert abs(heads.sum() - CANARIES / 2) < 4 * math.sqrt(CANARIES) / 2
 
 
 def test_hooks_are_removed_after_an_audit(audit: Audit) -> None:

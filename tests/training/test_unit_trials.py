@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +13,8 @@ import pytest
 import torch
 from scipy.special import softmax
 from scipy.stats import binomtest
-from tests.training.tiny_study import SPEC
 from typer.testing import CliRunner
 
-from dpsweep.base.files import fingerprint
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.data.examples import cut_test_set
@@ -201,11 +199,6 @@ def test_noise_and_key_count_units(tmp_path: Path) -> None:
         wrong = calibration.calibrate(8.0, 1e-5, units + 1, 20, 9)
         data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
         check_size(wrong, found.context, data)
-
-
-def test_keys_of_trials_without_units_stay() -> None:
-    fields = {name: value for name, value in asdict(SPEC).items() if name != "rows_per_unit"}
-    assert SPEC.key == fingerprint({"trainer": 6, **fields})
 
 
 def test_trials_sample_units_by_their_secret(

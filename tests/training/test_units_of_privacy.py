@@ -12,7 +12,7 @@ import dpsweep
 from dpsweep.privacy.sampling import Sampling
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.physical import DoesNotFitError
-from dpsweep.training.randomness import PoissonSampler, microbatches, numbered, whole_units
+from dpsweep.training.randomness import PoissonSampler, microbatches, whole_units
 
 RAGGED = np.repeat([3, 1, 9, 4, 0], [1, 2, 7, 3, 5])[np.random.default_rng(0).permutation(18)]
 
@@ -63,13 +63,6 @@ def test_units_of_one_row_are_the_rows(names: list[str]) -> None:
     units = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"", units=names)
     rows = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"")
     assert all(np.array_equal(units.batch(step), rows.batch(step)) for step in range(50))
-
-
-def test_another_unit_changes_no_draw_of_those_before_it() -> None:
-    """Rows are sorted by unit, so the draws of a unit do not depend on later ones' data."""
-    batch = sampler().batch(0)
-    ids = numbered(RAGGED)[batch]
-    assert (np.diff(ids) >= 0).all()
 
 
 @pytest.mark.parametrize("physical", [4, 5, 8, 30])
@@ -211,37 +204,3 @@ def test_a_unit_in_two_micro_batches_is_refused() -> None:
     with pytest.raises(ValueError, match="rows of unit 7 in two micro-batches of a step"):
         made._optimizer.step([(*part, np.array([7, 7, 8, -1])), (*part, np.array([5, 7, -1, -1]))])
     assert torch.equal(model.weight, before) and made.steps_taken == 0
-
-
-def test_units_of_one_row_train_as_rows() -> None:
-    """Bit for bit, with the same secret."""
-    inputs, labels = data(12)
-    weights = []
-    for units in (None, np.arange(12), [f"patient {i}" for i in range(12)]):
-        made, model = training(units, 4, 12)
-        made._use_secret(b"")
-        made._optimizer = made._private(made._optimizer.optimizer)
-        for batch in made.batches(inputs, labels):
-            made.step(batch)
-        weights.append(model.weight.detach().clone())
-    assert all(torch.equal(each, weights[0]) for each in weights)
-
-
-def test_one_unit_moves_a_step_by_at_most_one_clipping_bound() -> None:
-    """Adding a unit of many equal rows changes the sum by norm at most 1, not by one for each row."""
-    inputs, labels = data(18)
-    inputs[RAGGED == 9] *= 100
-    sums = []
-    for left_out in (None, 9):
-        made, model = training(RAGGED, 7, 5)
-        made._optimizer.noise_multiplier = 0.0
-        rows = np.argsort(RAGGED, kind="stable")
-        rows = rows[RAGGED[rows] != left_out] if left_out is not None else rows
-        mask = torch.ones(len(rows), dtype=torch.bool)
-        before = model.weight.detach().clone(), model.bias.detach().clone()
-        made._optimizer.step([(inputs[rows], labels[rows], mask, RAGGED[rows])])
-        after = model.weight.detach(), model.bias.detach()
-        sums.append(
-            torch.cat([((a - b) * 2 / 0.5).flatten() for a, b in zip(after, before, strict=True)])
-        )
-    assert float((sums[0] - sums[1]).norm()) == pytest.approx(1, abs=1e-5)

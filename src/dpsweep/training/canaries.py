@@ -58,6 +58,11 @@ CANARY_NORM = 1e6
 """Norm of a canary's gradient before clipping; above every clipping bound."""
 
 
+# Attributes of both measures that are written, and of the guesses.
+_OF_BOTH = ("lower_bound", "noise_at_most", "confidence", "consistent")
+_OF_GUESSES = ("guesses", "correct", "p_value")
+
+
 class AuditError(DpsweepError):
     """An audit that cannot be run; the message names the remedy."""
 
@@ -302,21 +307,9 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
             "examples": examples,
             "included_canaries": int(audited.included.sum()),
             "canaries": canaries,
-            "curve": {
-                "confidence": curve.confidence,
-                "guesses": curve.guesses,
-                "correct": curve.correct,
-                "lower_bound": curve.lower_bound,
-                "noise_at_most": curve.noise_at_most if curve.lower_bound else None,
-                "p_value": curve.p_value,
-                "consistent": curve.consistent,
-            },
-            "measured_noise": {
-                "lower_bound": measured.lower_bound,
-                "noise_at_most": measured.noise_at_most,
-                "confidence": measured.confidence,
-                "consistent": measured.consistent,
-            },
+            "curve": {name: getattr(curve, name) for name in (*_OF_BOTH, *_OF_GUESSES)}
+            | {"noise_at_most": curve.noise_at_most if curve.lower_bound else None},
+            "measured_noise": {name: getattr(measured, name) for name in _OF_BOTH},
             "power": {
                 f"{share:g}": {"curve": power, "noise": measured.power(share)}
                 for share, power in plan.power.items()

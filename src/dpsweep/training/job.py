@@ -125,7 +125,6 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     )
 
 
-_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
 """Environment variable: true if a job needs a GPU. By default true if Slurm gave it one."""
 _GIVEN_BY_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -146,17 +145,14 @@ def default_device() -> torch.device:
         return torch.device("cuda")
     given = any(name in os.environ for name in _GIVEN_BY_SLURM)
     if is_true(REQUIRE_GPU, os.environ.get(REQUIRE_GPU, str(given))):
-        built = torch.version.cuda or torch.version.hip
-        visible = {name: os.environ.get(name) for name in _VISIBLE_DEVICES if name in os.environ}
+        why = (
+            "finds no device that works: try `nvidia-smi` or `rocm-smi` in a job"
+            if torch.version.cuda or torch.version.hip
+            else "is a build for CPUs: install one for CUDA or ROCm"
+        )
         raise GpuError(
-            f"this job has asked for a GPU and cannot use one on {os.uname().nodename}: "
-            + (
-                f"torch {torch.__version__} finds no device that works (driver, container or "
-                f"devices of the job: {visible or 'none is set'}). Try `nvidia-smi` or `rocm-smi` in a job"
-                if built
-                else f"torch {torch.__version__} is a build for CPUs. Install one for CUDA or ROCm"
-            )
-            + f"; to train on the CPU on purpose, set {REQUIRE_GPU}=0"
+            f"this job has asked for a GPU and cannot use one on {os.uname().nodename}: torch "
+            f"{torch.__version__} {why}; to train on the CPU on purpose, set {REQUIRE_GPU}=0"
         )
     if gpu := os.environ.get("CUDA_VISIBLE_DEVICES"):
         log.warning(
