@@ -22,8 +22,7 @@ from dpsweep.gradients.units import units_of
 from dpsweep.models.architectures import has_statistics
 from dpsweep.study.clipping import Clipping
 
-# Attributes that Opacus adds to parameters and layers.
-_LEFT_ON_PARAMETERS = ("_norm_sample", "_current_grad_sample", "grad_sample", "_forward_counter")
+# Attributes that a pass that fails leaves on layers.
 _LEFT_ON_LAYERS = ("activations", "max_batch_len")
 
 
@@ -44,9 +43,6 @@ class OpacusEngine(GradientEngine):
     The second backward pass cannot leave out an example with numbers that are not finite. So this
     engine, unlike the others, waits for the device to check for such examples. If there are any, the
     loop computes the micro-batch.
-
-    The hooks stay on the model, switched off between calls. A model can have only one such engine: a
-    new one removes the hooks of an earlier one.
     """
 
     def __init__(
@@ -55,18 +51,10 @@ class OpacusEngine(GradientEngine):
         """Prepare a model; see ``GradientEngine``. It runs without autocast.
 
         Raises:
-            UnsupportedModelError: our checks or Opacus refuse the model.
+            UnsupportedModelError: the model has a part that Opacus does not support.
         """
         super().__init__(model, head_parameters, **options)
         _refuse_unsupported(model)
-        for handle in getattr(model, "autograd_grad_sample_hooks", ()):
-            handle.remove()
-        vars(model).pop("autograd_grad_sample_hooks", None)
-        try:
-            self._hooks = GradSampleHooksFastGradientClipping(model, loss_reduction="sum")
-        except NotImplementedError as error:
-            raise UnsupportedModelError(f"Opacus refuses the model: {error}") from error
-        self._hooks.disable_hooks()
         self._first = True
 
     @full_precision()
@@ -108,7 +96,7 @@ class OpacusEngine(GradientEngine):
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses with their graph, and the squared norms of each parameter."""
-        with torch.enable_grad(), self._capturing():
+        with torch.enable_grad(), self._hooked():
             try:
                 with _ReadByTheirLayers(self.model) if self._first else nullcontext():
                     losses = example_losses(self.model, inputs, labels)
@@ -120,42 +108,34 @@ class OpacusEngine(GradientEngine):
                     "Opacus forbid: use the out-of-place operation, or choose another engine"
                 ) from error
             gradients = gradients_of(losses.sum(), self.parameters.values(), retain_graph=True)
-        squared = {}
-        for (name, parameter), gradient in zip(self.parameters.items(), gradients, strict=True):
-            norms = getattr(parameter, "_norm_sample", None)
-            if gradient is None or norms is None or norms.shape != losses.shape:
-                raise UnsupportedModelError(
-                    f"Opacus has no per-example gradient of trainable parameter {name!r} of shape "
-                    f"{tuple(parameter.shape)}: freeze it, or choose another engine"
-                )
-            squared[name] = norms.square()
-        self._clear()
+            squared = {}
+            for (name, parameter), gradient in zip(self.parameters.items(), gradients, strict=True):
+                norms = getattr(parameter, "_norm_sample", None)
+                if gradient is None or norms is None or norms.shape != losses.shape:
+                    raise UnsupportedModelError(
+                        f"Opacus has no per-example gradient of trainable parameter {name!r} of shape "
+                        f"{tuple(parameter.shape)}: freeze it, or choose another engine"
+                    )
+                squared[name] = norms.square()
         self._first = False
         return losses, squared
 
     @contextmanager
-    def _capturing(self) -> Iterator[None]:
-        """Switch the hooks on, and the layers to train mode, which the hooks need."""
-        self._clear()
-        evaluating = [layer for _, layer in trainable_modules(self.model) if not layer.training]
-        self._hooks.enable_hooks()
+    def _hooked(self) -> Iterator[None]:
+        """Add the hooks of Opacus, and switch the layers to train mode, which the hooks need."""
+        try:
+            hooks = GradSampleHooksFastGradientClipping(self.model, loss_reduction="sum")
+        except NotImplementedError as error:
+            raise UnsupportedModelError(f"Opacus refuses the model: {error}") from error
         with ExitStack() as stack:
-            stack.callback(self._hooks.disable_hooks)
-            for layer in evaluating:
+            stack.callback(hooks.cleanup)
+            for _, layer in trainable_modules(self.model):
                 # Only this layer: dropout inside it keeps its mode.
+                stack.callback(setattr, layer, "training", layer.training)
                 layer.training = True
-                stack.callback(setattr, layer, "training", False)
+                for attribute in _LEFT_ON_LAYERS:
+                    stack.callback(vars(layer).pop, attribute, None)
             yield
-
-    def _clear(self) -> None:
-        for parameter in self.parameters.values():
-            for attribute in _LEFT_ON_PARAMETERS:
-                vars(parameter).pop(attribute, None)
-            parameter.grad_sample = None  # type: ignore[attr-defined]
-            parameter._forward_counter = 0  # type: ignore[attr-defined]
-        for layer in self.model.modules():
-            for attribute in _LEFT_ON_LAYERS:
-                vars(layer).pop(attribute, None)
 
 
 class _ReadByTheirLayers(TorchFunctionMode):

@@ -8,7 +8,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -154,7 +154,7 @@ def _equal_parts(examples: int, most: int) -> int:
     return math.ceil(examples / max(parts, 1)) or 1
 
 
-class MicroBatches(Sequence[Result], Generic[Part, Result]):
+class MicroBatches(Sequence[Any]):
     """The micro-batches of a batch, each of which is loaded when it is needed.
 
     Args:
@@ -162,16 +162,12 @@ class MicroBatches(Sequence[Result], Generic[Part, Result]):
         load: returns the micro-batch of some rows.
     """
 
-    def __init__(self, parts: Sequence[Part], load: Callable[[Part], Result]) -> None:
+    def __init__(self, parts: Sequence[Part], load: Callable[[Part], Any]) -> None:
         self._parts, self._load = parts, load
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    @overload
-    def __getitem__(self, index: int) -> Result: ...
-    @overload
-    def __getitem__(self, index: slice) -> "MicroBatches[Part, Result]": ...
     def __getitem__(self, index: Any) -> Any:
         """Load one, or return a part of them that is not loaded yet."""
         found = self._parts[index]

@@ -257,7 +257,7 @@ class PrivateTraining:
                 )
             _TRAINED_BY[parameter] = mine
 
-    def _parts(self, batch: Batch, size: int) -> MicroBatches[Indices, MicroBatch]:
+    def _parts(self, batch: Batch, size: int) -> MicroBatches:
         units = self._sampler.units
 
         def load(rows: Indices) -> MicroBatch:
