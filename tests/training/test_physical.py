@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.training.tiny_study import Prepared, assert_equal, stopped_after
 
+from dpsweep.gradients.engine import is_out_of_memory
 from dpsweep.gradients.engines import ExpandedEngine
-from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError, PhysicalBatch
 from dpsweep.training.specification import TrialSpec

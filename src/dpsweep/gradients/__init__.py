@@ -17,8 +17,7 @@ The modules: ``engine`` clips and sums. ``engines`` has the fast engines. ``rule
 functions of torch; they use ``tracked_parameters`` and ``recording``. ``per_example``, ``convolutions`` and
 ``parametrizations`` store gradients. ``checks`` compares engines, ``data_dependence`` finds operations that
 treat rows of a batch by their content, ``state`` finds data that passes store and examples that are mixed,
-``refusals`` has what is refused without a pass, ``precision`` sets number formats, and ``memory`` recognises
-out-of-memory errors.
+``refusals`` has what is refused without a pass, and ``precision`` sets number formats.
 """
 
 import torch

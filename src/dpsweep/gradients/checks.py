@@ -11,9 +11,14 @@ from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients.data_dependence import data_dependent
-from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
+from dpsweep.gradients.engine import (
+    GradientEngine,
+    GradientSum,
+    example_losses,
+    gradients_of,
+    is_out_of_memory,
+)
 from dpsweep.gradients.engines import LoopEngine
-from dpsweep.gradients.memory import is_out_of_memory
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.refusals import (
     BatchError,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpsweep.gradients.memory import copied
 from dpsweep.gradients.refusals import BatchError
 
 
@@ -111,6 +110,11 @@ def unit_starts(ids: Any, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
             "after another, as dpsweep.microbatches puts them"
         )
     return np.append(first, rows).astype(np.int64)
+
+
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the CPU to a device; the CPU does not wait, because the memory is pinned."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def units_of(ids: Any, mask: Tensor) -> Units | None:

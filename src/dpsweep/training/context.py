@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
-from dpsweep.gradients.memory import copied
 from dpsweep.gradients.precision import Precision, autocast_dtype, full_precision
-from dpsweep.gradients.units import unit_starts
+from dpsweep.gradients.units import copied, unit_starts
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess

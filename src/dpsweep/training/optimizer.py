@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpsweep.base.numbers import real
 from dpsweep.gradients import GradientEngine
-from dpsweep.gradients.memory import first_line, is_out_of_memory
+from dpsweep.gradients.engine import first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import shorten

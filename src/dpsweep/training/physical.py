@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.gradients.memory import first_line, is_out_of_memory
+from dpsweep.gradients.engine import first_line, is_out_of_memory
 from dpsweep.training import processes
 from dpsweep.training.randomness import Indices, whole_units
 
