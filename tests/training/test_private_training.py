@@ -368,9 +368,8 @@ def test_a_batch_is_used_once_and_in_order() -> None:
         with pytest.raises(ValueError, match="each batch once"):
             made.step(other)
     one = next(made.batches(*data()))
-    for wrong in (data(), (one, one)):
-        with pytest.raises(ValueError, match=r"for batch in training\.batches"):
-            made.step(*wrong)
+    with pytest.raises(ValueError, match=r"for batch in training\.batches"):
+        made.step(data())  # type: ignore[arg-type]
     made.step(one)
     passed = iter(training().batches(*data()))
     next(passed)

@@ -141,7 +141,7 @@ class PrivateOptimizer:
         """The number of steps so far."""
         return self._steps
 
-    def step(self, microbatches: Iterable[MicroBatch], *more: object) -> StepStatistics:
+    def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A micro-batch may have a fourth element, the number of each row's unit, as
@@ -159,8 +159,6 @@ class PrivateOptimizer:
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
         """
-        if more:
-            raise _other_parts(f"{1 + len(more)} arguments")
         self._refuse_other_parameters()
         self._noise.reserve(self._user)
         if not self._compared:
@@ -209,10 +207,11 @@ class PrivateOptimizer:
         seen: set[int] = set()
         with processes.all_or_none():
             for microbatch in processes.share(microbatches):
-                if not isinstance(microbatch, tuple):
-                    raise _other_parts(f"a {type(microbatch).__name__} in the list")
-                if len(microbatch) not in (3, 4):
-                    raise _other_parts(f"a tuple of {len(microbatch)} in the list")
+                if not isinstance(microbatch, tuple) or len(microbatch) not in (3, 4):
+                    raise ValueError(
+                        f"a step: found a {type(microbatch).__name__} in the list; expected tuples (inputs, "
+                        "labels, mask), as `dpsweep.microbatches` yields them"
+                    )
                 inputs, labels, mask, *units = microbatch
                 counted = mask
                 for ids in units:
@@ -316,13 +315,6 @@ class PrivateOptimizer:
         self._steps = steps
         self._compared = False
         self._noise.reserve(self._user, move=True)
-
-
-def _other_parts(found: str) -> ValueError:
-    return ValueError(
-        f"a step: found {found}; expected one list of tuples (inputs, labels, mask), as "
-        "`dpsweep.microbatches` yields them"
-    )
 
 
 def _refuse_split(units: Any, seen: set[int]) -> None:

@@ -215,7 +215,7 @@ class PrivateTraining:
             self._batch = Batch(self._sampler.batch(step), inputs, labels)
             yield self._batch
 
-    def step(self, batch: Batch, *more: object) -> StepStatistics:
+    def step(self, batch: Batch) -> StepStatistics:
         """Take one step with the batch that was handed out last.
 
         If it fails, neither the parameters nor the optimizer have changed, and it may be called again. After
@@ -231,7 +231,7 @@ class PrivateTraining:
         """
         # Taken before it is compared, so that of two threads one has it.
         expected, self._batch = self._batch, None
-        if more or expected is None or batch is not expected:
+        if expected is None or batch is not expected:
             self._batch = expected
             if self.steps_taken == self.calibration.steps:
                 self._refuse(self.steps_taken + 1)
