@@ -110,7 +110,7 @@ def test_unsupported_images_are_errors_before_a_run(
         Image.new("F", (2, 2)).save(file.with_suffix(".tif"))
         file.unlink()
     _, errors = said(study, {}, seconds=0)
-    assert re.search(r"datasets.pets: .*\n  train/dog/0.tif: .*floating-point", errors), errors
+    assert re.search(r"datasets.pets: .*\n  train/dog/0.tif: .*pixels of mode F", errors), errors
     assert said(study, {"datasets.pets.corrupt": "skip"}, seconds=0)[1] == ""
 
 

@@ -37,8 +37,8 @@ def test_a_written_file_has_its_name_on_the_disk(
     [
         (
             "train.npy",
-            "import numpy as np\nfrom dpsweep.data.write import write_rows",
-            "write_rows(path, np.dtype('u1'), (100, 99), 2, [np.ones((2, 100, 99), 'u1')], 'images')",
+            "import numpy as np\nfrom dpsweep.data.write import write_array",
+            "write_array(path, [np.ones((2, 100, 99), 'u1')], 2)",
         ),
         (
             "figure.pdf",

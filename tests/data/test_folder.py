@@ -152,7 +152,7 @@ REFUSED = {
     "an empty class": (
         lambda pets: (pets / "train" / "bird").mkdir(),
         r"classes: the study says 2, 3 found\n  the classes are: bird, cat, dog\n"
-        r"datasets\.pets: class 'bird' has no training example",
+        r"datasets\.pets: no training example of bird",
     ),
     "a class in capitals": (
         rename("test/dog", "test/Dog"),
@@ -164,24 +164,24 @@ REFUSED = {
     ),
     "one name in two forms of Unicode": (
         lambda pets: [fill(pets / "train" / name, 0) for name in ("caf\u00e9", "cafe\u0301")],
-        "found the class 'café' twice; allowed: one folder of it",
+        "found the folders .* each class in one folder",
     ),
-    "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "found the class 'dog' twice"),
+    "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "folders cat, dog, dog "),
     "a folder in a class": (
         lambda pets: fill(pets / "train" / "dog" / "2019", 2),
         "train/dog/2019: found no file; allowed: <split>/<class>/<image>",
     ),
-    "a link to itself": (link("train/cat/loop", "loop"), "loop: found a symbolic link"),
-    "a link to a folder above": (link("train/cat/up", ".."), "up: found a symbolic link"),
-    "a link to an image of others": (link("train/cat/x", "~/cat/000.png"), "x: found a symbolic link"),
-    "a link to a folder of others": (link("train/cat/x", "~/cat"), "x: found a symbolic link"),
-    "a link in the place of a class": (link("train/eel", "~/cat"), "eel: found a symbolic link"),
+    "a link to itself": (link("train/cat/loop", "loop"), "loop: found .* symbolic link"),
+    "a link to a folder above": (link("train/cat/up", ".."), "up: found .* symbolic link"),
+    "a link to an image of others": (link("train/cat/x", "~/cat/000.png"), "x: found .* symbolic link"),
+    "a link to a folder of others": (link("train/cat/x", "~/cat"), "x: found .* symbolic link"),
+    "a link in the place of a class": (link("train/eel", "~/cat"), "eel: found .* symbolic link"),
     "a named pipe": (lambda pets: os.mkfifo(pets / "train" / "cat" / "p.png"), "p.png: found no file"),
     "a name that is not UTF-8": (junk(b"train/cat/k\xe4tzchen.png"), "found a name that is not UTF-8"),
-    "images without classes": (make_flat, "train: found no folder in it; allowed: <split>/<class>/<image>"),
+    "images without classes": (make_flat, "train: found the folders nothing and the files "),
     "labels in a table": (
         label_by_table,
-        "train: found no folder in it; allowed: <split>/<class>/<image>. Not read: metadata.csv, ",
+        "train: found the folders nothing and the files metadata.csv, .* not read; allowed",
     ),
     "classes without images": (
         lambda pets: [each.unlink() for each in pets.glob("test/*/*")],

@@ -67,18 +67,17 @@ def test_checksum_depends_on_every_array_and_on_how_images_are_resized(tmp_path:
     assert "resize" not in json.loads((tmp_path / "0" / "metadata.json").read_text())
 
 
-def test_interrupted_write_leaves_no_dataset(tmp_path: Path) -> None:
-    write(tmp_path, make(10, 0), make(4, 1))
+def test_an_interrupted_write_leaves_the_earlier_dataset(tmp_path: Path) -> None:
+    before = write(tmp_path / "toys", make(10, 0), make(4, 1)).metadata
 
     def dying() -> Iterator[Images]:
         yield np.zeros((2, 4, 5, 3), np.uint8)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(tmp_path, make(10, 0), Split(dying(), np.zeros(4, np.int64)))
-    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
-        PreparedDataset.open(tmp_path)
-    assert not list(tmp_path.glob(".partial*"))
+        write(tmp_path / "toys", make(9, 0), Split(dying(), np.zeros(4, np.int64)))
+    assert PreparedDataset.open(tmp_path / "toys").metadata == before
+    assert [each.name for each in tmp_path.iterdir()] == ["toys"]
 
 
 def edit(folder: Path, old: str, new: str) -> None:
@@ -109,7 +108,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (shutil.rmtree, r"metadata\.json is missing"),
     "a truncated array": (lambda folder: os.truncate(folder / "train_inputs.npy", 700), "damaged"),
     "a missing array": (lambda folder: (folder / "test_labels.npy").unlink(), "is missing"),
-    "an array of another split": (swap, r"train_inputs\.npy is uint8 \(4, .*says uint8 \(10, "),
+    "an array of another split": (swap, r"train_inputs\.npy .*metadata\.json says"),
     "pickled labels": (lambda folder: np.save(folder / "train_labels.npy", PICKLED), "damaged"),
     "truncated metadata": (lambda folder: os.truncate(folder / "metadata.json", 200), "json"),
     "a missing key": (lambda folder: edit(folder, '"classes"', '"kinds"'), "edited"),
@@ -140,19 +139,19 @@ LABELS, FOUR = np.array([0, 1, 2]), np.arange(4) % 3
 KINDS = "allowed: uint8 .* with 1 or 3 channels"
 # Training inputs, labels and other facts, and the message.
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found 0 to 3; allowed: 0 to 2"),
-    (images(3, 4, 5, 3), np.array([0, 1, -1]), {}, "found -1 to 1"),
-    (images(3, 4, 5, 3), LABELS / 1, {}, r"found float64 \(3,\); allowed: integers"),
+    (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found int64 .*, 0, 1, 3; allowed"),
+    (images(3, 4, 5, 3), np.array([0, 1, -1]), {}, "found int64 .*, -1, 0, 1; allowed"),
+    (images(3, 4, 5, 3), LABELS / 1, {}, r"found float64 \(3,\), .*; allowed: integers"),
     (images(2, 4, 5, 3), LABELS, {}, "2 inputs for 3 labels"),
     (images(4, 4, 5, 3), LABELS, {}, "4 inputs for 3 labels"),
-    (iter([]), LABELS, {}, "0 inputs for 3 labels"),
+    (iter([]), LABELS, {}, "train_inputs.npy: 0 inputs"),
     (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, {}, "all inputs must have one type and shape"),
     (images(3, 9, 9, 3), LABELS, {}, "a test input uint8 .*; they must agree"),
-    (images(0, 4, 5, 3), LABELS[:0], {}, "there is no example"),
+    (images(0, 4, 5, 3), LABELS[:0], {}, "one example or more"),
     (np.zeros((4, 4, 5, 3), np.float32), FOUR, {"test": None}, KINDS),
     (images(4, 4, 5, 2), FOUR, {"test": None}, KINDS),
-    (images(3, 4, 5, 3), LABELS, {"kind": "sound"}, "found kind 'sound'; allowed: image, text"),
-    (images(3, 4, 5, 3), LABELS, {"classes": ["ball", "car", "car"]}, "class car twice; allowed: each once"),
+    (images(3, 4, 5, 3), LABELS, {"kind": "sound"}, "found kind 'sound' .*; allowed: image, text"),
+    (images(3, 4, 5, 3), LABELS, {"classes": ["ball", "car", "car"]}, "car, car; allowed: .*each class once"),
 ]  # fmt: skip
 
 
@@ -163,9 +162,8 @@ def test_inconsistent_inputs_and_labels_are_refused(
     split = Split(inputs, labels)
     rest = {key: value for key, value in facts.items() if key != "test"}
     with pytest.raises(DatasetError, match=message):
-        write(tmp_path, split, split if "test" in facts else make(4, 1), **rest)
-    with pytest.raises(DatasetError):
-        PreparedDataset.open(tmp_path)
+        write(tmp_path / "toys", split, split if "test" in facts else make(4, 1), **rest)
+    assert not list(tmp_path.iterdir())
 
 
 GLYPHS: dict[str, Any] = {
@@ -180,7 +178,7 @@ def test_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
         wrong = GLYPHS | {key: GLYPHS[key] + 1}
         message = rf"datasets\.toys\.{key}: the study says {wrong[key]}, {GLYPHS[key]} found"
         with pytest.raises(DatasetError, match=message):
-            prepare("toys", Dataset(**wrong), tmp_path)
-    metadata = prepare("toys", Dataset(**GLYPHS), tmp_path).metadata
+            prepare("toys", Dataset(**wrong), tmp_path / "toys")
+    metadata = prepare("toys", Dataset(**GLYPHS), tmp_path / "toys").metadata
     assert (metadata.name, metadata.title, metadata.classes) == ("toys", "Glyphs", ("0", "a", "B"))
     assert (metadata.train_size, metadata.shape) == (12, (8, 8, 1))

@@ -9,7 +9,7 @@ from tests.release.releases import FIXED, PRIVATE, SUBSAMPLED, release, study
 from tests.training.tiny_study import prepare
 
 from dpsweep.base.files import canonical_json
-from dpsweep.release import parameters, verify
+from dpsweep.release import files, verify
 from dpsweep.release.certificate import Certificate, ReleasedFeatures
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import Method
@@ -43,7 +43,7 @@ def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             proofs[key] = prove(certificate, seconds)
         return proofs[key]
 
-    for module in (parameters, verify):
+    for module in (files, verify):
         monkeypatch.setattr(module, "outline", kept_outline)
     monkeypatch.setattr(verify, "_proven_claims", kept_proof)
 

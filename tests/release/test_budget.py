@@ -61,14 +61,14 @@ def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(
 def test_the_budget_counts_what_the_certificate_counts() -> None:
     noise = calibrate(2.0, DELTA, 200, 200, 4)
     earlier = [ReleasedModel(certificate="0" * 64, epsilon=2.0, delta=DELTA, noise=noise)] * 2
-    joint = released_together(earlier, noise, 2.0, DELTA).joint_epsilon
+    joint = released_together(earlier, earlier[0]).joint_epsilon
     for share, refused in ((1.001, False), (0.999, True)):
         made = study(FIXED | {"epsilon": 2.0}, epsilon=share * joint, delta=3 * DELTA)
         if refused:
             with pytest.raises(ReleaseError, match="budget"):
-                refuse_beyond_budget(made, made.release, earlier, noise)
+                refuse_beyond_budget(made, earlier, earlier[0])
         else:
-            refuse_beyond_budget(made, made.release, earlier, noise)
+            refuse_beyond_budget(made, earlier, earlier[0])
 
 
 @pytest.mark.parametrize("delta", [0.9 * DELTA, 0.5 * DELTA])
@@ -76,7 +76,7 @@ def test_a_delta_above_that_of_the_budget_is_beyond_it(delta: float) -> None:
     """The epsilon of a choice among trials is not known at a smaller delta."""
     made = study(PRIVATE, epsilon=100.0, delta=delta)
     with pytest.raises(ReleaseError, match="makes epsilon inf"):
-        refuse_beyond_budget(made, made.release, [], None)
+        refuse_beyond_budget(made, [], tuned_model(8.0))
 
 
 def test_rounded_numbers_stay_on_their_side() -> None:
@@ -120,11 +120,11 @@ def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) 
     (said,) = re.findall(r"a next model may have at least ε = (\S+) at", page)
     assert 0.99 * found.left < float(said) <= found.left
     following = study(PRIVATE | {"epsilon": float(said)}, epsilon=8.0, delta=deltas)
-    refuse_beyond_budget(following, following.release, models, None)
+    refuse_beyond_budget(following, models, tuned_model(float(said)))
     # A refusal promises no more.
     beyond = study(PRIVATE | {"epsilon": 8.0}, epsilon=8.0, delta=deltas)
     with pytest.raises(ReleaseError, match="makes epsilon") as refused:
-        refuse_beyond_budget(beyond, beyond.release, models, None)
+        refuse_beyond_budget(beyond, models, tuned_model(8.0))
     (rest,) = re.findall(r"of which epsilon (\S+) is left", str(refused.value))
     assert 0.99 * found.left < float(rest) <= found.left
     # What the report says that is spent holds, too.
@@ -135,9 +135,9 @@ def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) 
 def test_deltas_add_up_as_they_are_written() -> None:
     """In floats 3 times 1e-05 is above 3e-05."""
     made = study(PRIVATE | {"epsilon": 1.0}, epsilon=3.0, delta=3e-5)
-    refuse_beyond_budget(made, made.release, [tuned_model(1.0)] * 2, None)
+    refuse_beyond_budget(made, [tuned_model(1.0)] * 2, tuned_model(1.0))
     with pytest.raises(ReleaseError, match="makes epsilon inf"):
-        refuse_beyond_budget(made, made.release, [tuned_model(1.0)] * 3, None)
+        refuse_beyond_budget(made, [tuned_model(1.0)] * 3, tuned_model(1.0))
 
 
 def test_of_two_releases_at_once_one_is_beyond_the_budget(

@@ -23,7 +23,7 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.privacy import Sampling, accountants
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import calibrate_tuning
-from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, parameters
+from dpsweep.release import CERTIFICATE, FROZEN, TRAINED, files
 from dpsweep.release.certificate import (
     FORGEABLE_CLAIMS,
     UNVERIFIABLE_CLAIMS,
@@ -200,7 +200,9 @@ def derive(content: Content, folder: Path) -> None:
         noise = calibrated(epsilon, delta, size, size, setting["steps"])
     certified = found.total_epsilon if found else noise.certified_epsilon
     before = [ReleasedModel.model_validate(each) for each in content["releases"]["earlier"]]
-    together = released_together(before, None if found else noise, epsilon, delta)
+    new = {"certificate": "0" * 64, "epsilon": epsilon, "delta": delta}
+    own = ReleasedModel.model_validate(new | {"noise": None if found else noise})
+    together = released_together(before, own)
     content |= {
         **{"noise": noise.to_dict(), "releases": together.model_dump(mode="json")},
         **{"certified_epsilon": certified, "pld_epsilon": epsilon_by_pld(noise, found)},
@@ -212,7 +214,7 @@ def derive(content: Content, folder: Path) -> None:
     )
     derive_checksums(content, folder)
     method = {"film": Film(kind="film"), "head": HeadOnly(kind="head")}[network["method"]["kind"]]
-    made = parameters.outline(architecture, method, len(network["classes"]))[0]
+    made = files.outline(architecture, method, len(network["classes"]))[0]
     network |= {name: value for name, value in made.items() if value != 0}
 
 

@@ -23,7 +23,7 @@ from dpsweep.models.architectures import create
 from dpsweep.models.backbone import backbone_checksum
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError, binary_files
-from dpsweep.release.parameters import save_parameters, stated
+from dpsweep.release.files import save_parameters, stated
 from dpsweep.release.verify import verify
 from dpsweep.study.methods import AllParameters, HeadOnly, LoRA
 
@@ -121,7 +121,7 @@ def put(content: Content, place: Place, value: Any) -> Content:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("parameters", "verify"):
+    for module in ("files", "verify"):
         monkeypatch.setattr(f"dpsweep.release.{module}.limited", lambda compute, *_: compute())
 
 

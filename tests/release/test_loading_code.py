@@ -19,7 +19,7 @@ from dpsweep.models.preprocess import Widen, make_preprocess
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
-from dpsweep.release.parameters import head_layers, save_parameters
+from dpsweep.release.files import head_layers, save_parameters
 from dpsweep.release.verify import _network_contradictions
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method

@@ -311,7 +311,7 @@ def test_the_command_lists_choices_that_epsilon_does_not_cover(
 ) -> None:
     stated = SimpleNamespace(
         epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, pld_epsilon=7.8,
-        earlier_sweeps=["first", "second"], earlier_trials=7,
+        earlier_sweeps=["first", "second"], earlier_trials=7, tuning=None,
         test_accuracy=0.9, test_set=TestSet(size=100, largest_class=50),
         releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
     )  # fmt: skip

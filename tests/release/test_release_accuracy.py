@@ -11,7 +11,7 @@ from tests.release.releases import FIXED, forge, put, study
 from dpsweep.base.files import read_checked_json
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.release import CARD, CERTIFICATE, accuracy
+from dpsweep.release import CARD, CERTIFICATE, card
 from dpsweep.release.certificate import TestSet
 from dpsweep.report import page
 from dpsweep.study.paths import Paths
@@ -30,7 +30,7 @@ def test_the_interval_is_wilsons() -> None:
         (0, 20, "0.000 to 0.161"),
         (1, 29, "0.006 to 0.172"),
     ):
-        assert f"interval {interval})" in accuracy.in_words(certificate(right, size, 1))
+        assert f"interval {interval})" in card.accuracy_in_words(certificate(right, size, 1))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_interval_is_wilsons() -> None:
 def test_a_model_is_compared_with_the_largest_class(
     right: int, size: int, largest: int, verdict: str | None
 ) -> None:
-    advice = accuracy.advice_if_no_better(certificate(right, size, largest))
+    advice = card.advice_if_no_better(certificate(right, size, largest))
     assert (advice is None) == (verdict is None)
     if verdict:
         assert (

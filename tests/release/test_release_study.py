@@ -91,8 +91,8 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
         (put("datasets", "digits", "image_size", value=16), "network.resize.size: "),
         (put("datasets", "digits", "interpolation", value="nearest"), "network.resize.interpolation: "),
         (put("datasets", "digits", "classes", value=9), "classes: the certificate has 10"),
-        (put("backbones", "vit", "mean", value=[0.4]), "network.mean: "),
-        (put("backbones", "vit", "std", value=[0.4]), "network.std: "),
+        (put("backbones", "vit", "mean", value=[0.4]), "network.mean.0: "),
+        (put("backbones", "vit", "std", value=[0.4]), "network.std.0: "),
         (put("backbones", "vit", "arguments", "num_heads", value=4), "network.arguments.num_heads: "),
         (put("backbones", "vit", "arguments", "drop_rate", value=0.5), "network.arguments.drop_rate: "),
         (put("methods", "method", value={"kind": "film"}), "network.method.kind: "),
@@ -100,12 +100,12 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
         (put("training", "engine", value="auto"), "engine: "),
         (put("training", "precision", value="bfloat16"), "precision: "),
         (put("privacy", "step_rounding", value="round"), "step_rounding: "),
-        (put("privacy", "delta", value=1e-5), "delta: the certificate has 2e-05, the section 1e-05"),
+        (put("privacy", "delta", value=1e-5), "delta: found 2e-05, expected 1e-05"),
         (put("sweeps", "digits", "optimizer", value="adam"), "optimizer: "),
-        (put("release", "epsilon", value=1.0), "epsilon: the certificate has 9.5, the section 1.0"),
+        (put("release", "epsilon", value=1.0), "epsilon: found 9.5, expected 1.0"),
         (put("release", "learning_rate", value=[0.003, 0.02]),
-         "candidates.1.learning_rate: the certificate has 0.01, the section 0.02"),
-        (put("release", value=FIXED), "tuning: the certificate has one, the section none"),
+         "candidates.1.learning_rate: found 0.01, expected 0.02"),
+        (put("release", value=FIXED), "expected None"),
         (put("release", "mean_trials", value=3.0), "tuning.mean_trials: "),
         (put("release", "shape", value=1.0), "tuning.shape: "),
         (put("release", "holdout_share", value=0.1), "split.holdout_share: "),
@@ -130,7 +130,7 @@ def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> N
     with pytest.raises(ReleaseError, match="data: the model was made of data with the checksum"):
         compare(paths.release, study, study.release, paths, made.ledger)
     write_checked_json(folder / METADATA, metadata | {"classes": list("abcdefghij")})
-    with pytest.raises(ReleaseError, match=r"network.classes: the certificate has \[\"0\""):
+    with pytest.raises(ReleaseError, match=r"network\.classes\.0: found .0., expected .a."):
         compare(paths.release, study, study.release, paths, made.ledger)
 
 

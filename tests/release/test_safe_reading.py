@@ -14,7 +14,7 @@ from tests.release.releases import Content, forge, put
 
 from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, parameters
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files
 from dpsweep.release.verify import verify
 from dpsweep.study.backbones import Architecture
 
@@ -177,7 +177,7 @@ def test_hostile_networks_are_refused_in_bounded_time(
     change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SECONDS", 0.5)
-    monkeypatch.setattr(parameters, "_COMPILER", "json")  # none of these needs torch's
+    monkeypatch.setattr(files, "_COMPILER", "json")  # none of these needs torch's
 
     def changed(content: Content) -> None:
         own = {} if "library" in change else content["network"]["arguments"]

@@ -23,7 +23,7 @@ def model(epsilon: float, noise: bool) -> ReleasedModel:
 @pytest.mark.parametrize("earlier", [1, 3])
 def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
     """Several models with T full-batch steps are one mechanism with all their steps, in closed form."""
-    found = released_together([model(2.0, noise=True)] * earlier, NOISE, 2.0, DELTA)
+    found = released_together([model(2.0, noise=True)] * earlier, model(2.0, noise=True))
     models = earlier + 1
     assert found.joint_delta == pytest.approx(models * DELTA)
     exact = gaussian_epsilon(models * DELTA, NOISE.noise_multiplier, models * NOISE.steps)
@@ -33,11 +33,9 @@ def test_fixed_settings_compose_as_their_steps(earlier: int) -> None:
 @pytest.mark.parametrize("epsilon", [800.0, 1e5])
 def test_epsilons_with_overflowing_exponentials_add_up(epsilon: float) -> None:
     """After a release with such an epsilon, further releases must still work."""
-    assert (
-        released_together([model(epsilon, noise=False)], NOISE, 2.0, DELTA).joint_epsilon
-        == epsilon + 2
-    )
-    assert joint_epsilon([model(epsilon, noise=False)], NOISE, 2.0, DELTA, DELTA) == math.inf
+    first, second = model(epsilon, noise=False), model(2.0, noise=True)
+    assert released_together([first], second).joint_epsilon == epsilon + 2
+    assert joint_epsilon([first, second], DELTA) == math.inf
 
 
 def test_deltas_that_sum_to_one_are_refused() -> None:
@@ -45,14 +43,13 @@ def test_deltas_that_sum_to_one_are_refused() -> None:
     with pytest.raises(
         CalibrationError, match=r"found deltas that are 1\.2.* together; allowed: below 1"
     ):
-        released_together(earlier, NOISE, 2.0, DELTA)
+        released_together(earlier, model(2.0, noise=True))
 
 
 @pytest.mark.parametrize("last_is_tuned", [True, False])
 def test_a_tuned_model_costs_its_epsilon_and_delta(last_is_tuned: bool) -> None:
     """It costs as much as the worst mechanism with this epsilon and delta."""
-    noise = None if last_is_tuned else NOISE
-    found = released_together([model(1.5, noise=False)], noise, 2.0, DELTA)
+    found = released_together([model(1.5, noise=False)], model(2.0, noise=not last_is_tuned))
     assert found.joint_delta == 2 * DELTA
     if last_is_tuned:
         assert found.joint_epsilon == pytest.approx(3.5)
@@ -62,7 +59,7 @@ def test_a_tuned_model_costs_its_epsilon_and_delta(last_is_tuned: bool) -> None:
 
 
 def test_a_single_model_keeps_its_epsilon_and_delta() -> None:
-    found = released_together([], None, 2.0, DELTA)
+    found = released_together([], model(2.0, noise=False))
     assert (found.joint_epsilon, found.joint_delta) == (2.0, DELTA)
 
 

@@ -205,7 +205,7 @@ def test_impossible_features_are_refused_before_writing(
     usage = shutil.disk_usage(paths.results)._replace(free=1000)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(DatasetError, match="are needed for the features"):
+        with pytest.raises(DatasetError, match="GB are needed"):
             compute_features(study, paths, SOURCE)
     with pytest.raises(BackboneError, match=r'found "blocks\.9".* allowed: blocks'):
         compute_features(feature_study(layer="blocks.9"), paths, SOURCE)

@@ -420,8 +420,8 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     of_rows = line.model.model_copy(update={"unit": None})
     for earlier, unit in ((line.model, None), (of_rows, "patient"), (line.model, "folder")):
         with pytest.raises(CalibrationError, match="which have no joint one"):
-            released_together([earlier], found.noise, 4.0, 1e-3, unit)
-    assert released_together([line.model], found.noise, 4.0, 1e-3, "patient").joint_epsilon > 4
+            released_together([earlier], line.model.model_copy(update={"unit": unit}))
+    assert released_together([line.model], line.model).joint_epsilon > 4
     said = CliRunner().invoke(app, ["verify", str(tmp_path / "first"), "--no-ledger"])
     assert said.exit_code == 0, said.output
     assert (

@@ -45,7 +45,7 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     chain.study["release"] = RELEASE | {"epsilon": 1.0}
     chain.write()
     said = chain.run("release", expect=1)
-    assert "epsilon: the certificate has 8.0, the section 1.0" in said
+    assert "epsilon: found 8.0, expected 1.0" in said
     assert {file: file.read_bytes() for file in folder.iterdir()} == made
     chain.study["release"] = RELEASE
     chain.write()

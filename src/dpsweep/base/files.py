@@ -65,6 +65,23 @@ def atomic_path(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder on the same disk that replaces ``folder`` when the block succeeds.
+
+    A reader sees the old folder, or for a moment none, or the new one. Open files stay readable.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder.parent) as aside:
+        made = Path(aside, "new")
+        made.mkdir()
+        yield made
+        if folder.exists():
+            folder.replace(Path(aside, "old"))
+        made.replace(folder)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder to disk: until then a power cut can lose a new or renamed file."""
     with suppress(OSError):  # some network file systems cannot

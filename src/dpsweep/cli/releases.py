@@ -89,7 +89,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
-    from dpsweep.release.accuracy import sentences
+    from dpsweep.release.card import sentences
     from dpsweep.release.write import write_release
 
     study, paths = open_study(study_file)
@@ -132,9 +132,9 @@ def verify(
     ] = 12,
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
-    from dpsweep.release.accuracy import advice_if_no_better, in_words
+    from dpsweep.release.card import accuracy_in_words, advice_if_no_better
     from dpsweep.release.certificate import FORGEABLE_CLAIMS
-    from dpsweep.release.safe_reading import printable
+    from dpsweep.release.files import printable
     from dpsweep.release.verify import LedgerWord, ledger_of, unverifiable_claims
     from dpsweep.release.verify import verify as verify_release
 
@@ -164,7 +164,7 @@ def verify(
             f"tuned by the noisy score of {found.split.held_out} {found.split.counted} that were held out; "
             "epsilon covers the choice"
         )
-    typer.echo(f"accuracy {in_words(found)}")
+    typer.echo(f"accuracy {accuracy_in_words(found)}")
     together = found.releases
     typer.echo(
         f"released before on these data, as far as the ledger goes: {len(together.earlier)}; all together "

@@ -24,7 +24,6 @@ from dpsweep.data.examples import (
     cut_test_set,
     encode_labels,
     reading,
-    same_kind,
     unit_names,
 )
 from dpsweep.data.prepared import Array, DatasetError
@@ -69,8 +68,7 @@ def load_embeddings(
             f"dimension: found {dimension}, but embeddings of {train.shape[1]} numbers in {source.train}; "
             f"allowed: {train.shape[1]}"
         )
-    columns = list(same_kind(*(column for _, column in read)))
-    *labels, classes = encode_labels(columns[0], columns[-1])
+    *labels, classes = encode_labels(read[0][1], read[-1][1])
     skipped: list[str] = []
     splits = []
     for file, (inputs, _), encoded in zip((source.train, source.test), read, labels, strict=False):

@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -106,11 +106,14 @@ class LabelColumn:
     values: Sequence[Any]
     where: Callable[[int], str]
     """returns the name of the row at a position"""
+    typed: bool = False
+    """whether a text is a name even if it looks like a number"""
 
     def labels(self) -> list[int | str]:
         """Return the labels as whole numbers and names of classes.
 
-        Outer spaces are removed and Unicode is normalised (NFC), so each class has one name.
+        Outer spaces are removed and Unicode is normalised (NFC), so each class has one name. Whole numbers
+        that are written as texts become numbers, because some formats have only texts.
 
         Raises:
             DatasetError: there is no row, or a label is neither a whole number nor a name.
@@ -122,7 +125,10 @@ class LabelColumn:
             label = str(value) if isinstance(value, bool) else value
             if isinstance(label, str):
                 label = unicodedata.normalize("NFC", label.strip())
-            if label == "" or type(label) not in (int, str):
+                if not self.typed and _WHOLE_NUMBER.fullmatch(label):
+                    label = int(label)
+            other = not self.typed and isinstance(label, str) and _OTHER_NUMBER.fullmatch(label)
+            if label == "" or other or type(label) not in (int, str):
                 self.refuse(place, value, "whole numbers from 0, or names of classes")
             found.append(label)
         return found
@@ -161,15 +167,21 @@ def encode_labels(
             label is not among the training labels.
     """
     columns = [(train, train.labels()), (test, test.labels())]
+    found = set(columns[0][1])
     numbers: dict[int | str, int]
-    if names is not None or all(isinstance(label, int) for label in columns[0][1]):
-        if names is None:
-            names = list(map(str, range(_count_classes(train, columns[0][1]))))
+    if names is not None or all(isinstance(label, int) for label in found):
+        if names is None and found != set(range(len(found))):
+            raise DatasetError(
+                f"{train.table}{train.named}: found the labels {shorten(sorted(found, key=int))}; allowed: 0 "
+                f"to {len(found) - 1} for {len(found)} classes, without a gap; an example without a label "
+                "cannot be used. Number them anew, or write names of classes"
+            )
+        names = list(map(str, range(len(found)))) if names is None else names
         numbers = {number: number for number in range(len(names))}
         allowed = f"0 to {len(names) - 1}; an example without a label cannot be used"
     else:
         columns = [(column, [str(label) for label in labels]) for column, labels in columns]
-        names = sorted({str(label) for label in columns[0][1]})
+        names = sorted(map(str, found))
         numbers = {name: number for number, name in enumerate(names)}
         allowed = f"the classes of the training examples: {shorten(names)}"
     encoded = []
@@ -179,61 +191,6 @@ def encode_labels(
                 column.refuse(place, label, allowed)
         encoded.append(np.array([numbers[label] for label in labels], dtype=np.int64))
     return encoded[0], encoded[1], list(names)
-
-
-def same_kind(*columns: LabelColumn) -> Iterator[LabelColumn]:
-    """Yield the columns with labels of the same type for all file formats.
-
-    Some formats store whole numbers and truth values as text.
-
-    Raises:
-        DatasetError: a label is a number that is not a whole number.
-    """
-    for column in columns:
-        for place, label in enumerate(column.values):
-            if isinstance(label, str) and _OTHER_NUMBER.fullmatch(label.strip()):
-                column.refuse(place, label, "whole numbers from 0, or names of classes")
-    truth = any(isinstance(label, bool) for column in columns for label in column.values)
-    numbers = all(map(_is_whole, columns[0].values))
-    for column in columns:
-        yield replace(
-            column, values=[_canonical_label(each, numbers, truth) for each in column.values]
-        )
-
-
-def _canonical_label(label: Any, number: bool, truth: bool) -> Any:
-    if number and _is_whole(label):
-        return int(label)
-    if truth and isinstance(label, str) and label.strip().lower() in ("true", "false"):
-        return label.strip().capitalize()
-    return label
-
-
-def _is_whole(label: Any) -> bool:
-    if isinstance(label, str):
-        return _WHOLE_NUMBER.fullmatch(label.strip()) is not None
-    return type(label) is int
-
-
-def _count_classes(column: LabelColumn, labels: Sequence[Any]) -> int:
-    """Return K for labels 0 to K - 1; refuse other labels."""
-    where = f"{column.table}{column.named}"
-    found = sorted(set(labels))
-    if found[0] < 0:
-        column.refuse(
-            labels.index(found[0]), found[0], "from 0; an example without a label cannot be used"
-        )
-    if found[0] > 0 and found[-1] - found[0] == len(found) - 1:
-        raise DatasetError(
-            f"{where}: labels start at {found[0]}: found {found[0]} to {found[-1]}; allowed: 0 to "
-            f"{len(found) - 1}. Subtract {found[0]}, or write names of classes"
-        )
-    if found[-1] != len(found) - 1:
-        raise DatasetError(
-            f"{where}: found the labels {shorten(found)}; allowed: 0 to {len(found) - 1} for "
-            f"{len(found)} classes, without a gap. Number them anew, or write names of classes"
-        )
-    return len(found)
 
 
 # -- units -----------------------------------------------------------------------------------
@@ -359,26 +316,23 @@ def cut_test_set(
 
 
 @contextmanager
-def reading(path: Path, missing: str = "no such file") -> Iterator[None]:
-    """Replace errors of reading a file by an error that names the file.
+def reading(path: Path, part: str = "") -> Iterator[None]:
+    """Replace errors of reading a file or folder by an error that names it.
 
     Args:
-        path: of the file.
-        missing: message for a missing file.
+        path: of the file or folder.
+        part: of it, for the message.
 
     Raises:
         DatasetError: instead of any error in the block.
     """
     try:
         yield
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: {missing}") from None
     except (DatasetError, MemoryError):
         raise
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: no such file; put it there") from None
     except Exception as error:  # readers raise many types for broken files
-        if isinstance(error, OSError) and error.strerror:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
         hint = ". Save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        raise DatasetError(
-            f"{path}: cannot be read as {path.suffix} ({brief(error)}){hint}"
-        ) from error
+        what = ", ".join(filter(None, [str(path), part]))
+        raise DatasetError(f"{what}: cannot be read ({brief(error)}){hint}") from error

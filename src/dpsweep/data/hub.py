@@ -9,7 +9,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pyarrow import parquet
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import found_pointer, visible_files
@@ -28,6 +26,7 @@ from dpsweep.data.examples import (
     Labels,
     Split,
     encode_labels,
+    reading,
     stratified_share,
     unit_names,
 )
@@ -131,8 +130,6 @@ def open_hub(source: HubSource) -> HubFiles:
     except MemoryError:
         raise
     except Exception as error:  # of many types: a broken card raises an error of YAML
-        if damaged := _damaged_table(folder):
-            raise DatasetError(f"{damaged}: cannot be read ({brief(error)})") from error
         raise DatasetError(
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
@@ -152,36 +149,6 @@ def _refuse_missing_shards(folder: Path) -> None:
             raise DatasetError(
                 f"{folder}: missing {shorten(files)}; allowed: all {int(count)} files of {name}"
             )
-
-
-@contextmanager
-def _reading(files: HubFiles, split: str) -> Iterator[None]:
-    """Replace errors of readers by an error that names the damaged file.
-
-    Wrap every iteration over rows: the library reads files lazily.
-
-    Raises:
-        DatasetError: instead of any error of a reader.
-    """
-    try:
-        yield
-    except (DatasetError, MemoryError):
-        raise
-    except Exception as error:  # readers raise many types for broken files
-        where = _damaged_table(files.folder) or f"{files.folder}, split {split}"
-        raise DatasetError(f"{where}: cannot be read ({brief(error)})") from error
-
-
-def _damaged_table(folder: Path) -> Path | None:
-    """Return the first parquet file that cannot be read to its end, or None."""
-    for file in visible_files(folder):
-        if file.suffix == ".parquet":
-            try:
-                for _ in parquet.ParquetFile(file).iter_batches():
-                    pass
-            except Exception:  # as above
-                return file
-    return None
 
 
 @dataclass(frozen=True)
@@ -227,7 +194,7 @@ class _Rows:
         following, place = next(kept, None), 0
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
-            with _reading(self.files, name):
+            with reading(self.files.folder, f"split {name}"):
                 for row in stream if cast is None else stream.cast_column(column, cast):
                     if following is None:
                         return
@@ -263,20 +230,14 @@ def _coarser(
         merged: for each coarser class, the names of its classes.
         classes: names of the classes of the source.
     """
-    numbers: dict[str, int] = {}
-    for number, (coarser, names) in enumerate(merged.items()):
-        for name in names:
-            where = f"{source.id}: merge_classes.{coarser}: found {name!r}"
-            if name not in classes:
-                raise DatasetError(f"{where}; allowed: classes, which are {shorten(classes)}")
-            if name in numbers:
-                raise DatasetError(f"{where} a second time; allowed: every class once")
-            numbers[name] = number
-    if missing := [name for name in classes if name not in numbers]:
+    named = [name for names in merged.values() for name in names]
+    if sorted(named) != sorted(classes):
+        wrong = set(named) ^ set(classes) or {name for name in named if named.count(name) > 1}
         raise DatasetError(
-            f"{source.id}: merge_classes: found no coarser class for {shorten(missing)}; allowed: "
-            "every class once"
+            f"{source.id}: merge_classes: found {shorten(sorted(wrong))} in no class or in two; allowed: "
+            f"every class once, of {shorten(classes)}"
         )
+    numbers = {name: at for at, names in enumerate(merged.values()) for name in names}
     return np.array([numbers[name] for name in classes], dtype=np.int64)
 
 
@@ -295,7 +256,7 @@ def _label_columns(
                 f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
             )
         split, before = files.splits[name], len(labels)
-        with _reading(files, name):
+        with reading(files.folder, f"split {name}"):
             columns = split.column_names or list(next(iter(split), {}))
             for each in (*read, source.input_column):
                 if each not in columns:
@@ -308,7 +269,8 @@ def _label_columns(
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes, np.arange(len(labels)))
     rows = replace(rows, units=unit_names(units, rows.where) if unit else None)
-    return rows, LabelColumn(source.id, f"column {source.label_column!r}", labels, rows.where)
+    column = f"column {source.label_column!r}"
+    return rows, LabelColumn(source.id, column, labels, rows.where, typed=True)
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

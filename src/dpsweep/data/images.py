@@ -2,11 +2,10 @@
 
 import gzip
 import logging
-import math
 import os
 import re
+import struct
 import unicodedata
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from dpsweep.data.examples import (
     Split,
     cut_test_set,
     encode_labels,
+    reading,
     stratified_share,
     unit_name,
 )
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 LAYOUT = "<split>/<class>/<image>"
 _FOLDER = re.compile("^([^/]+)/")  # what unit: folder stands for
 _SPLITS = {"train": "train", "test": "t10k"}
-_BYTES, _HEADER, _LENGTH = 8, 4, 4
+_BYTES = 8
+"""Code of bytes in the header of an IDX file."""
 
 
 # -- folders ---------------------------------------------------------------------------------
@@ -69,24 +70,16 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
         test = folder.images([source.test_folder], classes)
     else:
         names = [image.unit or image.name for image in train]
-        train, test = (
-            [train[place] for place in places]
-            for places in cut_test_set(
-                names, labels[kept], source.test_from_train, source.seed, unit is not None
-            )
-        )
+        cut = source.test_from_train, source.seed, unit is not None
+        parts = cut_test_set(names, labels[kept], *cut)
+        train, test = ([train[place] for place in places] for places in parts)
     if ignored := sorted(folder.ignored):
         log.warning(
             "%s: ignored %d files that are hidden, or not in a class: %s",
             folder.root, len(ignored), shorten(ignored),
         )  # fmt: skip
-    return LabelledData(
-        train=_split(train),
-        test=_split(test),
-        classes=classes,
-        origin=f"folder {folder.root.name}",
-        ignored=ignored,
-    )
+    origin = f"folder {folder.root.name}"
+    return LabelledData(_split(train), _split(test), classes, origin, ignored=ignored)
 
 
 @dataclass(frozen=True)
@@ -110,23 +103,17 @@ class _Folder:
     def classes(self, split: str) -> dict[str, Path]:
         """Return the folders of a split by class, sorted by the name of the class."""
         entries = self._entries(self.root / split)
-        found: dict[str, Path] = {}
-        for entry in filter(Path.is_dir, entries):
-            # One class may be written in two forms of Unicode (macOS uses NFD), or with outer spaces.
-            name = unicodedata.normalize("NFC", entry.name.strip())
-            if name in found:
-                raise DatasetError(
-                    f"{entry}: found the class {name!r} twice; allowed: one folder of it"
-                )
-            found[name] = entry
-        files = [entry for entry in entries if entry not in found.values()]
+        folders = [entry for entry in entries if entry.is_dir()]
+        # One class may be written in two forms of Unicode (macOS uses NFD), or with outer spaces.
+        found = {unicodedata.normalize("NFC", each.name.strip()): each for each in folders}
+        files = [entry for entry in entries if not entry.is_dir()]
         self.ignored |= {str(file.relative_to(self.root)) for file in files}
-        if not found:
+        if not found or len(found) < len(folders):
             # Of many images and a table of their labels, the table is named first.
             names = sorted((file.name for file in files), key=lambda name: name.rpartition(".")[2])
             raise DatasetError(
-                f"{self.root / split}: found no folder in it; allowed: {LAYOUT}"
-                + (f". Not read: {shorten(names)}" if names else "")
+                f"{self.root / split}: found the folders {shorten(each.name for each in folders)} and the "
+                f"files {shorten(names)}, which are not read; allowed: {LAYOUT}, each class in one folder"
             )
         return dict(sorted(found.items()))
 
@@ -188,21 +175,15 @@ class _Folder:
             raise DatasetError(f"{missing}: no such folder; allowed: {LAYOUT}")
         entries = []
         for entry in sorted(folder.iterdir()):
+            name = os.fsencode(entry.relative_to(self.root)).decode(errors="replace")
             if entry.name.startswith("."):
-                name = os.fsencode(entry.relative_to(self.root))
-                self.ignored.add(name.decode(errors="replace"))
+                self.ignored.add(name)
                 continue
-            try:
-                entry.name.encode()
-            except UnicodeEncodeError:
-                raise DatasetError(
-                    f"{str(entry)!r}: found a name that is not UTF-8; rename it"
-                ) from None
             inside = entry.is_file() and entry.resolve().is_relative_to(self.root.resolve())
-            if entry.is_symlink() and not inside:
+            if "\ufffd" in name or (entry.is_symlink() and not inside):
                 raise DatasetError(
-                    f"{entry}: found a symbolic link that leads to no file inside {self.root}; allowed: "
-                    "links to files inside it"
+                    f"{self.root}/{name}: found a name that is not UTF-8, or a symbolic link that leads to "
+                    "no file inside the folder; allowed: files with names in UTF-8, and links to them"
                 )
             entries.append(entry)
         return entries
@@ -268,24 +249,20 @@ def load_idx(source: IdxSource, size: int) -> LabelledData:
 
 
 def _idx_split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint8], LabelColumn]:
-    images_file, images = _read(folder, split, "images", 3)
-    labels_file, labels = _read(folder, split, "labels", 1)
-    if images.shape[1:] != (size, size):
+    images_file, images = _read_idx(folder, split, "images", 3)
+    labels_file, labels = _read_idx(folder, split, "labels", 1)
+    if images.shape != (len(labels), size, size):
         height, width = images.shape[1:]
         raise DatasetError(
-            f"image_size: found {size}, but images of {height} x {width} pixels in {images_file}; "
-            f"allowed: {height if height == width else 'square images'}"
-        )
-    if len(images) != len(labels):
-        raise DatasetError(
-            f"{labels_file}: found {len(labels)} labels for the {len(images)} images of "
-            f"{images_file.name}; allowed: one for each"
+            f"image_size: found {size}, but {len(images)} images of {height} x {width} pixels in "
+            f"{images_file}, and {len(labels)} labels in {labels_file}; allowed: square images of this size, "
+            "and one label for each"
         )
     where = f"image {{}} of {images_file.name}".format
     return images[..., None], LabelColumn(str(labels_file), "", labels.tolist(), where)
 
 
-def _read(
+def _read_idx(
     folder: Path, split: str, what: Literal["images", "labels"], axes: int
 ) -> tuple[Path, npt.NDArray[np.uint8]]:
     """Return the file of the images or labels of a split, and its content."""
@@ -297,21 +274,12 @@ def _read(
         raise DatasetError(
             f"{folder}: found no {names[0]}, plain or with .gz; allowed: four IDX files"
         )
-    try:
+    with reading(file):
         require_content(file)
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatasetError(f"{file}: cannot be read: {error}") from None
-    begin = _HEADER + _LENGTH * axes
-    if len(content) < begin or content[:_HEADER] != bytes([0, 0, _BYTES, axes]):
-        raise DatasetError(
-            f"{file}: begins with {content[:_HEADER].hex(' ') or 'nothing'}; allowed: 00 00 08 0{axes}, an "
-            f"IDX file of bytes with {axes} axes"
-        )
-    shape = [int(each) for each in np.frombuffer(content[_HEADER:begin], dtype=">u4")]
-    if len(content) - begin != math.prod(shape):
-        raise DatasetError(
-            f"{file}: found {len(content) - begin} bytes after a header that says "
-            f"{' x '.join(map(str, shape))}; allowed: a whole file"
-        )
-    return file, np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            content = stream.read()
+        magic, *shape = struct.unpack_from(f">{1 + axes}I", content)
+        array = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes)
+        if magic != _BYTES << 8 | axes:
+            raise ValueError(f"it is no IDX file of bytes with {axes} axes")
+        return file, array.reshape(shape)

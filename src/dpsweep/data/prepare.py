@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import load_embeddings
-from dpsweep.data.examples import LabelledData, Labels, Split
+from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.hub import fetch_file, load_hub
 from dpsweep.data.images import load_folder, load_idx
 from dpsweep.data.prepared import (
-    METADATA,
     DatasetError,
     DatasetMetadata,
     PreparedDataset,
@@ -51,7 +51,7 @@ from dpsweep.study.messages import shorten
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
-_FEW_COUNTS = 5
+_INDENTED = "\n  "
 
 
 def prepare(
@@ -68,7 +68,6 @@ def prepare(
     Raises:
         DatasetError: the source cannot be read, or differs from the study.
     """
-    before = _state(folder / METADATA)
     with named(name):
         data = load(dataset)
         if dataset.kind == "text":
@@ -79,35 +78,30 @@ def prepare(
     if known:
         _compare(name, dataset, data)
     resize = identity = None
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".partial-", dir=folder) as decoded:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".partial-", dir=folder.parent) as decoded:
         if dataset.kind == "text":
             data, identity = _tokenized(name, dataset, data, tokenizer)
         elif isinstance(data.train.inputs, EncodedImages):
             data, resize = _decoded(name, dataset, data, Path(decoded))
-        if _state(folder / METADATA) not in (None, before):
-            # Jobs may already read the other process's files.
-            log.info("%s: another process has prepared it", folder)
-            prepared = PreparedDataset.open(folder)
-        else:
-            if not known:
-                _compare(name, dataset, data)
-            prepared = write_prepared(
-                folder,
-                name=name,
-                title=dataset.title,
-                source=data.origin,
-                revision=data.revision,
-                classes=data.classes,
-                train=data.train,
-                test=data.test,
-                kind=dataset.kind,
-                skipped=data.skipped,
-                ignored=data.ignored,
-                tokenizer=identity,
-                resize=resize,
-                refuse_duplicates=dataset.duplicates == "refuse",
-            )
+        if not known:
+            _compare(name, dataset, data)
+        prepared = write_prepared(
+            folder,
+            name=name,
+            title=dataset.title,
+            source=data.origin,
+            revision=data.revision,
+            classes=data.classes,
+            train=data.train,
+            test=data.test,
+            kind=dataset.kind,
+            skipped=data.skipped,
+            ignored=data.ignored,
+            tokenizer=identity,
+            resize=resize,
+            refuse_duplicates=dataset.duplicates == "refuse",
+        )
     warn_of_cut_texts(name, dataset, prepared.metadata)
     return prepared
 
@@ -219,15 +213,6 @@ def warn_of_cut_texts(name: str, dataset: Dataset, metadata: DatasetMetadata) ->
             )  # fmt: skip
 
 
-def _state(file: Path) -> tuple[int, int] | None:
-    """Return values that change when the file is replaced; None for a missing file."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
 # -- reading ----------------------------------------------------------------------------------
 
 
@@ -292,19 +277,16 @@ def named(name: str) -> Iterator[None]:
 
 def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
     """Refuse corrupt examples, or warn of them, depending on the dataset's key ``corrupt``."""
-    if corrupt and dataset.corrupt == "refuse":
+    if not corrupt:
+        return
+    more = [f"and {len(corrupt) - _MOST_NAMED} more"] * (len(corrupt) > _MOST_NAMED)
+    lines = [f"corrupt examples ({len(corrupt)}):", *corrupt[:_MOST_NAMED], *more]
+    if dataset.corrupt == "refuse":
         raise DatasetError(
-            f"datasets.{name}: {_corrupt_examples(corrupt)}\nReplace or remove them, or set corrupt: "
-            "skip to do without them"
+            f"datasets.{name}: {_INDENTED.join(lines)}\nReplace or remove them, or set corrupt: skip to do "
+            "without them"
         )
-    if corrupt:
-        log.warning("%s: left out %s", name, _corrupt_examples(corrupt))
-
-
-def _corrupt_examples(corrupt: Sequence[str]) -> str:
-    more = f"\n  and {len(corrupt) - _MOST_NAMED} more" if len(corrupt) > _MOST_NAMED else ""
-    named = "".join(f"\n  {each}" for each in corrupt[:_MOST_NAMED])
-    return f"corrupt examples ({len(corrupt)}):{named}{more}"
+    log.warning("%s: left out %s", name, _INDENTED.join(lines))
 
 
 def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
@@ -314,11 +296,20 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         DatasetError: something differs; the message lists all differences.
     """
     classes, train, test = data.classes, data.train.labels, data.test.labels
-    found = {"classes": len(classes), "train_size": len(train), "test_size": len(test)}
+    counts, tested = (np.bincount(each, minlength=len(classes)).tolist() for each in (train, test))
+    found: dict[str, Any] = {
+        "classes": len(classes),
+        "train_size": len(train),
+        "test_size": len(test),
+    }
     if data.train.units is not None:
         found["train_units"] = len(np.unique(data.train.units))
+    if isinstance(declared := dataset.train_counts, list):
+        found["train_counts"] = counts
+    elif declared is not None:
+        found["train_counts"] = counts[0] if len(set(counts)) == 1 else counts
     wrong = [
-        f"datasets.{name}.{key}: the study says {getattr(dataset, key)}, {value} found"
+        f"datasets.{name}.{key}: the study says {shorten([getattr(dataset, key)])}, {shorten([value])} found"
         for key, value in found.items()
         if getattr(dataset, key) != value
     ]
@@ -327,48 +318,21 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         wrong.append("; ".join(filter(None, [f"  the classes are: {shorten(classes)}", alike])))
     elif alike:
         log.warning("%s: found classes that are %s", name, alike)
-    counts = _wrong_counts(name, dataset, classes, train)
-    more = len(counts) - _FEW_COUNTS
-    wrong += counts[:_FEW_COUNTS] + [f"  and so of {more} more classes"] * (more > 0)
-    warn_of_untested(name, classes, np.bincount(test, minlength=len(classes)).tolist())
+    if empty := [each for each, count in zip(classes, counts, strict=True) if not count]:
+        wrong.append(f"datasets.{name}: no training example of {shorten(empty)}")
+    warn_of_untested(name, classes, tested)
     if wrong and data.skipped:
-        wrong.append(f"left out: {_corrupt_examples(data.skipped)}")
+        wrong.append(f"left out {len(data.skipped)}: {shorten(data.skipped)}")
     if wrong:
         raise DatasetError("\n".join(wrong))
 
 
 def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[int]) -> None:
-    """Warn of classes without a test example; macro accuracy is the mean over the others.
-
-    Args:
-        name: of the dataset.
-        classes: names of the classes.
-        test_counts: number of test examples of each class.
-    """
-    untested = [each for each, count in zip(classes, test_counts, strict=True) if not count]
-    if untested:
+    """Warn of classes without a test example; macro accuracy is the mean over the others."""
+    if untested := [each for each, count in zip(classes, test_counts, strict=True) if not count]:
         log.warning(
             "%s: no test example of %s; macro accuracy leaves them out", name, shorten(untested)
         )
-
-
-def _wrong_counts(name: str, dataset: Dataset, classes: Sequence[str], train: Labels) -> list[str]:
-    """List the classes without a training example, or those with another number than in the study."""
-    counts = np.bincount(train, minlength=len(classes)).tolist()
-    wrong = [
-        f"datasets.{name}: class {label!r} has no training example"
-        for label, count in zip(classes, counts, strict=True)
-        if not count
-    ]
-    declared = dataset.train_counts
-    if wrong or declared is None or dataset.classes != len(classes):
-        return wrong
-    per_class = declared if isinstance(declared, list) else [declared] * len(classes)
-    return [
-        f"datasets.{name}.train_counts: the study says {wanted} of class {label!r}, {count} found"
-        for label, wanted, count in zip(classes, per_class, counts, strict=True)
-        if wanted != count
-    ]
 
 
 def alike_classes(data: LabelledData) -> str:

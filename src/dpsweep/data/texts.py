@@ -28,7 +28,6 @@ from dpsweep.data.examples import (
     cut_test_set,
     encode_labels,
     reading,
-    same_kind,
     unit_names,
 )
 from dpsweep.data.prepared import DatasetError
@@ -57,7 +56,6 @@ def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name)) for name in files]
     (texts, train), (test_texts, test) = splits[0], splits[-1]
-    train, test = same_kind(train, test)
     numbers, test_numbers, classes = encode_labels(train, test)
     units = [
         None if unit is None else unit_names(read_table(Path(name), unit)[0], labelled.where)
@@ -130,7 +128,7 @@ def _open(path: Path) -> Iterator[_Table]:
         raise DatasetError(
             f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
         )
-    with reading(path, "no such file; put the table there"):
+    with reading(path):
         require_content(path)
         yield _FORMATS[suffix](path)
 
@@ -139,31 +137,27 @@ def _separated(delimiter: str, path: Path) -> _Table:
     """Read records as RFC 4180 defines them; a field with the delimiter, quotes or line ends is in quotes."""
     csv.field_size_limit(sys.maxsize)
     records: list[list[str]] = []
-    several = begin = 0
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, delimiter=delimiter, strict=True)
+        empty = 0
         try:
             for record in lines:
-                if record:  # not an empty line
+                empty += not record
+                if record:
                     records.append(record)
-                    several += lines.line_num - begin > 1
-                if record and len(record) != len(records[0]):
-                    raise DatasetError(
-                        f"{path}, line {lines.line_num}: found {count(len(record), 'field')}; allowed: "
-                        f"{len(records[0])}, as in the first line, {shorten(records[0])}"
-                    )
-                begin = lines.line_num
+                if len(record) not in (0, len(records[0]) if records else 0):
+                    raise csv.Error(f"{count(len(record), 'field')} for {shorten(records[0])}")
         except csv.Error as error:
             raise DatasetError(
-                f"{path}, line {begin + 1}: found a quote that does not end its field ({error}); allowed: "
+                f"{path}, up to line {lines.line_num}: found {error}; allowed: the fields of the first line, "
                 'quotes in pairs around a field, and "" for a quote within'
             ) from None
     if not records:
         raise DatasetError(f"{path}: empty; allowed: a header and at least one row")
-    if several:
+    if lines.line_num > len(records) + empty:
         log.warning(
-            "%s: %d of %d rows have line ends within quotes: %d lines are %d rows",
-            path, several, len(records) - 1, begin, len(records),
+            "%s: rows have line ends within quotes: %d lines are %d rows",
+            path, lines.line_num, len(records) + empty,
         )  # fmt: skip
     header, *rows = records
     return header, lambda name: [row[header.index(name)] for row in rows]
@@ -174,20 +168,19 @@ def _json_lines(path: Path) -> _Table:
     rows: list[dict[str, Any]] = []
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
             try:
-                row = json.loads(line, object_pairs_hook=_object) if line.strip() else {}
-            except (ValueError, RecursionError) as error:
-                row = error
-            if not isinstance(row, dict):
+                row = json.loads(line, object_pairs_hook=_object)
+                if not isinstance(row, dict):
+                    raise ValueError(row)
+            except ValueError as error:
                 raise DatasetError(
-                    f"{path}, line {number}: found {shorten([str(row)])}; allowed: an object of JSON in "
-                    "each line"
-                )
-            if line.strip():
-                rows.append(row)
-    return list(dict.fromkeys(itertools.chain(*rows))), lambda name: [
-        each.get(name) for each in rows
-    ]
+                    f"{path}, line {number}: found {shorten([error])}; allowed: an object of JSON"
+                ) from None
+            rows.append(row)
+    names = list(dict.fromkeys(itertools.chain(*rows)))
+    return names, lambda name: [each.get(name) for each in rows]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writing of prepared datasets: array by array, with checksums and duplicates, and the metadata last."""
+"""Writing of prepared datasets: arrays, checksums and duplicates, in a folder that appears whole."""
 
 import hashlib
 import logging
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dpsweep.base.files import atomic_path, write_checked_json
+from dpsweep.base.files import atomic_folder, atomic_path, write_checked_json
 from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     KINDS_OF_INPUTS,
@@ -33,11 +33,6 @@ from dpsweep.study.messages import shorten
 log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES = 10
-# Fields of `DatasetMetadata` that are computed from the arrays.
-_COMPUTED = {
-    *("train_size", "test_size", "train_counts", "test_counts"),
-    *("train_units", "test_units", "shape", "duplicates", "cut", "checksum", "file_checksums"),
-}
 
 
 def write_prepared(
@@ -45,11 +40,11 @@ def write_prepared(
 ) -> PreparedDataset:
     """Write a prepared dataset and open it.
 
-    Every file is replaced atomically, ``metadata.json`` last. Without this file the folder is not a
-    prepared dataset. One block of inputs is in memory at a time.
+    The files are written beside the folder, which they replace at the end, so a reader finds a whole dataset
+    or none. One block of inputs is in memory at a time.
 
     Args:
-        folder: to write.
+        folder: to replace.
         train: training examples.
         test: test examples.
         refuse_duplicates: whether a test example with the inputs of a training example is an error.
@@ -57,34 +52,37 @@ def write_prepared(
 
     Raises:
         DatasetError: a label is outside the classes, inputs have another type or shape than their kind,
-            a split has different numbers of inputs and labels, or duplicates are an error.
-        TypeError: a fact is missing or unknown.
+            a split has different numbers of inputs and labels, the disk is too small, or duplicates are an
+            error.
+        ValidationError: a fact is missing or unknown.
     """
-    required = {key for key, field in DatasetMetadata.model_fields.items() if field.is_required()}
-    if wrong := (facts.keys() - DatasetMetadata.model_fields) | (
-        required - _COMPUTED - facts.keys()
-    ):
-        raise TypeError(f"write_prepared: facts that are missing or unknown: {sorted(wrong)}")
-    name, kind, classes = facts["name"], facts.get("kind", "image"), facts["classes"]
-    if kind not in KINDS_OF_INPUTS:
-        raise DatasetError(f"{name}: found kind {kind!r}; allowed: {', '.join(KINDS_OF_INPUTS)}")
-    if repeated := sorted({each for each in classes if classes.count(each) > 1}):
-        raise DatasetError(f"{name}: found the class {shorten(repeated)} twice; allowed: each once")
-    # An interrupted rewrite must not leave old metadata with new arrays.
-    (folder / METADATA).unlink(missing_ok=True)
+    with atomic_folder(folder) as made:
+        _write(made, train, test, refuse_duplicates, facts)
+    return PreparedDataset.open(folder)
+
+
+def _write(
+    folder: Path, train: Split, test: Split, refuse_duplicates: bool, facts: dict[str, Any]
+) -> None:
+    name, kind, classes = facts["name"], facts.setdefault("kind", "image"), facts["classes"]
+    if kind not in KINDS_OF_INPUTS or len(set(classes)) < len(classes):
+        raise DatasetError(
+            f"{name}: found kind {kind!r} and the classes {shorten(classes)}; allowed: "
+            f"{', '.join(KINDS_OF_INPUTS)}, and each class once"
+        )
     hashes_of: dict[str, Hashes | None] = {}
     cut: dict[str, CutTexts] = {}
     for key, split in (("train", train), ("test", test)):
         labels = np.asarray(split.labels)
         _check_labels(f"{name}, {key} labels", labels, len(classes))
-        _write_array(folder / f"{key}_inputs.npy", split.inputs, len(labels))
-        _write_array(folder / f"{key}_labels.npy", labels.astype(np.int64), len(labels))
-        (folder / f"{key}_units.npy").unlink(missing_ok=True)
-        if (
-            split.units is not None
-        ):  # their names are not stored, because they may be those of persons
+        rows = _write_inputs(folder / f"{key}_inputs.npy", split.inputs, len(labels))
+        if rows != len(labels):
+            raise DatasetError(f"{name}, {key}: {rows} inputs for {len(labels)} labels")
+        write_array(folder / f"{key}_labels.npy", [labels.astype(np.int64)], rows)
+        if split.units is not None:
+            # Their names are not stored, because they may be those of persons.
             _, units = np.unique(split.units, return_inverse=True)
-            _write_array(folder / f"{key}_units.npy", units.astype(np.int64), len(labels))
+            write_array(folder / f"{key}_units.npy", [units.astype(np.int64)], rows)
             facts[f"{key}_units"] = int(units.max()) + 1
         hashes_of[key] = getattr(split.inputs, "hashes", None)
         if found := getattr(split.inputs, "cut", None):
@@ -114,7 +112,6 @@ def write_prepared(
         file_checksums=file_checksums,
     )
     write_checked_json(folder / METADATA, metadata.model_dump(mode="json"))
-    return PreparedDataset.open(folder)
 
 
 def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:
@@ -135,29 +132,12 @@ def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int,
     return shape
 
 
-def _write_array(path: Path, inputs: Any, rows: int) -> None:
-    """Write an array or blocks of rows as one .npy file, or move a finished file to ``path``."""
+def _write_inputs(path: Path, inputs: Any, rows: int) -> int:
+    """Write an array or blocks of rows, or move a finished file to ``path``; return the number of rows."""
     if isinstance(inputs, Path):
-        if (found := len(np.load(inputs, mmap_mode="r"))) != rows:
-            raise DatasetError(f"{path.name}: {found} inputs for {rows} labels")
         inputs.replace(path)
-        return
-    first: npt.NDArray[Any] | None = None
-    written = 0
-    with atomic_path(path) as partial, partial.open("wb") as stream:
-        for block in [inputs] if isinstance(inputs, np.ndarray) else inputs:
-            if first is None:
-                first = block[:0]
-                write_array_header(stream, first.dtype, (rows, *first.shape[1:]))
-            if (block.dtype, block.shape[1:]) != (first.dtype, first.shape[1:]):
-                raise DatasetError(
-                    f"{path.name}: found {block.dtype} {block.shape[1:]} among inputs of "
-                    f"{first.dtype} {first.shape[1:]}; all inputs must have one type and shape"
-                )
-            stream.write(np.ascontiguousarray(block).data)
-            written += len(block)
-        if first is None or written != rows:
-            raise DatasetError(f"{path.name}: {written} inputs for {rows} labels")
+        return len(np.load(path, mmap_mode="r"))
+    return write_array(path, [inputs] if isinstance(inputs, np.ndarray) else inputs, rows)
 
 
 def _checksums(
@@ -177,99 +157,74 @@ def _checksums(
 
 
 def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DatasetError(f"{what}: found {labels.dtype} {labels.shape}; allowed: integers (N,)")
-    if len(labels) == 0:
-        raise DatasetError(f"{what}: there is no example")
-    if labels.min() < 0 or labels.max() >= classes:
+    whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels)
+    if not whole or labels.min() < 0 or labels.max() >= classes:
         raise DatasetError(
-            f"{what}: found {labels.min()} to {labels.max()}; allowed: 0 to {classes - 1} "
-            f"({classes} classes)"
+            f"{what}: found {labels.dtype} {labels.shape}, {shorten(np.unique(labels).tolist())}; allowed: "
+            f"integers from 0 to {classes - 1} for {classes} classes, and one example or more"
         )
 
 
 # -- large arrays ------------------------------------------------------------------------------
 
 
-def write_rows(
-    path: Path,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    examples: int,
-    blocks: Iterable[Sequence[npt.NDArray[Any] | str]],
-    what: str,
-) -> dict[int, str]:
-    """Write an array of rows; examples that have an error instead of a row are left out.
+def write_array(path: Path, blocks: Iterable[Array], expected: int) -> int:
+    """Write blocks of rows as one .npy file.
 
     Args:
-        path: of the .npy file.
-        dtype: of its rows.
-        shape: of a row.
-        examples: number of all examples.
-        blocks: for each example its row or its error, in order.
-        what: noun for the rows, for messages.
+        path: of the file.
+        blocks: of rows of one type and shape, at least one block.
+        expected: number of rows, for the space on the disk.
 
     Returns:
-        The errors by position.
+        The number of rows.
 
     Raises:
-        DatasetError: the disk is too small, or the blocks have another number of examples.
+        DatasetError: blocks differ, there is none, or the disk is too small.
     """
-    require_space(path.parent, examples * math.prod(shape) * dtype.itemsize, what)
-    errors: dict[int, str] = {}
-    done = 0
-    advance = progress(f"{path.stem} {what}", examples)
+    rows, first = 0, None
     with atomic_path(path) as partial, partial.open("wb") as stream:
-        write_array_header(stream, dtype, (0, *shape))
         for block in blocks:
-            for place, row in enumerate(block, start=done):
-                if isinstance(row, str):
-                    errors[place] = row
-                else:
-                    stream.write(row.data)
-            done += len(block)
-            advance(len(block))
-        if done != examples:
-            raise DatasetError(f"{path.stem}: {done} {what} for {examples} labels")
-        # The header has spare room, so it can be replaced when the number of rows is known.
+            kind = block.dtype, block.shape[1:]
+            if first is None:
+                first = kind
+                _require_space(path.parent, expected * math.prod(kind[1]) * kind[0].itemsize)
+                _write_header(stream, *kind, rows)
+            if kind != first:
+                raise DatasetError(
+                    f"{path.name}: found {kind[0]} {kind[1]} among inputs of {first[0]} {first[1]}; all "
+                    "inputs must have one type and shape"
+                )
+            stream.write(np.ascontiguousarray(block).data)
+            rows += len(block)
+        if first is None:
+            raise DatasetError(f"{path.name}: 0 inputs")
         stream.seek(0)
-        write_array_header(stream, dtype, (done - len(errors), *shape))
-    return errors
+        _write_header(stream, *first, rows)
+    return rows
 
 
-def write_array_header(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+def _write_header(
+    stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...], rows: int
+) -> None:
     """Write the header of a .npy file; its length does not depend on the number of rows."""
     descr = np.lib.format.dtype_to_descr(dtype)
-    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    header = {"descr": descr, "fortran_order": False, "shape": (rows, *shape)}
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse files that do not fit on the disk.
-
-    Args:
-        folder: on the disk.
-        needed: bytes.
-        what: noun for the files, for the message.
-
-    Raises:
-        DatasetError: too few bytes are free.
-    """
+def _require_space(folder: Path, needed: int) -> None:
+    """Refuse an array of some bytes that does not fit on the disk of a folder."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DatasetError(
-            f"{folder}: {needed / 1e9:.1f} GB are needed for the {what}, {free / 1e9:.1f} GB are "
-            "free on that disk; make room, or set results to a folder on another one"
+            f"{folder}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free on that disk; make "
+            "room, or set results to a folder on another one"
         )
 
 
 def progress(what: str, total: int) -> Callable[[int], None]:
-    """Return a function to call with the number of newly finished examples: it logs a line every ten seconds.
-
-    Args:
-        what: noun for the examples.
-        total: number of all examples.
-    """
+    """Return a function of the number of newly finished examples, which logs a line every ten seconds."""
     started = spoken = time.monotonic()
     done = 0
 

@@ -1,4 +1,4 @@
-"""The model card of a release, made only from its certificate."""
+"""The model card of a release, and what its accuracy is worth; made only from the certificate."""
 
 from functools import cache
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from dpsweep.base.files import read_checked_json
 from dpsweep.base.numbers import rounded_up
 from dpsweep.data.prepared import Resize
 from dpsweep.privacy.explain import paragraph, table
-from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED, accuracy
+from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.certificate import Certificate, Network
-from dpsweep.release.safe_reading import escaped
+from dpsweep.release.files import escaped
+from dpsweep.study.choice import accuracy_interval
 
 
 def model_card(certificate: Certificate) -> str:
@@ -22,8 +24,8 @@ def model_card(certificate: Certificate) -> str:
         certificate,
         loading=loading_code(network),
         reading=reading_code(network),
-        accuracy=accuracy.in_words(certificate),
-        no_better=accuracy.advice_if_no_better(certificate),
+        accuracy=accuracy_in_words(certificate),
+        no_better=advice_if_no_better(certificate),
         meaning=paragraph(
             certificate.epsilon,
             certificate.delta,
@@ -93,3 +95,59 @@ def _text(free: str) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# -- accuracy -----------------------------------------------------------------------------------
+
+
+def accuracy_in_words(certificate: Certificate) -> str:
+    """Return the accuracy with its 95 % interval (Wilson 1927), and that of naming the largest class.
+
+    With units of several rows, the accuracy of units is added, and the interval is that of as many examples
+    as there are units, because rows of a unit may be right or wrong together.
+    """
+    found, lower, upper = _accuracy(certificate)
+    test = certificate.test_set
+    of_units = (
+        f"; {test.unit_accuracy:.3f} of {test.units:,} units, of which more than half of the rows are right"
+        if test.units
+        else ""
+    )
+    return (
+        f"{found:.3f} of {test.size:,} test examples (95 % interval {lower:.3f} to {upper:.3f}); always "
+        f"naming the largest class: {test.largest_class / test.size:.3f}{of_units}"
+    )
+
+
+def advice_if_no_better(certificate: Certificate) -> str | None:
+    """Return what to do with a model that is not shown to be better than its largest class, or None."""
+    found, lower, _ = _accuracy(certificate)
+    test = certificate.test_set
+    share = test.largest_class / test.size
+    if lower > share:
+        return None
+    is_it = "is no better than" if found <= share else "is not shown to be better than"
+    return (
+        f"This model {is_it} always naming the largest class ({found:.3f} beside {share:.3f} on "
+        f"{test.size:,} test examples). Before another release, which spends epsilon again, change the "
+        "learning rate (`dpsweep recommend`; too low and too high both end here), train for more epochs, or "
+        "use a network that is closer to the data; a larger test set shows smaller differences"
+    )
+
+
+def sentences(folder: Path) -> list[str]:
+    """Return the advice on the model in a folder, if it needs one, and its accuracy.
+
+    Raises:
+        DamagedFileError: the certificate has another content than was written.
+        ValidationError: it is of another format.
+    """
+    certificate = Certificate.model_validate(read_checked_json(folder / CERTIFICATE))
+    advice = advice_if_no_better(certificate)
+    return [*([advice] if advice else []), f"accuracy {accuracy_in_words(certificate)}"]
+
+
+def _accuracy(certificate: Certificate) -> tuple[float, float, float]:
+    """Return the accuracy and the ends of its interval."""
+    size = certificate.test_set.units or certificate.test_set.size
+    return certificate.test_accuracy, *accuracy_interval(certificate.test_accuracy, size)

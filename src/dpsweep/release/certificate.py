@@ -1,6 +1,8 @@
 """The certificate of a release: the guarantee, and every number that proves it."""
 
-from collections.abc import Mapping
+import math
+import reprlib
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -42,6 +44,10 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+_WHOLE = ("optimizer", "network.method")
+"""Mappings whose keys all come from a study: an additional key in the certificate is a difference."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -62,9 +68,10 @@ class Setting(_Part):
     learning_rate: LearningRate
 
 
-UnitName = Annotated[str | None, Field(min_length=1, exclude_if=lambda unit: unit is None)]
+_IF_GIVEN = Field(exclude_if=lambda value: value is None)
+UnitName = Annotated[str | None, Field(min_length=1), _IF_GIVEN]
 """The column or pattern of the study that names the unit of each row; None: each row is a unit."""
-RowsPerUnit = Annotated[PositiveInt | None, Field(exclude_if=lambda rows: rows is None)]
+RowsPerUnit = Annotated[PositiveInt | None, _IF_GIVEN]
 """The most rows of a unit in a step, if units have several rows."""
 
 
@@ -162,9 +169,7 @@ class Network(_Part):
     method: Annotated[Method, PlainSerializer(plain_method)]
     head_layers: list[str]
     """Linear layers of the head, which LoRA does not adapt."""
-    features: Annotated[ReleasedFeatures | None, Field(exclude_if=lambda found: found is None)] = (
-        None
-    )
+    features: Annotated[ReleasedFeatures | None, _IF_GIVEN] = None
     """The features that the head reads; None if the head is the network's own."""
     pretraining: PublicWeights
     trained_parameters: PositiveInt
@@ -202,11 +207,9 @@ class TestSet(_Part):
     """number of test examples"""
     largest_class: PositiveInt
     """number of them in their most frequent class, which a model without any training could always name"""
-    units: Annotated[PositiveInt | None, Field(exclude_if=lambda units: units is None)] = None
+    units: Annotated[PositiveInt | None, _IF_GIVEN] = None
     """number of units in it, if they have several rows"""
-    unit_accuracy: Annotated[
-        float | None, Field(ge=0, le=1, exclude_if=lambda accuracy: accuracy is None)
-    ] = None
+    unit_accuracy: Annotated[float | None, Field(ge=0, le=1), _IF_GIVEN] = None
     """share of them of which more than half of the rows are right; exactly half counts as wrong"""
 
     @model_validator(mode="after")
@@ -364,3 +367,36 @@ def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float)
     """Return the part of a certificate on accounted tuning."""
     shared = {name: each for name, each in vars(tuning).items() if name in Tuning.model_fields}
     return Tuning(**shared, score=score, candidates=candidates)
+
+
+def differences(
+    name: str, found: Any, expected: Any, rounding: float = 0.0, partial: bool = False
+) -> Iterator[str]:
+    """Yield a line for each difference between a part of a certificate, as JSON, and what is expected.
+
+    Args:
+        name: of the part.
+        found: in the certificate.
+        expected: the right value.
+        rounding: largest relative difference of numbers that are not whole.
+        partial: whether the part may have keys that are not expected.
+    """
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted(expected.keys() if partial else found.keys() | expected.keys()):
+            place = f"{name}.{key}".lstrip(".")
+            inner = partial and place not in _WHOLE
+            yield from differences(place, found.get(key), expected.get(key), rounding, inner)
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from differences(f"{name}.{index}", one, other, rounding, partial)
+    # In Python True == 1 and 3.0 == 3, but not in JSON.
+    elif type(found) is not type(expected) or not (
+        math.isclose(found, expected, rel_tol=rounding)
+        if isinstance(found, float)
+        else found == expected
+    ):
+        yield f"{name}: found {_short(found)}, expected {_short(expected)}"
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value) if isinstance(value, str | list | dict) else str(value)

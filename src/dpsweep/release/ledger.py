@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -61,44 +61,37 @@ class Ledger:
             without a line break counts, and an incomplete entry does not.
 
     Raises:
-        ReleaseError: a line was edited, damaged or removed, or the file cannot be read.
+        ReleaseError: a line was edited, damaged or removed.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lines: list[LedgerEntry] = []
         self._head = ""
-        try:
-            written = file.read_bytes() if file.exists() else b""
-        except OSError as error:
-            raise ReleaseError(f"{file}: cannot be read: {error.strerror}") from None
-        *whole, rest = written.split(b"\n")
-        for number, content in enumerate(whole, start=1):
+        *lines, last = (file.read_bytes() if file.exists() else b"").split(b"\n")
+        self._needs_end = _is_json(last)
+        self._unfinished = b"" if self._needs_end else last
+        for number, content in enumerate([*lines, last] if self._needs_end else lines, start=1):
             self._read(f"{file}: line {number}", content)
-        self._unfinished = rest if rest and not _is_entry(rest) else b""
-        self._needs_end = bool(rest) and not self._unfinished
-        if self._needs_end:
-            self._read(f"{file}: line {len(whole) + 1}", rest)
 
     def _read(self, where: str, content: bytes) -> None:
-        """Add the entries of a line; older versions could write several entries on one line."""
+        """Add the entry of a line."""
         try:
-            entries = list(_entries(content))
-            for read in entries:
-                line = LedgerEntry.model_validate(checked(Path(where), read))
-                if line.previous != self._head:
-                    raise ReleaseError(
-                        f"{where}: found one that follows {line.previous or 'no other'}, expected one "
-                        f"that follows {self._head or 'no other'}; a line was edited or taken out"
-                    )
-                self._lines.append(line)
-                self._head = read["fingerprint"]
+            read = json.loads(content)
+            line = LedgerEntry.model_validate(checked(Path(where), read))
         except DamagedFileError as error:
             raise ReleaseError(str(error)) from None
         except ValidationError as error:
             raise ReleaseError(f"{where}: damaged: {'; '.join(mistakes(error))}") from None
         except ValueError as error:
             raise ReleaseError(f"{where}: damaged: {error}") from None
+        if line.previous != self._head:
+            raise ReleaseError(
+                f"{where}: found one that follows {line.previous or 'no other'}, expected one that follows "
+                f"{self._head or 'no other'}; a line was edited or taken out"
+            )
+        self._lines.append(line)
+        self._head = read["fingerprint"]
 
     def repair(self) -> None:
         """End the last line with a line break, or move an incomplete entry to a file beside the ledger."""
@@ -160,23 +153,12 @@ def _append(file: Path, written: bytes) -> None:
     sync_folder(file.parent)
 
 
-def _entries(content: bytes) -> Iterator[Any]:
-    """Yield the JSON values of a line."""
-    text, place = content.decode("utf-8"), 0
-    decoder = json.JSONDecoder()
-    while place < len(text):
-        try:
-            read, place = decoder.raw_decode(text, place)
-        except RecursionError:
-            raise ValueError("found brackets within brackets") from None
-        yield read
-
-
-def _is_entry(content: bytes) -> bool:
+def _is_json(content: bytes) -> bool:
     try:
-        return bool(list(_entries(content)))
+        json.loads(content)
     except ValueError:
         return False
+    return True
 
 
 def ledger_mistakes(certificate: Certificate, own: str, ledger: Ledger) -> Iterator[str]:

@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpsweep.base.files import canonical_json, fingerprint, read_checked_json
+from dpsweep.base.files import fingerprint, read_checked_json
 from dpsweep.data.prepared import DatasetError, Resize, read_metadata
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Sampling
 from dpsweep.release import CERTIFICATE, ReleaseError
-from dpsweep.release.certificate import DataSplit, Setting, plain_method
+from dpsweep.release.certificate import DataSplit, Setting, differences, plain_method
+from dpsweep.release.files import printable
 from dpsweep.release.ledger import Ledger
-from dpsweep.release.safe_reading import printable
 from dpsweep.study import Cell, Study
 from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import optimizer_steps
@@ -22,9 +22,6 @@ from dpsweep.study.datasets import Origins, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
 from dpsweep.study.sweeps import Sweep
-
-_WHOLE = ("optimizer", "network.method")
-"""Mappings whose keys all come from the section: an additional key in the certificate is a difference."""
 
 Candidate = tuple[Cell, float]
 """A setting of a release: its cell and learning rate."""
@@ -167,19 +164,19 @@ def compare(
     """
     found = read_checked_json(folder / CERTIFICATE)
     plan = ReleasePlan(study, release)
-    differences = [
-        *_differences("", found, plan.decided()),
+    found_mistakes = [
+        *differences("", found, plan.decided(), partial=True),
         *_numbers_that_differ(found, plan),
         *_data_that_differ(found, plan, paths, ledger),
     ]
-    if differences:
+    if found_mistakes:
         raise ReleaseError(
             "\n  ".join(
                 [
                     f"{folder}: has a release with other settings than `release` in the study. No model can "
                     "be made again: take the section back, or move the folder away for another release, "
                     "which spends epsilon a second time:",
-                    *map(printable, differences),
+                    *map(printable, found_mistakes),
                 ]
             )
         )
@@ -195,10 +192,12 @@ def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[s
     backbone = study.backbones[plan.sweep.backbone]
     if backbone.library != "transformers" and not backbone.described_at:
         added = dict.fromkeys(found["network"]["arguments"].keys() - backbone.arguments.keys())
-        yield from _differences("", found, {"network": {"arguments": added}})
+        yield from differences(
+            "network.arguments", found["network"]["arguments"], added, partial=True
+        )
     setting = study.training.precision
     if setting != "auto" and not study.trains_on_vectors(plan.sweep.problem.name):
-        yield from _differences("", found, {"precision": setting})
+        yield from differences("precision", found["precision"], setting)
 
 
 def _data_that_differ(
@@ -221,32 +220,11 @@ def _data_that_differ(
                 f"has {metadata.checksum}"
             )
         names = {"classes": list(metadata.classes), "shape": list(metadata.shape)}
-        yield from _differences("network", found["network"], names)
+        yield from differences("network", found["network"], names, partial=True)
     with suppress(BackboneError):
         prepared = PreparedBackbone.open(paths.backbone(backbone)).metadata
-        yield from _differences("network", found["network"], {"backbone": prepared.checksum})
+        yield from differences("network.backbone", found["network"]["backbone"], prepared.checksum)
 
 
 def _places(found: Origins) -> str:
     return ", ".join("/".join(parts).replace("//", "/") for parts in found)
-
-
-def _differences(name: str, found: Any, expected: Any) -> Iterator[str]:
-    if isinstance(found, dict) and isinstance(expected, dict):
-        # Ignore additional keys otherwise: libraries complete the arguments of a network.
-        for key in found | expected if name in _WHOLE else expected:
-            yield from _differences(f"{name}.{key}".lstrip("."), found.get(key), expected.get(key))
-    elif _settings(found) and _settings(expected) and len(found) == len(expected):
-        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-            yield from _differences(f"{name}.{index}", one, other)
-    elif canonical_json(found) != canonical_json(expected):
-        yield f"{name}: the certificate has {_text(found)}, the section {_text(expected)}"
-
-
-def _settings(value: Any) -> bool:
-    """Return whether a value is a list of mappings, such as candidates."""
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
-
-
-def _text(value: Any) -> str:
-    return "one" if isinstance(value, dict) else "none" if value is None else canonical_json(value)

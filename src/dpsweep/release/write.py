@@ -30,14 +30,15 @@ from dpsweep.release.certificate import (
     Certificate,
     Network,
     ReleasedFeatures,
+    ReleasedModel,
     TestSet,
     best_attacks,
     certify_tuning,
     epsilon_by_pld,
 )
 from dpsweep.release.composition import refuse_beyond_budget, released_together
+from dpsweep.release.files import save_parameters, stated, stated_tap
 from dpsweep.release.ledger import Ledger, locked, open_ledger
-from dpsweep.release.parameters import save_parameters, stated, stated_tap
 from dpsweep.release.section import ReleasePlan, own_features
 from dpsweep.release.train import TrainedModel, fixed_noise, train_release
 from dpsweep.study import Study
@@ -67,7 +68,20 @@ def check_budget(study: Study, paths: Paths) -> None:
         return
     source = study.datasets[study.sweeps[release.sweep].dataset].source
     earlier = Ledger(paths.ledger).released("", origins(source))
-    refuse_beyond_budget(study, release, earlier, fixed_noise(study, release))
+    refuse_beyond_budget(study, earlier, _planned(study, release))
+
+
+def _planned(study: Study, release: Release) -> ReleasedModel:
+    """Return the new model's entry of the ledger, but for the fingerprint of its certificate."""
+    split = ReleasePlan(study, release).split
+    return ReleasedModel(
+        certificate="0" * 64,
+        epsilon=release.epsilon,
+        delta=study.privacy.delta,
+        noise=fixed_noise(study, release),
+        unit=split.unit,
+        rows_per_unit=split.rows_per_unit,
+    )
 
 
 @dataclass(frozen=True)
@@ -145,14 +159,12 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     # Before training, check that the ledger can be read and written and that the models can be composed.
     with open_ledger(paths.ledger) as ledger:
         earlier = ledger.released(*data)
-    planned = fixed_noise(study, release)
-    of_new = release.epsilon, study.privacy.delta, ReleasePlan(study, release).split.unit
-    together = released_together(earlier, planned, *of_new)
-    refuse_beyond_budget(study, release, earlier, planned)
+    new = _planned(study, release)
+    together = released_together(earlier, new)
+    refuse_beyond_budget(study, earlier, new)
     tokenizer = _tokenizer(study, paths, release)
     gpus = study.release_gpus(release)
     model, tuning, score = launch(gpus, train_release, study, paths, release)
-    alone = None if tuning else model.noise
     with (
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,
         open_ledger(paths.ledger) as ledger,
@@ -161,9 +173,9 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
         made.mkdir()
         network = _write_network(study, paths, release, model, tokenizer, made)
         others = ledger.released(*data)
-        if (others, alone) != (earlier, planned):  # another release was made during training
-            together = released_together(others, alone, *of_new)
-            refuse_beyond_budget(study, release, others, alone)
+        if others != earlier:  # another release was made during training
+            together = released_together(others, new)
+            refuse_beyond_budget(study, others, new)
         certificate = Certificate.model_validate(
             ReleasePlan(study, release).decided()
             | _trained(study, release, model, tuning, score)

@@ -105,7 +105,7 @@ def _worth(paths: Paths) -> list[str]:
     """Return what the study's own release is worth, in sentences; none without one of today's format."""
     if (paths.release / CERTIFICATE).exists():
         # It imports torch.
-        from dpsweep.release.accuracy import sentences  # noqa: PLC0415
+        from dpsweep.release.card import sentences  # noqa: PLC0415
 
         with suppress(DamagedFileError, ValidationError):  # `verify` says what is wrong
             return sentences(paths.release)

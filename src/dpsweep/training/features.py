@@ -6,9 +6,7 @@ and the version that they were computed from, so features of other ones are neve
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,7 @@ from dpsweep.data.prepared import (
     PreparedDataset,
     read_metadata,
 )
-from dpsweep.data.write import write_prepared, write_rows
+from dpsweep.data.write import progress, write_prepared
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.state import check_passes, mixes
@@ -77,32 +75,31 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     known = data.metadata
     folder = paths.features(*source)
     width = run(data.train_inputs[:1]).shape[1]
-    folder.mkdir(parents=True, exist_ok=True)
     log.info(
         "%s: %d features of %d examples on %s",
         folder, width, known.train_size + known.test_size, device.type,
     )  # fmt: skip
-    with TemporaryDirectory(prefix=".partial-", dir=folder) as computed:
-        splits = [Path(computed, f"{split}.npy") for split in ("train", "test")]
-        for path, inputs in zip(splits, (data.train_inputs, data.test_inputs), strict=True):
-            write_rows(
-                path, np.dtype(np.float32), (width,), len(inputs), _blocks(inputs, run), "features"
-            )
-        train, test = splits
-        return write_prepared(
-            folder,
-            name=known.name,
-            title=known.title,
-            source=known.source,
-            revision=known.revision,
-            classes=known.classes,
-            train=Split(train, data.train_labels, units=_names(data.train_units)),
-            test=Split(test, data.test_labels, units=_names(data.test_units)),
-            kind="features",
-            skipped=known.skipped,
-            ignored=known.ignored,
-            features=identity,
+    train, test = (
+        Split(_blocks(inputs, run), labels, units=_names(units))
+        for inputs, labels, units in (
+            (data.train_inputs, data.train_labels, data.train_units),
+            (data.test_inputs, data.test_labels, data.test_units),
         )
+    )
+    return write_prepared(
+        folder,
+        name=known.name,
+        title=known.title,
+        source=known.source,
+        revision=known.revision,
+        classes=known.classes,
+        train=train,
+        test=test,
+        kind="features",
+        skipped=known.skipped,
+        ignored=known.ignored,
+        features=identity,
+    )
 
 
 def _names(units: npt.NDArray[np.int64] | None) -> npt.NDArray[np.str_] | None:
@@ -228,9 +225,12 @@ class FeatureRun:
 
 def _blocks(
     inputs: np.ndarray, run: Callable[[np.ndarray], Tensor]
-) -> Iterator[Sequence[npt.NDArray[np.float32]]]:
+) -> Iterator[npt.NDArray[np.float32]]:
     """Yield the features of a split, batch by batch."""
+    advance = progress("features", len(inputs))
     for start in range(0, len(inputs), _BATCH):
         if stop := interruption(saved=False):
             raise stop
-        yield list(run(inputs[start : start + _BATCH]).numpy())
+        block = run(inputs[start : start + _BATCH]).numpy()
+        yield block
+        advance(len(block))

@@ -1,13 +1,18 @@
-"""The files of parameters of a release, and the names of parameters in them."""
+"""The files of a release: which ones a folder may hold, and the parameters by their names in them.
+
+Nothing in the folder is executed, and no link is followed. Who expects an attack verifies in a container.
+"""
 
 import importlib
 import itertools
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -17,14 +22,112 @@ from dpsweep.base.limited import TimeLimitError, limited
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
 from dpsweep.models.representation import Tap, tap_of
-from dpsweep.release import FROZEN, TRAINED
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import ReleasedFeatures
-from dpsweep.release.safe_reading import Layout
 from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.methods import LoRA, Method
 
+LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
+"""Files of a release, and their largest sizes in bytes."""
+_LONGEST_LINE = 300
+
+Layout = Mapping[str, tuple[str, list[int]]]
+"""Tensors of a file: from the name to safetensors' name of the type, and the shape."""
+
+
 # Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.
 _WRAPPER = "network."
+_COMPILER = "torch._dynamo"
+# Limit on the parameter tensors of a network; the largest networks have thousands.
+_MOST_TENSORS = 20_000
+# Types of tensors: from the names in torch to those in safetensors.
+_SAFETENSORS = {
+    **{"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "uint8": "U8"},
+    **{"int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
+}
+
+
+def escaped(text: str) -> str:
+    r"""Escape characters that are not printable: line breaks, control characters, direction marks.
+
+    >>> escaped("a\nb")
+    'a\\nb'
+    """
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def printable(text: str) -> str:
+    """Return a text escaped on one line, and shortened if it is long."""
+    shown = escaped(text)
+    return shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 3]}..."
+
+
+def file_mistakes(folder: Path) -> Iterator[str]:
+    """Yield a line for each entry of a folder that is not a file of a release, without opening files.
+
+    Raises:
+        ReleaseError: the folder cannot be read.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise ReleaseError(f"{folder}: cannot be read: {error.strerror}") from None
+    for entry in entries:
+        found = entry.lstat()
+        if entry.name not in LARGEST:
+            yield f"{entry.name}: is not a file of a release"
+        elif not stat.S_ISREG(found.st_mode):
+            yield f"{entry.name}: found a link, a folder, a pipe or a device; allowed: a file"
+        elif found.st_size > LARGEST[entry.name]:
+            allowed = LARGEST[entry.name]
+            yield f"{entry.name}: found {found.st_size} bytes; allowed: at most {allowed}"
+
+
+def file_content(folder: Path, name: str) -> bytes:
+    """Read a file of a folder.
+
+    Raises:
+        ReleaseError: it is missing.
+    """
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError:
+        raise ReleaseError(f"{name}: missing") from None
+
+
+def tensor_mistakes(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the differences between a safetensors file and the expected tensors.
+
+    safetensors itself refuses tensors that overlap, or leave bytes between or behind them.
+
+    Args:
+        file: of tensors.
+        layout: their names, types and shapes.
+    """
+    try:
+        with safe_open(file, framework="pt") as stored:
+            found = set(stored.keys())
+            if stored.metadata():
+                yield "found metadata, which cannot be verified; allowed: tensors"
+            yield from (f"{name} is missing" for name in sorted(layout.keys() - found))
+            yield from (
+                f"{name} is not among what belongs there" for name in sorted(found - layout.keys())
+            )
+            for name in sorted(found & layout.keys()):
+                header = stored.get_slice(name)
+                kind, shape = header.get_dtype(), header.get_shape()
+                expected, size = layout[name]
+                if (kind, shape) != (expected, size):
+                    yield f"{name}: found {kind} {shape}, expected {expected} {size}"
+                elif not stored.get_tensor(name).isfinite().all():
+                    yield f"{name}: found numbers that are not finite"
+    except FileNotFoundError:
+        yield "missing"
+    except (SafetensorError, OSError) as error:
+        yield f"is not a file of parameters: {error}"
+
+
+# -- parameters --------------------------------------------------------------------------------
 
 
 def outer_name(name: str) -> str:
@@ -70,22 +173,6 @@ def stated(model: nn.Module, head: nn.Linear | None = None) -> dict[str, Any]:
 def stated_tap(tap: Tap) -> dict[str, str]:
     """Return the fields of a certificate's `ReleasedFeatures` that say where they are read."""
     return {"module": outer_name(tap.module), "side": tap.side}
-
-
-_COMPILER = "torch._dynamo"
-# Limit on the parameter tensors of a network; the largest networks have thousands.
-_MOST_TENSORS = 20_000
-# Types of tensors: from the names in torch to those in safetensors.
-_SAFETENSORS = {
-    **{
-        "torch.float64": "F64",
-        "torch.float32": "F32",
-        "torch.float16": "F16",
-        "torch.bool": "BOOL",
-    },
-    **{"torch.uint8": "U8", "torch.int8": "I8", "torch.int16": "I16", "torch.int32": "I32"},
-    "torch.int64": "I64",
-}
 
 
 def outline(
@@ -146,7 +233,7 @@ def outline(
 
 def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:
     return {
-        name: (_SAFETENSORS.get(str(each.dtype), str(each.dtype)), list(each.shape))
+        name: (_SAFETENSORS[str(each.dtype).removeprefix("torch.")], list(each.shape))
         for name, each in state.items()
     }
 
