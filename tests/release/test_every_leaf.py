@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.release.releases import Content, seal, value_at
+from tests.release.releases import Content, others, seal, value_at
 from tests.release.test_forgeries import Place, listed, places
 from tests.release.test_loading_code import NGRAMS, TEXT, VECTORS, VIT, described
 
@@ -43,7 +43,6 @@ KINDS: dict[str, Any] = {
     "embeddings": (VECTORS, HeadOnly(kind="head"), PLAIN | {"kind": "embedding", "shape": [6]}),
     "n-grams": (NGRAMS, HeadOnly(kind="head"), PLAIN | {"kind": "text", "shape": [6]}),
 }
-WORDS = ("automatic", "opacus", "0" * 64)
 
 
 def made(kind: str, account: Path, folder: Path) -> Content:
@@ -80,20 +79,6 @@ def made(kind: str, account: Path, folder: Path) -> Content:
 
 def files(folder: Path, content: Content) -> dict[str, str]:
     return {name: checksum(folder / name) for name in binary_files(content["network"]["kind"])}
-
-
-def others(value: Any) -> list[Any]:
-    """Return what a leaf may be changed to: other numbers and words, and other types."""
-    match value:
-        case bool():
-            return [not value, int(value), str(value), None]
-        case int() | float():
-            return [1.01 * value, value + 1, -value, str(value), None, [value]]
-        case str():
-            return [*WORDS, "", f"{value} ", value.upper(), 1, None, [value]]
-        case None:
-            return [0, 1.5, "automatic", {}, []]
-    return [[], {}, None, "automatic"]
 
 
 def changed(content: Content, place: Place) -> Iterator[Content]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.release.releases import Change, Content, put, seal, value_at
+from tests.release.releases import Change, Content, others, put, seal, value_at
 from tests.release.releases import forge as forge_checksums
 from tests.release.test_methods import EVERY_LAYER
 from tests.training.tiny_study import N
@@ -126,28 +126,6 @@ def places(content: Any, place: Place = ()) -> Iterator[Place]:
         items = [(index, content[index]) for index in sorted({0, len(content) - 1}) if content]
     for key, value in items:
         yield from places(value, (*place, key))
-
-
-def others(value: Any, words: list[str]) -> list[Any]:
-    """Return other values of the same type; numbers differ by more than their rounding."""
-    match value:
-        case bool():
-            found = [not value, int(value), None]
-        case int():
-            found = [value - 1, value + 1, 2 * value, 0, -value, 10**6, float(value), value == 1]
-        case float():
-            near = [factor * value for factor in (0.9, 0.999, 1.001, 1.1)]
-            found = [*near, 0.0, -value, math.inf, -math.inf, math.nan, 1.7, -5.0, str(value)]
-        case str():
-            found = [*words, "", "0" * 64, f"{value} ", value.upper(), None]
-        case list():
-            found = [value[:-1], value[1:], [], [*value, *value[:1]], [*value, "more"], {}]
-        case dict():
-            fewer = [{k: v for k, v in value.items() if k != key} for key in value]
-            found = [*fewer, value | {"more": "text"}, [], None]
-        case _:
-            found = [0, 1.5, "automatic", {}, []]
-    return found
 
 
 def listed(place: Place) -> bool:

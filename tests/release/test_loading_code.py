@@ -139,65 +139,44 @@ def test_an_image_is_prepared_as_in_training(
     assert torch.allclose(seen[0], expected, atol=level if stored else 1e-6)
 
 
-def test_a_text_is_prepared_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("architecture", "kind", "length"),
+    [(TEXT, "words", 6), (NGRAMS, "bytes", 8), (VECTORS, "embedding", 6)],
+)
+def test_other_inputs_are_prepared_as_in_training(
+    architecture: Architecture,
+    kind: str,
+    length: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The card reads "Some text." or embedding.npy, and prints the class that training would say."""
+    monkeypatch.chdir(tmp_path)
     texts = ["Some text.", "Some more of the text, and longer than is read."]
-    save_tokenizer(train_word_pieces(texts, 50), tmp_path / "prepared.json")
-    tokenizer = Tokenizer.open(tmp_path / "prepared.json")
-    monkeypatch.chdir(tmp_path)
-    tokenizer.export(Path(TOKENIZER))
-    identity = tokenizer.identity
-    network = described(TEXT, kind="text", shape=[6], tokenizer=identity, mean=[], std=[])
-    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
-    with seeded(0):
-        model = create(TEXT, classes=3).eval()
-    names = run(reading_code(network), model.network)
-    (block,) = tokenizer.blocks(texts, 6)
-    for text, row in zip(texts, Widen()(torch.from_numpy(block)), strict=True):
-        (tokens,) = names["prepare"](text)
-        assert torch.equal(tokens, row[row >= 0])
-    assert (row >= 0).all()  # the second text is cut
-    with torch.no_grad():
-        best = model(Widen()(torch.from_numpy(block[:1]))).argmax().item()
-    assert capsys.readouterr().out == f"{network.classes[best]}\n"
-
-
-def test_bytes_are_prepared_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_tokenizer(byte_tokenizer(), tmp_path / "prepared.json")
-    tokenizer = Tokenizer.open(tmp_path / "prepared.json")
-    monkeypatch.chdir(tmp_path)
-    tokenizer.export(Path(TOKENIZER))
-    network = described(
-        NGRAMS, kind="text", shape=[8], tokenizer=tokenizer.identity, mean=[], std=[]
-    )
-    Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
-    with seeded(0):
-        model = create(NGRAMS, classes=3).eval()
-    run(reading_code(network), model)
-    (block,) = tokenizer.blocks(["Some text."], 8)
-    with torch.no_grad():
-        best = model(Widen()(torch.from_numpy(block))).argmax().item()
-    assert capsys.readouterr().out == f"{network.classes[best]}\n"
-
-
-def test_an_embedding_is_prepared_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    fields: dict[str, Any] = {"kind": "embedding"}
     embedding = np.random.default_rng(0).normal(size=6).astype(np.float16)
     np.save("embedding.npy", embedding)
-    network = described(VECTORS, kind="embedding", shape=[6], mean=[], std=[])
+    stored, inputs = embedding[None], ["embedding.npy"]
+    if kind != "embedding":
+        library = train_word_pieces(texts, 50) if kind == "words" else byte_tokenizer()
+        save_tokenizer(library, tmp_path / "prepared.json")
+        tokenizer = Tokenizer.open(tmp_path / "prepared.json")
+        tokenizer.export(Path(TOKENIZER))
+        fields = {"kind": "text", "tokenizer": tokenizer.identity}
+        (stored,), inputs = tokenizer.blocks(texts, length), texts
+        assert (stored[1] >= 0).all()  # the second text is cut
+    network = described(architecture, shape=[length], mean=[], std=[], **fields)
     Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
     with seeded(0):
-        model = create(VECTORS, classes=3).eval()
-    (prepared,) = run(reading_code(network), model)["prepare"]("embedding.npy")
-    (expected,) = Widen()(torch.from_numpy(embedding[None]))
-    assert torch.equal(prepared, expected) and prepared.dtype == torch.float32
+        model = create(architecture, classes=3).eval()
+    names = run(reading_code(network), model.network if architecture is TEXT else model)
+    expected = Widen()(torch.from_numpy(stored))
+    for each, row in zip(inputs, expected, strict=True):
+        (prepared,) = names["prepare"](each)
+        assert torch.equal(prepared[: len(row)], row[row >= 0] if kind != "embedding" else row)
     with torch.no_grad():
-        best = model(expected[None]).argmax().item()
+        best = model(expected[:1]).argmax().item()
     assert capsys.readouterr().out == f"{network.classes[best]}\n"
 
 

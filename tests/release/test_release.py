@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,6 @@ import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
-from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
 from timm.models.vision_transformer import VisionTransformer
@@ -39,7 +37,6 @@ from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
-from dpsweep.training.context import TrialContext
 from dpsweep.training.features import compute_features
 from dpsweep.training.randomness import Indices, PoissonSampler
 from dpsweep.training.store import StoredTrial, TrialStore
@@ -382,57 +379,3 @@ def test_of_two_calls_at_once_one_makes_the_release(
         release(FIXED, paths)
     verify(paths.release)
     assert not list(paths.results.glob(".partial-*"))
-
-
-def out_of_memory_now_and_then(batch: Callable[..., Indices]) -> Callable[..., Indices]:
-    logger = logging.getLogger("dpsweep.training.physical")
-
-    def drawn(sampler: PoissonSampler, step: int) -> Indices:
-        logger.warning("out of memory: from now on 7 examples at once")
-        warnings.warn("out of memory", stacklevel=1)
-        return batch(sampler, step)
-
-    return drawn
-
-
-@pytest.mark.slow
-def test_no_log_line_on_a_gpu_reveals_the_number_of_trials(
-    prepared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """On a GPU, a new batch size starts a search for its physical batch, and memory may run out."""
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr("dpsweep.training.context.default_device", lambda: CUDA)
-    monkeypatch.setattr(PoissonSampler, "batch", out_of_memory_now_and_then(PoissonSampler.batch))
-    sections = tiny_sections({"physical_batch": "auto", "precision": "float32"}, {"kind": "film"})
-    section = PRIVATE | {"epochs": [1], "batch_size": [40, 160]}
-    made = Study.model_validate(sections | {"release": section})
-    found, sizes = [], set()
-    physical_batch = TrialContext.physical_batch
-
-    def watched(
-        context: TrialContext, setting: Any, engine: Any, batch_size: int, *rows: int
-    ) -> Any:
-        sizes.add(batch_size)
-        return physical_batch(context, setting, engine, batch_size, *rows)
-
-    monkeypatch.setattr(TrialContext, "physical_batch", watched)
-    # This seed draws both batch sizes in the first three settings.
-    monkeypatch.setattr(
-        "dpsweep.release.train.numpy_stream", lambda *_, **__: np.random.default_rng(0)
-    )
-    for count in (1, 3):
-        monkeypatch.setattr(release_training, "draw_trial_count", lambda *_, count=count: count)
-        paths = Paths(Path(shutil.copytree(prepared, tmp_path / str(count) / "results")))
-        caplog.clear()
-        with PretendedGpu().pretended():
-            release(made, paths)
-        assert verify(paths.release).device == "cuda"
-        # Ignore the log of a slow search for noise: it comes before the secret draws.
-        of_noise = "dpsweep.privacy.calibration"
-        found.append([each.getMessage() for each in caplog.records if each.name != of_noise])
-        assert len(sizes) == min(count, 2)
-    assert found[0] == found[1]
-    assert "a secret number of trials" in found[0][0]

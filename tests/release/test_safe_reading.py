@@ -16,50 +16,26 @@ from dpsweep.base import limited as limits
 from dpsweep.base.errors import DpsweepError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files
 from dpsweep.release.verify import verify
-from dpsweep.study.backbones import Architecture
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
-VIT = Architecture(
-    library="timm",
-    name="vit_tiny_patch16_224",
-    arguments={"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2},
-)
-
-
-def used() -> float:
-    """Return the processor time of this process and its finished children; other load does not change it."""
-    return sum(os.times()[:4])
 
 
 def refused(folder: Path, seconds: float = 3) -> str:
-    """Check that a folder is refused in bounded time without access to the outside; return the message."""
-    seen: list[str] = []
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event.startswith(OUTSIDE) or (event == "open" and str(arguments[0]).startswith("/etc/")):
-            seen.append(event)
-
-    sys.addaudithook(watch)  # until the end of the test
-    start = used()
+    """Check that a folder is refused in bounded processor time; return the message."""
+    start = sum(os.times()[:4])
     with pytest.raises(DpsweepError) as found:
         verify(folder, seconds=seconds)
-    assert used() - start < seconds + 5
-    assert not seen
+    assert sum(os.times()[:4]) - start < seconds + 5
     said = str(found.value)
-    assert said.isprintable() or said.replace("\n  ", "").isprintable()
-    assert len(said) < 10_000
+    assert said.replace("\n  ", "").isprintable() and len(said) < 10_000
     return said
 
 
 # -- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])
-@pytest.mark.parametrize(
-    "make",
-    [lambda file: file.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir],
-    ids=["link", "pipe", "folder"],
-)
+@pytest.mark.parametrize("name", [CERTIFICATE, TRAINED])
+@pytest.mark.parametrize("make", [lambda file: file.symlink_to("/etc/passwd"), Path.mkdir])
 def test_files_are_regular_files_of_the_folder(
     make: Callable[[Path], Any], name: str, folder: Path
 ) -> None:
@@ -119,7 +95,7 @@ def test_fields_are_read_strictly(
 
 def test_invalid_certificates_are_refused(folder: Path) -> None:
     whole = (folder / CERTIFICATE).read_bytes()
-    for written in (b"", b"\xff\xfe{}", b"null", b"[]", b'"text"', b"7", bytes(1000), b"{}"):
+    for written in (b"", b"\xff\xfe{}", b"null", b"{}"):
         (folder / CERTIFICATE).write_bytes(written)
         refused(folder)
     (folder / CERTIFICATE).write_bytes(whole.replace(b'"delta": 1e-05', b'"delta": 1e-06', 1))
@@ -152,31 +128,23 @@ def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> Non
     "change",
     [
         {"architecture": "hf-hub:timm/vit_tiny_patch16_224.augreg_in21k"},
-        {"architecture": "local-dir:/etc"},
-        {"architecture": "https://example.org/vit"},
         {"architecture": "../../etc/passwd"},
         {"arguments": {"checkpoint_path": "/etc/passwd"}},
         {"arguments": {"pretrained": True}},
-        {"arguments": {"trust_remote_code": True}},
-        {"arguments": {"url": "https://example.org"}},
         {"arguments": {"depth": 10**9}},
         {"arguments": {"embed_dim": 10**15}},
-        {"arguments": {"img_size": 10**9}},
-        {"arguments": {"num_heads": 0}},
         {"arguments": {"x=__import__('os').system('id')#": 1}},
         {"library": "dpsweep", "architecture": "wide_resnet", "arguments": {"width": 10**12}},
-        {"library": "dpsweep", "architecture": "os.system", "arguments": {}},
-        {"library": "transformers", "architecture": "distilbert",
-         "arguments": {"trust_remote_code": True, "auto_map": "x"}},
         {"library": "transformers", "architecture": "bert",
-         "arguments": {"name_or_path": "/etc/passwd"}},
+         "arguments": {"name_or_path": "/etc/passwd", "trust_remote_code": True}},
     ],
     ids=lambda change: str(change)[:60],
 )  # fmt: skip
 def test_hostile_networks_are_refused_in_bounded_time(
     change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 0.5)
+    """Nothing outside is read, and no connection is opened."""
+    monkeypatch.setattr(limits, "SECONDS", 1)
     monkeypatch.setattr(files, "_COMPILER", "json")  # none of these needs torch's
 
     def changed(content: Content) -> None:
@@ -184,8 +152,14 @@ def test_hostile_networks_are_refused_in_bounded_time(
         arguments = own | change.get("arguments", {})
         content["network"] |= change | {"arguments": arguments}
 
+    def outside(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(OUTSIDE) or (event == "open" and str(arguments[0]).startswith("/etc/")):
+            os._exit(1)  # in the fork, which inherits the hook
+
     forge(folder, changed)
-    assert "network" in refused(folder)
+    sys.addaudithook(outside)
+    said = refused(folder)
+    assert "network" in said and "ends its process" not in said
 
 
 # -- tensors --------------------------------------------------------------------------------------
@@ -203,24 +177,13 @@ def with_header(change: Callable[[Content], Any]) -> Callable[[bytes], bytes]:
     return changed
 
 
-def of_bias(**changes: Any) -> Callable[[bytes], bytes]:
-    return with_header(lambda header: header["head.bias"].update(changes))
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        of_bias(data_offsets=[0, 40]),
-        of_bias(dtype="I32"),
-        of_bias(dtype="X1"),
-        of_bias(shape=[2, 5]),
-        with_header(lambda header: header.pop("head.bias")),
+        with_header(lambda header: header["head.bias"].update(data_offsets=[0, 40])),
         with_header(lambda header: header.update(__metadata__={"format": "pt"})),
-        with_header(lambda header: header.update(more=header["head.bias"])),
         lambda written: written + b"\0",
-        lambda written: written[:-1],
         lambda written: b"",
-        lambda written: (2**63 - 1).to_bytes(8, "little") + written[8:],
         lambda written: written[:-4] + b"\x00\x00\xc0\x7f",  # NaN
         lambda written: written[:-4] + b"\x00\x00\x80\xff",  # -Infinity
     ],
@@ -228,9 +191,6 @@ def of_bias(**changes: Any) -> Callable[[bytes], bytes]:
 def test_tensor_files_with_other_content_are_refused(
     change: Callable[[bytes], bytes], folder: Path
 ) -> None:
-    written = (folder / TRAINED).read_bytes()
-    changed = change(written)
-    assert changed != written
-    (folder / TRAINED).write_bytes(changed)
+    (folder / TRAINED).write_bytes(change((folder / TRAINED).read_bytes()))
     forge(folder)
     assert TRAINED in refused(folder)

@@ -21,11 +21,12 @@ from tokenizers import BertWordPieceTokenizer, models, normalizers, pre_tokenize
 
 from dpsweep.base.files import (
     DamagedFileError,
-    found_pointer,
     read_checked_json,
+    require_content,
     write_checked_json,
     write_text,
 )
+from dpsweep.data.examples import reading
 from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, TokenizerIdentity
 from dpsweep.data.write import Hashes
 
@@ -145,24 +146,14 @@ def read_tokenizer(source: Path) -> tokenizers.Tokenizer:
     Raises:
         DatasetError: the file is missing, or neither of these.
     """
-    if not source.is_file():
-        raise DatasetError(f"{source}: no such file; put the tokenizer there")
-    if found := found_pointer(source):
-        raise DatasetError(f"{source}: {found}")
-    if source.suffix == ".txt":
-        try:
-            pieces = source.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise DatasetError(f"{source}: found {error}; allowed: UTF-8") from None
+    with reading(source):
+        require_content(source)
+        if source.suffix != ".txt":
+            return tokenizers.Tokenizer.from_buffer(source.read_bytes())
+        pieces = source.read_text(encoding="utf-8").splitlines()
         if missing := [piece for piece in _SPECIAL if piece not in pieces]:
             raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
         return _word_pieces(pieces)
-    try:
-        return tokenizers.Tokenizer.from_file(str(source))
-    except Exception as error:  # the library raises no narrower type
-        raise DatasetError(
-            f"{source}: not a tokenizer.json ({error}); put the tokenizer there"
-        ) from error
 
 
 def vocabulary_size(library: tokenizers.Tokenizer) -> int:

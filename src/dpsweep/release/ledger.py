@@ -23,12 +23,7 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpsweep.base.files import (
-    DamagedFileError,
-    checked,
-    sync_folder,
-    with_fingerprint,
-)
+from dpsweep.base.files import DamagedFileError, checked, sync_folder, with_fingerprint
 from dpsweep.privacy.record import mistakes
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel

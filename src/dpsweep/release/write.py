@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpsweep.base.files import (
-    checksum,
-    fingerprint,
-    sync_folder,
-    write_checked_json,
-    write_text,
-)
+from dpsweep.base.files import checksum, fingerprint, sync_folder, write_checked_json, write_text
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
