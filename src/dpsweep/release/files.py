@@ -7,7 +7,7 @@ import importlib
 import itertools
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from dpsweep.study.methods import LoRA, Method
 LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
 """Files of a release, and their largest sizes in bytes."""
 _LONGEST_LINE = 300
+_MOST_LINES = 20
 
 Layout = Mapping[str, tuple[str, list[int]]]
 """Tensors of a file: from the name to safetensors' name of the type, and the shape."""
@@ -60,6 +61,17 @@ def printable(text: str) -> str:
     """Return a text escaped on one line, and shortened if it is long."""
     shown = escaped(text)
     return shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 3]}..."
+
+
+def refuse(what: str, mistakes: Iterable[str]) -> None:
+    """Raise an error with a line for each of the first mistakes, if there are any.
+
+    Raises:
+        ReleaseError: there are.
+    """
+    if found := list(mistakes):
+        more = [f"and {len(found) - _MOST_LINES} more"] * (len(found) > _MOST_LINES)
+        raise ReleaseError("\n  ".join([what, *map(printable, found[:_MOST_LINES]), *more]))
 
 
 def file_mistakes(folder: Path) -> Iterator[str]:

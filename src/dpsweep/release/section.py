@@ -1,5 +1,6 @@
 """The part of a certificate that follows from a study's section `release`, before training."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from dpsweep.base.files import fingerprint, read_checked_json
 from dpsweep.data.prepared import DatasetError, Resize, read_metadata
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Sampling
-from dpsweep.release import CERTIFICATE, ReleaseError
+from dpsweep.release import CERTIFICATE
 from dpsweep.release.certificate import DataSplit, Setting, differences, plain_method
-from dpsweep.release.files import printable
+from dpsweep.release.files import refuse
 from dpsweep.release.ledger import Ledger
 from dpsweep.study import Cell, Study
 from dpsweep.study.backbones import BackboneError, Features
@@ -164,22 +165,16 @@ def compare(
     """
     found = read_checked_json(folder / CERTIFICATE)
     plan = ReleasePlan(study, release)
-    found_mistakes = [
-        *differences("", found, plan.decided(), partial=True),
-        *_numbers_that_differ(found, plan),
-        *_data_that_differ(found, plan, paths, ledger),
-    ]
-    if found_mistakes:
-        raise ReleaseError(
-            "\n  ".join(
-                [
-                    f"{folder}: has a release with other settings than `release` in the study. No model can "
-                    "be made again: take the section back, or move the folder away for another release, "
-                    "which spends epsilon a second time:",
-                    *map(printable, found_mistakes),
-                ]
-            )
-        )
+    refuse(
+        f"{folder}: has a release with other settings than `release` in the study. No model can be made "
+        "again: take the section back, or move the folder away for another release, which spends epsilon a "
+        "second time:",
+        itertools.chain(
+            differences("", found, plan.decided(), partial=True),
+            _numbers_that_differ(found, plan),
+            _data_that_differ(found, plan, paths, ledger),
+        ),
+    )
 
 
 def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[str]:

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -61,7 +61,7 @@ from dpsweep.release.files import (
     file_content,
     file_mistakes,
     outline,
-    printable,
+    refuse,
     split_state,
     tensor_mistakes,
 )
@@ -76,8 +76,6 @@ LedgerWord = Literal["beside", "none"]
 
 # Machines may differ in the last digits.
 _ROUNDING = 1e-6
-# Largest number of mistakes in a message.
-_MOST_LINES = 20
 # Above this number of rows the held-out part is not drawn again; so many rows take 1.5 seconds.
 _MOST_ROWS = 3 * 10**5
 ACCOUNTING_SECONDS = 12
@@ -111,7 +109,8 @@ def verify(
         BackboneError: the backbone folder contains no prepared backbone.
     """
     folder = Path(folder)
-    _refuse(folder, file_mistakes(folder))
+    wrong = f"{folder}: does not verify:"
+    refuse(wrong, file_mistakes(folder))
     content, certificate = _read(folder)
     prepared = PreparedBackbone.open(backbone) if backbone else None
     # Each check is fast only if the checks before it passed: contradictory numbers could cost the accountants
@@ -127,7 +126,7 @@ def verify(
     if beside := ledger_of(folder, ledger):
         checks.append(ledger_mistakes(certificate, fingerprint(content), Ledger(beside)))
     for mistakes in checks:
-        _refuse(folder, _until_error(mistakes))
+        refuse(wrong, _until_error(mistakes))
     return certificate
 
 
@@ -146,14 +145,6 @@ def ledger_of(folder: Path, ledger: str | Path | LedgerWord = "beside") -> Path 
     return beside if ledger == "beside" and beside.exists() else None
 
 
-def _refuse(folder: Path, mistakes: Iterable[str]) -> None:
-    if found := list(mistakes):
-        lines = [printable(each) for each in found[:_MOST_LINES]]
-        if len(found) > _MOST_LINES:
-            lines.append(f"and {len(found) - _MOST_LINES} more")
-        raise ReleaseError("\n  ".join([f"{folder}: does not verify:", *lines]))
-
-
 def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
     """Read the certificate; return it as a mapping and in parsed form.
 
@@ -161,16 +152,16 @@ def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
         ReleaseError: it is missing, damaged or not a certificate.
     """
     file = folder / CERTIFICATE
-    if not file.exists():
-        raise ReleaseError(f"{folder}: no release, {CERTIFICATE} is missing")
     try:
         content = read_checked_json(file)
         return content, Certificate.model_validate(content)
+    except FileNotFoundError:
+        raise ReleaseError(f"{folder}: no release, {CERTIFICATE} is missing") from None
     except DamagedFileError as error:
         raise ReleaseError(str(error)) from None
     except ValidationError as error:
-        lines = [f"{file}: not a certificate:", *map(printable, mistakes_of(error)[:_MOST_LINES])]
-        raise ReleaseError("\n  ".join(lines)) from None
+        refuse(f"{file}: not a certificate:", mistakes_of(error))
+        raise
 
 
 def unverifiable_claims(certificate: Certificate) -> dict[str, str]:
