@@ -25,8 +25,8 @@ from dpsweep.planning.plan import Plan
 from dpsweep.privacy.sampling import Sampling
 from dpsweep.recommend.new import FoundDataset, draft_study
 from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
+from dpsweep.release.train import write_release
 from dpsweep.release.verify import verify
-from dpsweep.release.write import write_release
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture

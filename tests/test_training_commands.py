@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], list[Any], str]] = {
     "theory": (stages.theory, [PROBLEM, CELL], "training.gradient_norms.measure_overlap"),
     "features": (stages.compute_features, ["digits", "vit"], "training.features.compute_features"),
     "audit": (stages.audit_setting, [CELL], "training.canaries.measure_setting"),
-    "release": (releases.release, [], "release.write.write_release"),
+    "release": (releases.release, [], "release.train.write_release"),
 }
 
 

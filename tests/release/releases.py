@@ -13,7 +13,7 @@ from dpsweep.models.backbone import backbone_checksum
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import Certificate
-from dpsweep.release.write import write_release
+from dpsweep.release.train import write_release
 from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.paths import Paths

@@ -14,11 +14,12 @@ from tests.release.releases import study as study_of
 
 from dpsweep.base.numbers import rounded_down, rounded_up
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.release import ReleaseError, write
+from dpsweep.release import ReleaseError
+from dpsweep.release import train as release_training
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.composition import account, refuse_beyond_budget, released_together
 from dpsweep.release.ledger import Ledger, open_ledger
-from dpsweep.release.write import check_budget
+from dpsweep.release.train import check_budget
 from dpsweep.report import write as write_report
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -36,7 +37,7 @@ def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
     allowed = study(FIXED, epsilon=8.0, delta=2 * DELTA)
     first = release(allowed, paths)
     shutil.move(first, first.with_name("published"))
-    monkeypatch.setattr("dpsweep.release.write.train_release", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr("dpsweep.release.train.train_release", lambda *_: pytest.fail("it trains"))
     found = "release.epsilon: found 8, which and 1 earlier .*"
     with pytest.raises(
         ReleaseError, match=f"{found}budget of 8 together, of which epsilon 0 is left"
@@ -145,7 +146,7 @@ def test_of_two_releases_at_once_one_is_beyond_the_budget(
 ) -> None:
     """Each is within the budget alone, and both have read the ledger before either adds its line."""
     made = study(FIXED, epsilon=8.0, delta=2 * DELTA)
-    train, both = write.train_release, threading.Barrier(2, timeout=100)
+    train, both = release_training.train_release, threading.Barrier(2, timeout=100)
     alone = threading.Lock()
 
     def train_at_once(*given: Any) -> Any:
@@ -153,7 +154,7 @@ def test_of_two_releases_at_once_one_is_beyond_the_budget(
         with alone:  # the trainer is made for one training in a process
             return train(*given)
 
-    monkeypatch.setattr(write, "train_release", train_at_once)
+    monkeypatch.setattr(release_training, "train_release", train_at_once)
     other = Paths(Path(shutil.copytree(paths.results, paths.results.with_name("other"))))
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(release, made, each) for each in (paths, other)]

@@ -29,11 +29,11 @@ from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError, write
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.section import compare
+from dpsweep.release.train import EarlierSweeps, swept_before
 from dpsweep.release.verify import verify
-from dpsweep.release.write import EarlierSweeps, swept_before
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
@@ -196,7 +196,7 @@ def test_a_failure_leaves_no_files(paths: Paths, monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("dpsweep.release.write.write_text", fail)
+    monkeypatch.setattr("dpsweep.release.train.write_text", fail)
     with pytest.raises(OSError, match="disk full"):
         release(FIXED, paths)
     assert everything(paths.results) == before
@@ -212,8 +212,8 @@ def test_an_existing_folder_is_left_alone(paths: Paths) -> None:
 def test_a_second_call_waits_and_makes_no_second_model(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, make = threading.Event(), write._make
-    monkeypatch.setattr(write, "_make", lambda *given: begun.set() or make(*given))
+    begun, make = threading.Event(), release_training._make
+    monkeypatch.setattr(release_training, "_make", lambda *given: begun.set() or make(*given))
     with ThreadPoolExecutor() as pool:
         with paths.release.with_name(".release.lock").open("a") as first:
             fcntl.flock(first, fcntl.LOCK_EX)
@@ -362,7 +362,7 @@ def test_of_two_calls_at_once_one_makes_the_release(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a disk without locks, the slower call fails and keeps the model of the faster call."""
-    train = write.train_release
+    train = release_training.train_release
 
     def refuse(*_: Any) -> None:
         raise OSError("No locks available")
@@ -370,11 +370,11 @@ def test_of_two_calls_at_once_one_makes_the_release(
     monkeypatch.setattr(fcntl, "flock", refuse)
 
     def train_while_another_does(*given: Any) -> Any:
-        monkeypatch.setattr(write, "train_release", train)
+        monkeypatch.setattr(release_training, "train_release", train)
         release(FIXED, paths)
         return train(*given)
 
-    monkeypatch.setattr(write, "train_release", train_while_another_does)
+    monkeypatch.setattr(release_training, "train_release", train_while_another_does)
     with pytest.raises(ReleaseError, match=r"exists\. A second model"):
         release(FIXED, paths)
     verify(paths.release)

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, Content, release
 
 from dpsweep.privacy import CalibrationError
-from dpsweep.release import TRAINED, write
+from dpsweep.release import TRAINED
 from dpsweep.release import ledger as ledger_module
+from dpsweep.release import train as release_training
 from dpsweep.release.ledger import Ledger
 from dpsweep.release.verify import verify
 from dpsweep.study.paths import Paths
@@ -76,11 +77,11 @@ def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch],
 @pytest.mark.parametrize(
     ("place", "lines", "folder"),
     [
-        (before(write, "train_release"), 0, False),
-        (after(write, "train_release"), 0, False),
-        (after(write, "save_parameters"), 0, False),
-        (after(write, "write_text"), 0, False),
-        (after(write, "write_checked_json"), 0, False),
+        (before(release_training, "train_release"), 0, False),
+        (after(release_training, "train_release"), 0, False),
+        (after(release_training, "save_parameters"), 0, False),
+        (after(release_training, "write_text"), 0, False),
+        (after(release_training, "write_checked_json"), 0, False),
         (half_a_line, 0, False),
         (after(Ledger, "add"), 1, False),
         (moved, 1, True),
@@ -111,8 +112,8 @@ def test_models_that_cannot_be_composed_are_refused_before_training(
     def refuse(*_: Any) -> None:
         raise CalibrationError("cannot be composed")
 
-    monkeypatch.setattr(write, "released_together", refuse)
-    monkeypatch.setattr(write, "train_release", None)
+    monkeypatch.setattr(release_training, "released_together", refuse)
+    monkeypatch.setattr(release_training, "train_release", None)
     with pytest.raises(CalibrationError, match="cannot be composed"):
         release(section, paths)
     assert not paths.ledger.read_text()
@@ -150,15 +151,15 @@ def test_the_line_is_on_the_disk_before_the_model_appears(
 
 def test_a_model_made_during_training_counts(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another study with the same ledger makes it; the two models differ."""
-    train, other = write.train_release, Paths(paths.results.with_name("other"))
+    train, other = release_training.train_release, Paths(paths.results.with_name("other"))
 
     def train_while_another_is_made(*given: Any) -> Any:
-        monkeypatch.setattr(write, "train_release", train)
+        monkeypatch.setattr(release_training, "train_release", train)
         shutil.copytree(paths.results, other.results)
         release(FIXED, other)
         return train(*given)
 
-    monkeypatch.setattr(write, "train_release", train_while_another_is_made)
+    monkeypatch.setattr(release_training, "train_release", train_while_another_is_made)
     folder = release(FIXED, paths)
     found = verify(folder).releases
     assert len(found.earlier) == 1 and found.joint_epsilon > 8

@@ -16,9 +16,8 @@ from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.privacy import Sampling
 from dpsweep.release import ReleaseError
 from dpsweep.release.section import compare
-from dpsweep.release.train import fixed_noise
+from dpsweep.release.train import fixed_noise, write_release
 from dpsweep.release.verify import verify
-from dpsweep.release.write import write_release
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 

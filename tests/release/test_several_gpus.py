@@ -14,7 +14,7 @@ from tests.training.tiny_study import tiny_sections
 
 from dpsweep.base.files import read_checked_json
 from dpsweep.cli.main import app
-from dpsweep.release import CERTIFICATE, TRAINED, write
+from dpsweep.release import CERTIFICATE, TRAINED
 from dpsweep.release import train as release_training
 from dpsweep.release.train import train_release
 from dpsweep.release.verify import verify
@@ -52,7 +52,7 @@ def test_two_gpus_release_the_model_of_one(
     fake_nvidia_smi(tmp_path / "bin", LISTED)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
-    monkeypatch.setattr(write, "train_release", train_with_known_secrets)
+    monkeypatch.setattr(release_training, "train_release", train_with_known_secrets)
     for gpus in (1, 2):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # a job shows itself its GPUs
         released(tmp_path / str(gpus) / "results", prepared, gpus)

@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from dpsweep.cli import stages
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.release.train import train_release
+from dpsweep.release.train import train_release, write_release
 from dpsweep.release.verify import verify
-from dpsweep.release.write import write_release
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

@@ -9,7 +9,7 @@ from tests.data.test_tokenizer import PIECES, bert
 from tests.models.networks import DISTILBERT, make_backbone
 
 from dpsweep.release import ReleaseError
-from dpsweep.release.write import _tokenizer
+from dpsweep.release.train import _tokenizer
 from dpsweep.study.paths import Paths
 
 STUDY: Any = SimpleNamespace(sweeps={"mails": SimpleNamespace(backbone="reader")})

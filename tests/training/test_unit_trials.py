@@ -31,9 +31,8 @@ from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.composition import released_together
 from dpsweep.release.ledger import open_ledger
-from dpsweep.release.train import train_and_score, tuning_noise
+from dpsweep.release.train import train_and_score, tuning_noise, write_release
 from dpsweep.release.verify import verify
-from dpsweep.release.write import write_release
 from dpsweep.study import Study
 from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths

@@ -220,7 +220,7 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
                 "(pickled checkpoints can run code when they are opened)"
             )
     try:
-        from dpsweep.release.write import check_budget  # torch takes a second
+        from dpsweep.release.train import check_budget  # torch takes a second
 
         check_budget(study, paths)
     except DpsweepError as error:

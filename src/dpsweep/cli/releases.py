@@ -90,7 +90,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.release.card import sentences
-    from dpsweep.release.write import write_release
+    from dpsweep.release.train import write_release
 
     study, paths = open_study(study_file)
     section = _section(study_file, study)

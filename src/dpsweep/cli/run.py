@@ -98,7 +98,7 @@ def run(
     if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
         _refuse_unaccounted(study, paths, targets)
     if not dry and "release" in targets:
-        from dpsweep.release.write import check_budget
+        from dpsweep.release.train import check_budget
 
         check_budget(study, paths)
     if note := _note_on_sources(study, paths):
