@@ -5,7 +5,9 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from tests.workflow.chain import STUDY
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import main as command_line
+from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import locate_study
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.commands import begin
@@ -120,6 +123,25 @@ def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyP
             DpsweepError, match=r"study: found \$NOWHERE/s.*\$NOWHERE is not, or is"
         ):
             find("$NOWHERE/study.yaml")
+
+
+PATHS = [
+    pytest.param(hint, id=f"{command.callback.__name__}-{name}")
+    for part in (studies, run, releases, stages)
+    for command in part.app.registered_commands
+    if command.callback is not None
+    for name, hint in get_type_hints(command.callback, include_extras=True).items()
+    if "pathlib.Path" in repr(hint)
+]
+
+
+@pytest.mark.parametrize("hint", PATHS)
+def test_every_path_of_the_command_line_expands(hint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands ``--ledger=~/ledger.jsonl``."""
+    monkeypatch.setenv("HOME", "/home/me")
+    (option,) = hint.__metadata__
+    expand = option.parser or option.callback
+    assert str(copy_context().run(expand, "~/it")) == "/home/me/it"
 
 
 def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.load import home, named_study, only_study, study_path
 from dpsweep.study.paths import Paths
+from dpsweep.study.section import usable_path
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
@@ -35,6 +36,17 @@ def _here(study_file: Path) -> Path:
     return study_file
 
 
+def path(text: str) -> Path:
+    """Return a path of the command line, which expands as paths in a study do (`usable_path`).
+
+    Shells do not expand ``--ledger=~/ledger.jsonl``.
+    """
+    try:
+        return Path(usable_path(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"found {text}; {error}") from None
+
+
 StudyFile = Annotated[
     Path,
     typer.Option(
@@ -51,7 +63,7 @@ StudyName = Annotated[
         help="the study's file, or the name of one that comes with dpsweep; by default the only one here",
     ),
 ]
-FoundStudy = Annotated[Path | None, typer.Option("--study", help="the same as STUDY")]
+FoundStudy = Annotated[Path | None, typer.Option("--study", parser=path, help="the same as STUDY")]
 Partial = Annotated[
     bool,
     typer.Option(

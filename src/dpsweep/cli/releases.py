@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpsweep.base.numbers import rounded_up
-from dpsweep.cli.options import StudyFile, open_study, training
+from dpsweep.cli.options import StudyFile, open_study, path, training
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
@@ -103,23 +103,27 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 @app.command()
 def verify(
-    folder: Annotated[Path, typer.Argument(help="the folder of a release")],
+    folder: Annotated[Path, typer.Argument(parser=path, help="the folder of a release")],
     backbone: Annotated[
         Path | None,
         typer.Option(
-            help="folder of the prepared backbone, to compare frozen parameters with its weights"
+            parser=path,
+            help="folder of the prepared backbone, to compare frozen parameters with its weights",
         ),
     ] = None,
     study_file: Annotated[
         Path | None,
         typer.Option(
-            "--study", help="a study, to compare its section release with the certificate"
+            "--study",
+            parser=path,
+            help="a study, to compare its section release with the certificate",
         ),
     ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
-            help="the ledger of releases where it was made; by default the one beside the results"
+            parser=path,
+            help="the ledger of releases where it was made; by default the one beside the results",
         ),
     ] = None,
     no_ledger: Annotated[

@@ -19,6 +19,7 @@ from dpsweep.cli.options import (
     as_planned,
     find_study,
     open_study,
+    path,
     training,
 )
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
@@ -369,7 +370,9 @@ def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterato
 
 @app.command()
 def check_machine(
-    written: Annotated[Path, typer.Argument(metavar="FILE", help="file for the result")],
+    written: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=path, help="file for the result")
+    ],
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
     """Compute as in training; in a job of Slurm, also test the signal before its time limit."""

@@ -13,6 +13,7 @@ from dpsweep.cli.options import (
     StudyName,
     Teraflops,
     find_study,
+    path,
 )
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
@@ -26,23 +27,29 @@ app = typer.Typer()
 @app.command()
 def new(
     study_file: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="file to write, such as studies/pets.yaml")
+        Path,
+        typer.Argument(
+            metavar="STUDY", parser=path, help="file to write, such as studies/pets.yaml"
+        ),
     ],
     test: Annotated[
-        Path | None, typer.Argument(help="the test file of --texts or --embeddings")
+        Path | None, typer.Argument(parser=path, help="the test file of --texts or --embeddings")
     ] = None,
     images: Annotated[
-        str | None, typer.Option(help="a folder of images: <split>/<class>/, or <class>/")
+        Path | None,
+        typer.Option(parser=path, help="a folder of images: <split>/<class>/, or <class>/"),
     ] = None,
     hub: Annotated[
         str | None, typer.Option(help="a dataset of the Hugging Face hub: owner/name")
     ] = None,
     texts: Annotated[
-        str | None, typer.Option(help="a table of texts: csv, tsv, jsonl or parquet")
+        Path | None, typer.Option(parser=path, help="a table of texts: csv, tsv, jsonl or parquet")
     ] = None,
     embeddings: Annotated[
-        str | None,
-        typer.Option(help="a file of embeddings with labels: npz, safetensors or parquet"),
+        Path | None,
+        typer.Option(
+            parser=path, help="a file of embeddings with labels: npz, safetensors or parquet"
+        ),
     ] = None,
     input_column: Annotated[
         str | None,
@@ -85,7 +92,7 @@ def new(
         raise StudyError(f"found {test}; allowed: a test file with --texts or --embeddings")
     if backbone is not None and what == "embeddings":
         raise StudyError("found --embeddings with --backbone; allowed: a head on them alone")
-    found = look_at(what, place, test, input_column, label_column, unit)
+    found = look_at(what, str(place), test, input_column, label_column, unit)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()
     new_study(study_file, base, found, backbone, head, epsilon if private else None)
@@ -236,7 +243,9 @@ def status(
 def clean(
     study_files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="STUDY...", help="all studies that share the results folder"),
+        typer.Argument(
+            metavar="STUDY...", parser=path, help="all studies that share the results folder"
+        ),
     ] = None,
     remove: Annotated[
         bool, typer.Option("--remove", help="remove them; without it they are listed")

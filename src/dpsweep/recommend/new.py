@@ -144,11 +144,7 @@ def look_at(
     notes: list[str] = []
     match what:
         case "images":
-            source = {
-                "kind": "folder",
-                "path": place,
-                **_splits_of_folder(Path(place).expanduser()),
-            }
+            source = {"kind": "folder", "path": place, **_splits_of_folder(Path(place))}
             kind, data = "image", load_folder(_valid(FolderSource, source), several)
             if unit is None:
                 splits = (data.train, data.test)
