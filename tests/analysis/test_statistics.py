@@ -63,12 +63,20 @@ def test_the_bandwidth_of_a_log_density_is_silvermans(spread: float) -> None:
 # -- intervals of counts -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("right", [0, 1, 7, 150, 199, 200])
-def test_the_error_of_a_share_is_the_farther_end_of_its_wilson_interval(right: int) -> None:
-    interval = stats.binomtest(right, 200).proportion_ci(method="wilson")
-    farther = max(interval.high - right / 200, right / 200 - interval.low)
-    assert share_error(right / 200, 200) * stats.norm.ppf(0.975) == pytest.approx(farther)
-    assert share_error(right / 200, math.inf) == 0
+@pytest.mark.parametrize(
+    ("right", "count"),
+    [(0, 200), (1, 200), (7, 200), (150, 200), (199, 200), (200, 200), (0, 1), (1, 1), (1, 2)],
+)
+def test_the_error_of_a_share_is_the_farther_end_of_its_wilson_interval(
+    right: int, count: int
+) -> None:
+    share, quantile = right / count, stats.norm.ppf(0.975)
+    interval = stats.binomtest(right, count).proportion_ci(method="wilson")
+    farther = max(interval.high - share, share - interval.low)
+    assert share_error(share, count) * quantile == pytest.approx(farther)
+    assert share_error(share, math.inf) == 0
+    # Without an example, the share may be anything between 0 and 1.
+    assert share_error(share, 0) * quantile == pytest.approx(max(share, 1 - share))
 
 
 # -- intervals over problems ---------------------------------------------------------------

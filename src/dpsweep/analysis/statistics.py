@@ -142,12 +142,14 @@ def share_error(share: npt.ArrayLike, count: float) -> Array:
 
     Args:
         share: in [0, 1], any shape.
-        count: number of examples; infinite if their noise is ignored.
+        count: number of examples, at least 0; infinite if their noise is ignored.
     """
-    values, square = np.asarray(share, dtype=np.float64), norm.isf(LEVEL / 2) ** 2 / count
-    half = np.sqrt(square * values * (1 - values) + square**2 / 4)
-    farther: Array = (np.abs(square * (0.5 - values)) + half) / (1 + square)
-    return farther / norm.isf(LEVEL / 2)
+    values, quantile = np.asarray(share, dtype=np.float64), norm.isf(LEVEL / 2)
+    # The interval's centre is a mean of the share and 1/2, which has this weight: 1 without examples.
+    weight = quantile**2 / (count + quantile**2)
+    half = np.sqrt(weight * (1 - weight) * values * (1 - values) + weight**2 / 4)
+    farther: Array = weight * np.abs(0.5 - values) + half
+    return farther / quantile
 
 
 class Estimate(NamedTuple):
