@@ -186,6 +186,29 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
     assert pets.source.test_split == "validation"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("options", "cut"),
+    [
+        (["--private"], "2 of 43 texts are longer than max_length (1024 bytes)"),
+        ([], "1 of 43 texts are longer than max_length (128 tokens)"),
+    ],
+)
+def test_texts_that_are_cut_are_counted_in_the_unit_of_the_network(
+    options: list[str], cut: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The network of a release reads bytes, others read tokens."""
+    many, long = " ".join("a" * 150), " ".join(["pneumonoultramicroscopic"] * 60)
+    rows = [("few words", "ham"), ("other words", "spam")] * 20
+    make_table(
+        "train.csv", [*rows, (many, "ham"), (long, "ham"), (long, "spam")], ("text", "label")
+    )
+    said = CliRunner().invoke(app, ["new", str(FILE), "--texts", "train.csv", *options]).output
+    assert f"note: at least {cut}" in said
+    study = load_study(FILE)
+    list(check(study, Paths(Path(study.results)), 0))
+    assert f"pets: at least {cut}" in caplog.text
+
+
 def test_tables_of_texts(caplog: pytest.LogCaptureFixture) -> None:
     rows = [("some words", "ham"), ("other words", "spam")] * 30
     make_table("train.csv", [*rows, (" ", "ham")], ("mail", "kind"))

@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from tests.data.pictures import section
 
 from dpsweep.data import DatasetError, PreparedDataset
+from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepare import inspect, prepare
-from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
+from dpsweep.data.texts import long_texts
+from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
@@ -68,6 +71,18 @@ def test_only_the_setting_refuse_changes_the_fingerprint(pets: Path) -> None:
     same, other = (plain.model_copy(update={"duplicates": each}) for each in ("warn", "refuse"))
     for made_from in (source_fingerprint, section_fingerprint):
         assert made_from(same) == made_from(plain) != made_from(other)
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 5, 6, 9, 10])
+def test_bytes_that_are_cut_are_counted_as_the_tokenizer_counts_them(max_length: int) -> None:
+    texts = ["abc", "abcd", "  a   B c d e", "ä ö"]
+    blocks = Tokenizer.of(byte_tokenizer()).blocks(texts, max_length)
+    list(blocks)
+    labels = np.zeros(2, np.int64)
+    data = LabelledData(Split(texts[:2], labels), Split(texts[2:], labels), ["a"], {})
+    said = long_texts(data, max_length, of_bytes=True)
+    assert said.startswith(f"at least {blocks.cut.texts} of 4 texts" if blocks.cut else "")
+    assert bool(said) == bool(blocks.cut)
 
 
 def test_texts_that_are_cut_are_counted_and_compared_whole(

@@ -126,7 +126,7 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
             warn_of_untested(dataset, found.classes, found.test_counts)
             warn_of_cut_texts(dataset, section, found)
             return list(found.classes)
-    return inspect(dataset, section)
+    return inspect(dataset, section, study.reads_bytes(dataset))
 
 
 def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:

@@ -95,10 +95,11 @@ def new(
     found = look_at(what, str(place), test, input_column, label_column, unit)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()
-    new_study(study_file, base, found, backbone, head, epsilon if private else None)
+    study = new_study(study_file, base, found, backbone, head, epsilon if private else None)
     counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
     each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
-    notes = [f"note: {note}" for note in (*found.notes, found.left_out) if note]
+    cut = found.cut[study.reads_bytes(study_file.stem)]
+    notes = [f"note: {note}" for note in (*found.notes, cut, found.left_out) if note]
     lines = [f"training + test examples: {each}", found.units_in_words, *notes]
     typer.echo("\n".join(filter(None, lines)))
     typer.echo(

@@ -140,11 +140,16 @@ def prepare_tokenizer(
     return Tokenizer.open(path)
 
 
-def inspect(name: str, dataset: Dataset) -> list[str] | None:
+def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | None:
     """Compare the labels with the study, and check those inputs that can be read in seconds.
 
     These are one image of each class of a folder, the texts of tables, and all embeddings, for which it also
     searches test examples that duplicate training examples.
+
+    Args:
+        name: of the dataset.
+        dataset: its section.
+        of_bytes: whether the tokens of its texts are bytes.
 
     Returns:
         The names of the classes; None for a source that is not on this machine.
@@ -158,7 +163,7 @@ def inspect(name: str, dataset: Dataset) -> list[str] | None:
     with named(name):
         data = load(dataset)
         if isinstance(source, FilesSource):
-            if dataset.max_length and (cut := long_texts(data, dataset.max_length)):
+            if dataset.max_length and (cut := long_texts(data, dataset.max_length, of_bytes)):
                 log.warning("%s: %s", name, cut)
             data = leave_out_unreadable(data)
     if dataset.corrupt == "refuse" or isinstance(source, TrainAndTest):

@@ -224,18 +224,30 @@ def leave_out_unreadable(data: LabelledData) -> LabelledData:
     return replace(data, train=splits[0], test=splits[1], skipped=skipped)
 
 
-def long_texts(data: LabelledData, max_length: int) -> str:
-    """Say how many texts have more words than ``max_length`` tokens; empty if none.
+def long_texts(data: LabelledData, max_length: int, of_bytes: bool = False) -> str:
+    """Say how many texts are longer than ``max_length`` tokens; empty if none is known.
 
     A word is at least one token, so at least these texts are cut. It needs no tokenizer.
+
+    Args:
+        data: of texts.
+        max_length: of the dataset.
+        of_bytes: whether its tokens are bytes, of words with a space before each
+            (`dpsweep.data.tokenizer.byte_tokenizer`).
     """
+
+    def length(text: str) -> int:
+        if of_bytes:
+            return sum(1 + len(word.encode()) for word in text.lower().split())
+        return len(text.split(maxsplit=max_length))
+
     texts = itertools.chain(data.train.inputs, data.test.inputs)
-    longer = sum(len(text.split(maxsplit=max_length)) > max_length for text in texts)
+    longer = sum(length(text) > max_length for text in texts)
     if not longer:
         return ""
     return (
         f"at least {longer:,} of {len(data.train.labels) + len(data.test.labels):,} texts are longer than "
-        f"max_length ({max_length} tokens) and are cut"
+        f"max_length ({max_length} {'bytes' if of_bytes else 'tokens'}) and are cut"
     )
 
 

@@ -66,6 +66,8 @@ class FoundDataset:
     """number of unusable examples"""
     notes: tuple[str, ...] = ()
     """what is odd about it, in words"""
+    cut: tuple[str, str] = ("", "")
+    """how many texts are cut, in words: for a network that reads tokens, and for one that reads bytes"""
     unit: str | None = None
     """what epsilon protects, with all of its rows: the key ``unit``"""
     rows_of_units: tuple[list[int], ...] = ()
@@ -140,7 +142,7 @@ def look_at(
     columns = {"input_column": input_column, "label_column": label_column}
     asked = {key: column for key, column in columns.items() if column is not None}
     source: dict[str, Any]
-    dimension, several = None, None if unit == "row" else unit
+    dimension, several, cut = None, None if unit == "row" else unit, ("", "")
     notes: list[str] = []
     match what:
         case "images":
@@ -163,7 +165,7 @@ def look_at(
     alike = alike_classes(data)
     notes += [f"found classes that are {alike}"] if alike else []
     if kind == "text":
-        notes += filter(None, [long_texts(data, MAX_LENGTH)])
+        cut = long_texts(data, MAX_LENGTH), long_texts(data, _MAX_BYTES, of_bytes=True)
         data = leave_out_unreadable(data)
     train, test_counts = (
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
@@ -177,6 +179,7 @@ def look_at(
         test_counts=test_counts,
         skipped=len(data.skipped),
         notes=tuple(notes),
+        cut=cut,
         unit=unit,
         rows_of_units=tuple(
             np.unique(split.units, return_counts=True)[1].tolist()

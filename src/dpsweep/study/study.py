@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from dpsweep.study.backbones import BytesTokenizer
 from dpsweep.study.checks import disagreements
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.descriptions import Targets, resolve_targets
@@ -46,6 +47,11 @@ class Study(StudyFile):
     def tables(self) -> dict[str, PrintedTable]:
         """The tables that are written, by name."""
         return self.targets.tables
+
+    def reads_bytes(self, dataset: str) -> bool:
+        """Return whether the tokens of a dataset of texts are bytes."""
+        reader = self.backbones.get(self.datasets[dataset].tokenizer or "")
+        return reader is not None and isinstance(reader.reads_with, BytesTokenizer)
 
     def grid(
         self,
