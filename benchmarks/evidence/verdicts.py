@@ -3,7 +3,7 @@
     python -m benchmarks.evidence.verdicts
 
 The grids are those of real studies (the paper, the demo, frozen features) and of a study with very unequal
-datasets. Accuracies follow the worlds below (see `dpsweep.analysis.power.SimulationSettings`).
+datasets. Accuracies follow the worlds below (see `benchmarks.evidence.worlds`).
 `dpsweep.analysis` computes choices, effects, intervals and verdicts.
 
 The results are, for each design, world and rule, the coverage of 95 % intervals for the gain without noise;
@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common import REPOSITORY, RESULTS, command_line
+from benchmarks.evidence.worlds import OddWorld
 from dpsweep.analysis.evidence import Evidence, compare, gather
 from dpsweep.analysis.grids import AccuracyGrid
-from dpsweep.analysis.power import SimulationSettings, design, prospects, ruled_cells, simulate
+from dpsweep.analysis.power import design, prospects, ruled_cells
 from dpsweep.analysis.rules import RULES
 from dpsweep.base.files import write_json
 from dpsweep.study import Cell, Study, load_study
@@ -39,7 +40,7 @@ STUDIES = {
     "the demo": "studies/demo.yaml",
     "frozen features": "studies/frozen-features.yaml",
 }
-WITHOUT_EFFECT = SimulationSettings(
+WITHOUT_EFFECT = OddWorld(
     small_bound_cost=0, batch_by_epsilon=0, batch_by_epochs=0, rate_by_batch=0, between_datasets=0
 )
 """Every C below the norms gives the same accuracy; only the level depends on the condition."""
@@ -65,14 +66,12 @@ NULL_WORLDS = {
     "a plateau with a cliff": replace(WITHOUT_EFFECT, cliff=30, large_bound_cost=0),
 }
 WORLDS = NULL_WORLDS | {
-    "effects of the paper's size": SimulationSettings(),
-    "the same, all datasets alike": SimulationSettings(between_datasets=0, between_problems=0),
-    "the same, datasets very different": SimulationSettings(
-        between_datasets=0.8, unequal_scatter=0.8
-    ),
-    "the same, two families of datasets": SimulationSettings(between_datasets=0, families=1.0),
-    "the same, 3 % of the trials diverge": SimulationSettings(diverging=0.03, chance=2),
-    "one problem has it all": SimulationSettings(one_problem=20),
+    "effects of the paper's size": OddWorld(),
+    "the same, all datasets alike": OddWorld(between_datasets=0, between_problems=0),
+    "the same, datasets very different": OddWorld(between_datasets=0.8, unequal_scatter=0.8),
+    "the same, two families of datasets": OddWorld(between_datasets=0, families=1.0),
+    "the same, 3 % of the trials diverge": OddWorld(diverging=0.03, chance=2),
+    "one problem has it all": OddWorld(one_problem=20),
 }
 
 
@@ -110,7 +109,7 @@ def _unequal(counts: Sequence[int]) -> list[AccuracyGrid]:
 def rate(
     grids: Sequence[AccuracyGrid],
     related: Related,
-    world: SimulationSettings,
+    world: OddWorld,
     null: bool,
     studies: int,
     seed: int,
@@ -120,7 +119,7 @@ def rate(
     found: dict[str, tuple[list[Evidence], list[Evidence]]] = {}
     for scope in ("here", "elsewhere"):
         random = np.random.default_rng(seed)
-        simulated = simulate(grids, world, studies, random, scope == "here")
+        simulated = world.simulate(grids, studies, random, scope == "here")
         measured, level = gather(compare(simulated.measured), related)
         exact, _ = gather(compare(simulated.exact, corrected=False), related)
         found[scope] = measured, exact
@@ -174,7 +173,7 @@ def power(studies: int) -> list[dict[str, Any]]:
         {"design": name, "rule": key, "power": round(found.power, 3), "truth": rounded(found.truth)}
         | {"smallest_visible": rounded(found.smallest_visible), "needs": found.evidence.needs[0]}
         for name, (grids, related) in designs(ruled_cells).items()
-        for key, found in prospects(grids, SimulationSettings(), related, studies).items()
+        for key, found in prospects(grids, related, studies).items()
     ]
 
 

@@ -13,12 +13,13 @@ from benchmarks.evidence.verdicts import (
     WITHOUT_EFFECT,
     rate,
 )
+from benchmarks.evidence.worlds import OddWorld
 from tests.synthetic import make_study
 
 from dpsweep.analysis.evidence import compare
 from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import (
-    SimulationSettings,
+    World,
     design,
     outlook,
     simulate,
@@ -43,14 +44,23 @@ def grids(**changes: Any) -> list[AccuracyGrid]:
 
 
 def test_the_first_seed_has_tuned_the_learning_rates() -> None:
-    (first, *_) = simulate(grids(), SimulationSettings(), 200, np.random.default_rng(0)).measured
+    (first, *_) = simulate(grids(), World(), 200, np.random.default_rng(0)).measured
     assert first.tuning.max(axis=-1) == pytest.approx(first.selection[..., 0])
     means = first.accuracy.mean(axis=(0, 1, 2))
     assert means[0] > means[1:].max()
 
 
+def test_the_world_of_forecasts_is_the_usual_one_of_the_benchmarks() -> None:
+    """Both say what a problem's accuracies are; noise of other kinds is zero in the usual world."""
+    of = [
+        simulate(grids(), world, 3, np.random.default_rng(0)).exact[0].tuning
+        for world in (World(), OddWorld())
+    ]
+    np.testing.assert_allclose(*of)
+
+
 def test_studies_of_the_same_problems_differ_only_in_noise() -> None:
-    quiet = SimulationSettings(scatter=1e-9)
+    quiet = OddWorld(scatter=1e-9)
     same, other = (
         simulate(grids(), quiet, 3, np.random.default_rng(0), same_problems).measured[0].accuracy
         for same_problems in (True, False)
@@ -62,7 +72,7 @@ def test_studies_of_the_same_problems_differ_only_in_noise() -> None:
 def test_the_bias_of_gains_is_smaller_after_the_correction() -> None:
     """The bias of the gain is its mean over studies minus the gain without noise."""
     settings = replace(WITHOUT_EFFECT, constant_cost=3, norms=1.1, scatter=0.9, between_problems=0)
-    simulated = simulate(grids(), settings, 60, np.random.default_rng(0), same_problems=True)
+    simulated = settings.simulate(grids(), 60, np.random.default_rng(0), same_problems=True)
     key = "lower_epsilon_larger_bound"
     exact = compare(simulated.exact, corrected=False)[key]
     assert [np.abs(each.effect).max() for each in exact] == pytest.approx([0] * len(exact))
@@ -94,7 +104,7 @@ def test_without_an_effect_wrong_verdicts_are_rare(world: str) -> None:
 
 @pytest.mark.nightly
 def test_intervals_contain_the_gain_without_noise() -> None:
-    rows = rate(_several(), [], SimulationSettings(), False, 40, seed=1)
+    rows = rate(_several(), [], OddWorld(), False, 40, seed=1)
     covered = [
         row[key] for row in rows for key in ("covers_here", "covers_elsewhere") if key in row
     ]
