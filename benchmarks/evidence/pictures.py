@@ -16,12 +16,12 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.common import REPOSITORY, command_line
+from dpsweep.analysis.frames import read_numbers
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
 from dpsweep.study import load_study
 from dpsweep.study.captions import said_of_marks
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import read_numbers
 
 DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"

@@ -7,9 +7,9 @@ import pandas as pd
 
 from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import columns, grid, interval, short
+from dpsweep.analysis.frames import read_numbers
 from dpsweep.analysis.predictions import HINDSIGHT
 from dpsweep.analysis.statistics import Estimate, jackknife
-from dpsweep.tables.text import read_numbers
 
 THEORY, FILM_THEORY, FASHION_THEORY = (
     RESULTS / folder / "theory" for folder in ("", "film", "fashion")

@@ -35,9 +35,3 @@ def test_the_style_does_not_leak() -> None:
     with style.style():
         assert mpl.rcParams["pdf.fonttype"] == 42
     assert dict(mpl.rcParams) == before
-
-
-def test_a_missing_font_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style, "FONT", "No Such Font")
-    with pytest.raises(style.MissingFontError, match="'No Such Font' was not found"), style.style():
-        pass

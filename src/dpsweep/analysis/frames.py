@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dpsweep.analysis.row_checks import MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import fingerprint
+from dpsweep.base.files import atomic_path, fingerprint
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -360,3 +360,22 @@ def read_all(
         return pd.DataFrame(columns=[*key_columns, *columns])
     frame: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return frame
+
+
+def write_numbers(numbers: pd.DataFrame, file: Path) -> None:
+    """Write a frame as a CSV with full precision, atomically."""
+    with atomic_path(file) as partial_file:
+        numbers.to_csv(partial_file, index=False, lineterminator="\n")
+
+
+def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.DataFrame:
+    """Read a CSV of dpsweep: empty fields are NaN in columns of numbers, and '' in columns of text.
+
+    Args:
+        file: the CSV.
+        words: columns of text that may look like numbers.
+    """
+    numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
+    text = numbers.select_dtypes(["object", "string"]).columns
+    numbers[text] = numbers[text].fillna("")
+    return numbers

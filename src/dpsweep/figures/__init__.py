@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "families", "figure", "table"]
 
-_modules = submodules(__name__, "drawing", "lines", "style")
+_modules = submodules(__name__, "lines", "style")
 
 
 def draw(study: "Study", paths: "Paths", target: str) -> None:
-    """Write the files of a figure; see `dpsweep.figures.drawing.draw`."""
-    _modules("drawing").draw(study, paths, target)
+    """Write the files of a figure; see `dpsweep.figures.style.draw`."""
+    _modules("style").draw(study, paths, target)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,13 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.analysis.frames import MissingResultsError, write_numbers
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable, group_starts, write_numbers, write_printed
+from dpsweep.tables.text import TextTable, group_starts, write_printed
 
 _TITLES = {
     "curve_bound": "by guesses",

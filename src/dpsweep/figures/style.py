@@ -1,4 +1,4 @@
-"""Common style of all figures: theme, sizes, palettes, formats of values, axes, legends and notes."""
+"""Drawing of figures, and what they share: theme, sizes, colours, formats of values, axes, legends, notes."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager
+from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -28,10 +28,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from matplotlib.transforms import ScaledTranslation
 from pydantic import BaseModel
 
+from dpsweep.analysis import frames
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.units import count, one_line
+from dpsweep.study import Study, targets
 from dpsweep.study.file import Style
+from dpsweep.study.messages import pick
+from dpsweep.study.paths import Paths
 
 _LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 FONT = "DejaVu Sans"
@@ -73,10 +77,6 @@ _RC: Any = {
 }
 
 
-class MissingFontError(DpsweepError):
-    """An installation of matplotlib without the font of the figures."""
-
-
 def look() -> Style:
     """Return the current colours and sizes."""
     return _LOOK.get()
@@ -88,22 +88,12 @@ def style(chosen: Style | None = None) -> Iterator[None]:
 
     Args:
         chosen: the colours and sizes of a study, by default the project's.
-
-    Raises:
-        MissingFontError: matplotlib's own font is missing.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
         chosen = chosen or Style()
         sizes = {name: chosen.points(size) for name, size in _SIZES.items()}
         sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC | sizes)
-        try:
-            findfont(FontProperties(family=FONT), fallback_to_default=False)
-        except ValueError:
-            raise MissingFontError(
-                f"the font {FONT!r} was not found; it ships with matplotlib: reinstall matplotlib, "
-                "and delete its font cache (matplotlib.get_cachedir()) if that does not help"
-            ) from None
         before = _LOOK.set(chosen)
         try:
             yield
@@ -159,6 +149,72 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
         figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
         with atomic_path(path) as partial:
             partial.write_bytes(buffer.getvalue())
+
+
+# -- figures of a study, and of any frame --------------------------------------------------
+
+
+def draw(study: Study, paths: Paths, target: str) -> None:
+    """Write a figure's numbers as ``<target>.csv`` and, drawn from them alone, as ``.pdf`` and ``.png``.
+
+    With partial paths, absent results are left out, and a note in the figure counts them.
+
+    Raises:
+        DpsweepError: the study has no such figure.
+        MissingResultsError: results are absent (and the paths are not partial).
+    """
+    figure = pick("figure", target, study.figures)
+    missing: list[Path] | None = [] if paths.partial else None
+    numbers = figure.compute(study, paths, missing)
+    with style(study.style):
+        drawing = plot(figure, numbers) if len(numbers) else empty_figure()
+        say_missing(drawing, len(set(missing or ())))
+        save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
+    frames.write_numbers(numbers, paths.figure(target, "csv"))
+
+
+_PANEL: dict[str, Any] = {"panel": 0, "title": "", "clipping": "flat", "full_batch": False}
+
+
+def draw_frame(figure: targets.Figure, frame: pd.DataFrame, look: Style | None) -> Figure:
+    """Draw any frame as a figure; see `Figure.draw`.
+
+    Args:
+        figure: the options of its class.
+        frame: the rows, in any order.
+        look: colours and sizes.
+
+    Raises:
+        ValueError: the frame cannot be drawn.
+    """
+    columns = figure.columns()
+    keys, absent = columns.keys.split(), {**_PANEL, **columns.absent}
+    needed = [*keys, *columns.values.split()]
+    lacking = [column for column in needed if column not in frame]
+    if lacking or frame.empty:
+        found = f"no column {', '.join(lacking)}" if lacking else "no row"
+        raise ValueError(f"the frame has {found}; {figure.family} needs {', '.join(needed)}")
+    full = frames.plain(frame, [*needed, *absent])
+    for column, value in absent.items():
+        if column not in full:
+            full[column] = value(full) if callable(value) else value
+    if keys:
+        within = [each for each in ("panel", "line", "records") if each in full]
+        full = frames.in_order(full, [*within, *keys])
+    with style(look):
+        return plot(figure.for_frame(full), full)
+
+
+def plot(figure: targets.Figure, numbers: pd.DataFrame) -> Figure:
+    """Draw a figure's numbers, with the user's texts escaped."""
+    shown = numbers.copy()
+    for name in numbers:
+        if pd.api.types.is_string_dtype(numbers[name]):
+            shown[name] = numbers[name].map(literal, na_action="ignore")
+    drawing = literal_titles(figure).plot(shown)
+    if not isinstance(drawing, Figure):
+        raise TypeError(f"{type(figure).__name__}.plot: found {drawing!r}; allowed: a figure")
+    return drawing
 
 
 # -- colours -------------------------------------------------------------------------------
@@ -597,18 +653,13 @@ def require_fonts(texts: Iterable[str]) -> None:
 @lru_cache
 def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
     """Return names of installed fonts that together have all characters, or none if that is impossible."""
-    files = _font_files()
-    # Prefer sans serif fonts, like the other text.
-    names = sorted(files, key=lambda each: ("Sans" not in each, each))
     chosen: list[str] = []
-    missing = characters
-    while missing:
-        best = max(names, key=lambda name: len(missing & _characters(files[name])))
-        if not missing & _characters(files[best]):
-            return ()
-        missing -= _characters(files[best])
-        chosen.append(best)
-    return tuple(chosen)
+    # Prefer sans serif fonts, like the other text.
+    for name, file in sorted(_font_files().items(), key=lambda each: ("Sans" not in each[0], each)):
+        if characters & _characters(file):
+            characters -= _characters(file)
+            chosen.append(name)
+    return () if characters else tuple(chosen)
 
 
 @lru_cache(maxsize=1)

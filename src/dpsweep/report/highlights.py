@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.analysis.frames import read_numbers
 from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.units import count
@@ -20,7 +21,7 @@ from dpsweep.report.trials import is_private
 from dpsweep.study import Study
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable, interval, read_numbers, signed
+from dpsweep.tables.text import TextTable, interval, signed
 from dpsweep.tables.tuning_implications import TuningImplications
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}

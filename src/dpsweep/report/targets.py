@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from dpsweep.analysis.frames import read_numbers
 from dpsweep.base.units import count
 from dpsweep.figures import audit
 from dpsweep.report.embed import Download, Picture, download_content, picture
@@ -17,7 +18,7 @@ from dpsweep.study import Study
 from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, Target
-from dpsweep.tables.text import TextTable, read, read_numbers
+from dpsweep.tables.text import TextTable, read
 
 _T = TypeVar("_T")
 

@@ -254,10 +254,8 @@ class Figure(Target):
         """
         if unknown := options.keys() - cls.model_fields.keys():
             raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
-        drawing = import_module("dpsweep.figures.drawing")
-        found: matplotlib.figure.Figure = drawing.draw_frame(
-            cls.model_construct(**options), frame, style
-        )
+        draw: Any = import_module("dpsweep.figures.style").draw_frame
+        found: matplotlib.figure.Figure = draw(cls.model_construct(**options), frame, style)
         return found
 
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from dpsweep.base.files import atomic_path, write_text
+from dpsweep.analysis import frames
+from dpsweep.base.files import write_text
 from dpsweep.base.lazy import pd
 from dpsweep.base.units import count, markdown, one_line
 from dpsweep.study import Study
@@ -190,14 +191,14 @@ def write(study: Study, paths: Paths, target: str) -> None:
     """
     table = pick("table", target, study.tables)
     missing: list[Path] | None = [] if paths.partial else None
-    frames = table.frames(study, paths, missing)
-    caption, printed = _printed(study, table, frames["csv"])
+    rows = table.frames(study, paths, missing)
+    caption, printed = _printed(study, table, rows["csv"])
     if missing:
         files = count(len(set(missing)), "result file is", "result files are")
         caption += f" Partial: {files} not there yet."
     write_printed(partial(paths.table, target), printed, caption, target)
-    for suffix, frame in frames.items():
-        write_numbers(frame, paths.table(target, suffix))
+    for suffix, frame in rows.items():
+        frames.write_numbers(frame, paths.table(target, suffix))
 
 
 def write_printed(
@@ -215,12 +216,6 @@ def write_printed(
     write_text(file("md"), printed.markdown(caption))
 
 
-def write_numbers(numbers: pd.DataFrame, file: Path) -> None:
-    """Write a frame as a CSV with full precision, atomically."""
-    with atomic_path(file) as partial_file:
-        numbers.to_csv(partial_file, index=False, lineterminator="\n")
-
-
 def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
     """Return caption and text of a table, read from the CSV of `write`.
 
@@ -230,24 +225,11 @@ def read(study: Study, paths: Paths, target: str) -> tuple[str, TextTable]:
     """
     table = study.tables[target]
     words = dict.fromkeys([*table.words, *table.row_titles], str)
-    numbers = read_numbers(paths.table(target, "csv"), words)
+    numbers = frames.read_numbers(paths.table(target, "csv"), words)
     try:
         return _printed(study, table, numbers)
     except KeyError as error:
         raise ValueError(f"it has no column {error}") from error
-
-
-def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.DataFrame:
-    """Read a CSV of dpsweep: empty fields are NaN in columns of numbers, and '' in columns of text.
-
-    Args:
-        file: the CSV.
-        words: columns of text that may look like numbers.
-    """
-    numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
-    text = numbers.select_dtypes(["object", "string"]).columns
-    numbers[text] = numbers[text].fillna("")
-    return numbers
 
 
 def _printed(study: Study, table: PrintedTable, numbers: pd.DataFrame) -> tuple[str, TextTable]:
