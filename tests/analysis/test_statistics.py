@@ -101,18 +101,6 @@ def test_the_interval_of_a_mean_is_the_t_interval_of_the_problem_means() -> None
     assert found == pytest.approx((np.mean(means), *wanted))
 
 
-def test_intervals_cover_the_truth_at_their_level() -> None:
-    random = np.random.default_rng(1)
-    covered = 0
-    for _ in range(150):
-        values = {
-            f"{each}": (random.normal() + random.normal(size=6) / 3).tolist() for each in range(5)
-        }
-        found = jackknife(trials(values), mean)
-        covered += found.lower <= 0 <= found.upper
-    assert 0.91 < covered / 150 < 0.99
-
-
 def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
     alone = jackknife(trials({"a": [0.1, 0.3]}), mean)
     assert alone.value == pytest.approx(0.2)

@@ -269,13 +269,6 @@ def test_titles_of_predictions_state_whether_they_order_settings(
     assert texts(losses)[0] == "1.00 (4 settings)"
 
 
-def test_rows_that_print_alike_are_separate() -> None:
-    frame = pd.concat([squares([200], [0.3, 0.1 + 0.2], epsilon=epsilon) for epsilon in (1.0, 8.0)])
-    axes = placed(families.Heatmap.draw(frame, x="epsilon", y="clipping_bound")).axes[0]
-    assert labels(axes.get_yticklabels()) == ["0.30000000000000004", "0.3"]
-    assert axes.get_position().width > 0.2
-
-
 @pytest.mark.parametrize("alike", ALIKE)
 def test_a_legend_names_every_line(alike: tuple[float, float]) -> None:
     points = itertools.product(alike, [0.01, 0.1])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dpsweep.theory import (
     ClippedSums,
-    PrivacyEffects,
     alignment,
     direction_optimal_clipping,
     gram_matrix,
@@ -105,16 +104,6 @@ def test_zero_or_cancelling_gradients_have_no_positive_optimum() -> None:
     assert mean_squared_error(gram, 2.0, 1.0, 4).total == 16
     cancelling = np.array([[1.0, 0.0], [-1.0, 0.0]])
     assert mse_optimal_clipping(cancelling @ cancelling.T, 1.0, 2) == 0
-
-
-def test_direct_and_indirect_effects_of_privacy_are_separated() -> None:
-    # Orthogonal gradients: N.G = B n and N.N = B, so C* = B n / (B + sigma^2 d).
-    loose, tight = ClippedSums.of(4.0 * np.eye(5)), ClippedSums.of(100.0 * np.eye(5))
-    effects = PrivacyEffects.of(mse_optimal_clipping, loose, tight, (1.0, 2.0), 10)
-    assert effects.loose == pytest.approx(10 / 15)
-    assert effects.direct == pytest.approx(10 / 45)
-    assert effects.indirect == pytest.approx(50 / 15)
-    assert effects.tight == pytest.approx(50 / 45)
 
 
 def test_a_sum_that_points_away_from_the_gradient_is_not_aligned_with_it() -> None:

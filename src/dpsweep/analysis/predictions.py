@@ -28,7 +28,6 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
 from dpsweep.theory import (
     ClippedSums,
-    PrivacyEffects,
     direction_optimal_clipping,
     mean_squared_error,
     mse_optimal_clipping,
@@ -137,15 +136,18 @@ def effects(loose: Overlap, tight: Overlap) -> list[dict[str, Any]]:
         loose: a batch of a training with the largest epsilon, of which the other one is then taken.
         tight: the same batch in a training with another epsilon.
     """
-    noises = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
+    little, much = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
     rules: dict[str, Rule] = {
         "C*": mse_optimal_clipping,
         "scale-free C": lambda *of: direction_optimal_clipping(*of).clipping_bound,
     }
     rows = []
     for name, rule in rules.items():
-        of = PrivacyEffects.of(rule, loose.sums, tight.sums, noises, tight.dimension)
-        bounds = {"both": of.tight, "noise alone": of.direct, "gradients alone": of.indirect}
+        bounds = {
+            "both": rule(tight.sums, much, tight.dimension),
+            "noise alone": rule(loose.sums, much, tight.dimension),
+            "gradients alone": rule(tight.sums, little, tight.dimension),
+        }
         known = {"rule": name, "epsilon": tight.cell.epsilon}
         rows += [
             known | {"effect": effect, "best_bound": bound} for effect, bound in bounds.items()

@@ -4,8 +4,7 @@ Inputs and outputs are plain float64 arrays. All formulas use inner products of 
 
 - `gram_matrix`, `ClippedSums`: these inner products, and sums of them;
 - `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
-- `alignment`, `direction_optimal_clipping`: the same for scale-invariant optimizers;
-- `PrivacyEffects`: the direct effect of noise on C*, and its indirect effect through the gradients.
+- `alignment`, `direction_optimal_clipping`: the same for scale-invariant optimizers.
 
 None of this is private, because it reads raw gradients of the training data. Use it to explain results on
 public data, not to choose C on private data.
@@ -15,7 +14,6 @@ from dpsweep.theory.optimal_clipping import (
     ClippedSums,
     DirectionOptimum,
     MeanSquaredError,
-    PrivacyEffects,
     alignment,
     direction_optimal_clipping,
     gram_matrix,
@@ -27,7 +25,6 @@ __all__ = [
     "ClippedSums",
     "DirectionOptimum",
     "MeanSquaredError",
-    "PrivacyEffects",
     "alignment",
     "direction_optimal_clipping",
     "gram_matrix",

@@ -12,9 +12,9 @@ squared distance between the noisy sum of clipped gradients and the sum of gradi
 
     MSE(C) = C^2 sigma^2 d + |sum over clipped i of (1 - C / n_i) g_i|^2.
 
-A smaller epsilon changes the best bound in two ways, which `PrivacyEffects` separates. The direct effect is
-more noise in every step. The indirect effect is that training arrives at other gradients (the paper's
-explanation why larger bounds can be better).
+A smaller epsilon changes the best bound in two ways. The direct effect is more noise in every step. The
+indirect effect is that training arrives at other gradients (the paper's explanation why larger bounds can be
+better). `dpsweep.analysis.predictions.effects` separates them.
 
 **Direction.** The scale of a step does not matter for Adam, or for any optimizer with a tuned learning rate.
 If the step may be rescaled, the mean squared error becomes |g|^2 (1 - R(C)) with the alignment
@@ -362,54 +362,6 @@ def checked_bounds(clipping_bounds: npt.ArrayLike) -> Array:
     if not (np.isfinite(bounds) & (bounds >= 0)).all():
         raise ValueError("clipping bounds: found one that is negative or not finite")
     return bounds
-
-
-@dataclass(frozen=True)
-class PrivacyEffects:
-    """The best clipping bounds for the gradients and the noise of two epsilons, in all combinations.
-
-    Attributes:
-        loose: gradients and noise of the large epsilon.
-        direct: gradients of the large epsilon, noise of the small one.
-        indirect: gradients of the small epsilon, noise of the large one.
-        tight: gradients and noise of the small epsilon.
-    """
-
-    loose: float
-    direct: float
-    indirect: float
-    tight: float
-
-    @classmethod
-    def of(
-        cls,
-        rule: Rule,
-        loose: ClippedSums,
-        tight: ClippedSums,
-        noise_multipliers: tuple[float, float],
-        dimension: int,
-    ) -> "PrivacyEffects":
-        """Apply a rule to gradients and noise of two epsilons.
-
-        >>> loose, tight = ClippedSums.of(4.0 * np.eye(5)), ClippedSums.of(100.0 * np.eye(5))
-        >>> effects = PrivacyEffects.of(mse_optimal_clipping, loose, tight, (1.0, 2.0), dimension=10)
-        >>> f"{effects.direct:.2f} {effects.indirect:.2f}"
-        '0.22 3.33'
-
-        Args:
-            rule: returns the best bound for gradients and noise.
-            loose: gradients of a training with the large epsilon.
-            tight: gradients of a training with the small one, for batches of the same size.
-            noise_multipliers: sigma of the large epsilon and of the small one.
-            dimension: d, the number of trainable parameters.
-        """
-        little, much = noise_multipliers
-        return cls(
-            loose=rule(loose, little, dimension),
-            direct=rule(loose, much, dimension),
-            indirect=rule(tight, little, dimension),
-            tight=rule(tight, much, dimension),
-        )
 
 
 @dataclass(frozen=True)
