@@ -58,7 +58,6 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
         sentence=summary.sentence(study, trials),
         newest_results=newest_results(study, paths),
-        numbers=summary.numbers(study, trials),
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
         software=summary.software(trials),

@@ -41,34 +41,13 @@ def sentence(study: Study, trials: pd.DataFrame) -> str:
     if once.empty:
         so_far = f"none of the {planned} has been trained yet."
     else:
+        cells = len(trials[["problem", "cell"]].drop_duplicates())
         devices = " and ".join(sorted(map(str, once["device"].unique())))
         so_far = (
-            f"{count(len(once), 'trial')} in {_cells(trials):,} of {planned}, "
+            f"{count(len(once), 'trial')} in {cells:,} of {planned}, "
             f"{duration(once['wall_seconds'].sum())} of training on {devices}."
         )
     return "{} over {}, {} and {}: ".format(*parts) + so_far
-
-
-def numbers(study: Study, trials: pd.DataFrame) -> dict[str, str]:
-    """Return the numbers of sweeps, cells and trials, the training time and the seeds, by name."""
-    once = each_once(trials)
-    return {
-        "sweeps": f"{len(study.sweeps):,}",
-        "cells": f"{_cells(trials):,} of {len(study.all_cells()):,}",
-        "trials": f"{len(once):,}",
-        "training": duration(float(once["wall_seconds"].sum())),
-        "seeds": _ranges(sorted({int(seed) for seed in trials["seed"]})) or "–",
-    }
-
-
-def _cells(trials: pd.DataFrame) -> int:
-    return len(trials[["problem", "cell"]].drop_duplicates())
-
-
-def _ranges(seeds: list[int]) -> str:
-    if len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return ", ".join(str(seed) for seed in seeds)
 
 
 def inputs(study: Study, trials: pd.DataFrame) -> dict[str, TextTable]:
