@@ -44,7 +44,14 @@ class World:
         return 1 + 0.3 * normal(problem[0]) + 0.3 * normal(*problem)
 
     def surface(self, grid: AccuracyGrid, difficulty: float, effect: Array, norms: Array) -> Array:
-        """Return exact accuracies in percent, shape (studies, B, C, learning rates)."""
+        """Return exact accuracies in percent, shape (studies, B, C, learning rates).
+
+        Args:
+            grid: the settings.
+            difficulty: of the problem.
+            effect: see `effect`.
+            norms: decimal logarithm of the gradient norms.
+        """
         bounds = np.log10(grid.clipping_bound)[:, np.newaxis]
         sizes = np.log2(grid.batch_size)[:, np.newaxis, np.newaxis]
         rates = grid.tuning[0, 0]
@@ -69,7 +76,14 @@ class World:
     def trained(
         self, exact: Array, scatter: Array, seeds: int, random: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Return accuracies of all seeds at the rate that the first one tuned, and of all its rates."""
+        """Return accuracies of all seeds at the rate that the first one tuned, and of all its rates.
+
+        Args:
+            exact: see `surface`.
+            scatter: standard deviation of a seed.
+            seeds: of a cell.
+            random: source of randomness.
+        """
         tuning = exact + scatter * random.standard_normal(exact.shape)
         rate = tuning.argmax(axis=-1)[..., np.newaxis]
         noise = random.standard_normal((*exact.shape[:-1], seeds))
