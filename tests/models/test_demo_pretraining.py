@@ -1,19 +1,25 @@
-"""Pretraining on the public data of the demo."""
+"""Pretraining on the public data of the demo, and its texts."""
 
 from dataclasses import replace
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from packaging.utils import canonicalize_name
 from tests.models.networks import VIT
 
 from dpsweep.data import PreparedDataset
 from dpsweep.data.prepare import prepare
 from dpsweep.models.prepare import Pretrained, pretrain
 from dpsweep.models.preprocess import Normalise
+from dpsweep.study import load_study
 from dpsweep.study.backbones import Architecture, Pretraining
-from dpsweep.study.datasets import Dataset
+from dpsweep.study.datasets import Dataset, DocstringsSource
 
+DEMO = Path(__file__).parents[2] / "studies" / "demo.yaml"
+STUDY = load_study(DEMO)
 SMALL = VIT | {"embed_dim": 16, "depth": 1}
 NETWORK = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL)
 RECIPE = Pretraining(kind="pretrain", dataset="glyphs", epochs=1, batch_size=32, learning_rate=5e-3)
@@ -63,3 +69,27 @@ def test_seed_determines_the_weights(letters: PreparedDataset) -> None:
     assert not torch.allclose(start, first.state["blocks.0.attn.qkv.weight"])
     share = run(letters, train_share=0.25)
     assert share.examples == 100 and not same(share, first)
+
+
+def packages(dataset: str) -> set[str]:
+    source = STUDY.datasets[dataset].source
+    assert isinstance(source, DocstringsSource)
+    return {module.split(".")[0] for module in source.modules}
+
+
+def test_private_and_public_texts_are_from_different_packages() -> None:
+    assert not packages("docstrings") & packages("docstrings-public")
+
+
+@pytest.mark.parametrize("dataset", ["docstrings", "docstrings-public"])
+def test_packages_of_the_texts_are_pinned(dataset: str) -> None:
+    """So every machine has the same texts; other packages are in the standard library."""
+    pinned = {
+        canonicalize_name(line.split("==")[0])
+        for line in (DEMO.parents[1] / "requirements.lock").read_text().splitlines()
+        if "==" in line
+    }
+    distributions = packages_distributions()
+    for package in packages(dataset) - {"asyncio", "email"}:
+        names = {canonicalize_name(name) for name in distributions[package]}
+        assert names & pinned, package

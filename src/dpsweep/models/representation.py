@@ -154,16 +154,9 @@ class _ReachedError(Exception):
 
 
 def _require_module(network: nn.Module, name: str) -> str:
-    modules: dict[str, nn.Module] = dict(network.named_modules())
-    if name not in modules:
-        blocks = [
-            f"{parent}.{index}"
-            for parent, module in modules.items()
-            if isinstance(module, nn.ModuleList | nn.Sequential) and parent.count(".") <= _TOKENS
-            for index in range(len(module))
-            if len(module) > 1
-        ]
-        raise BackboneError(f"features.layer: {unknown(name, blocks or list(modules))}")
+    names = [each for each, _ in network.named_modules() if each]
+    if name not in names:
+        raise BackboneError(f"features.layer: {unknown(name, names)}")
     return name
 
 

@@ -77,8 +77,8 @@ def launch(gpus: int, function: Callable[..., Value], *arguments: Any) -> Value:
     errors = [each for each in answers if isinstance(each, Exception)]
     for error in sorted(errors, key=lambda each: isinstance(each, OtherProcessError)):
         raise error
-    if status := max(statuses.values()):
-        raise Interrupted(status)
+    if stops := set(statuses.values()) & {EXIT_AGAIN, EXIT_TERMINATED}:
+        raise Interrupted(max(stops))
     return cast("Value", answers[list(statuses).index(0)])
 
 
