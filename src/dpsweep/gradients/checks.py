@@ -138,7 +138,8 @@ class CheckedEngine(GradientEngine):
             examples, others, unused = self._check_passes(inputs)
             changed = _with_random_values(self.model)
             _refuse_mixing(changed, examples, others)
-            operation = _data_dependent(changed, examples)
+            with full_precision(), torch.enable_grad(), no_warnings(), same_draws(inputs.device):
+                operation = data_dependent(changed, examples)
             if unused and operation is None:
                 raise without_influence(unused)
             self._chosen = self._compare(changed, examples, operation)
@@ -370,13 +371,6 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
         f"{type(model).__name__} draws random numbers, so that no engine can be compared with the loop over "
         "examples: call model.eval(), which switches dropout off, or choose engine 'loop', which is slow"
     )
-
-
-@full_precision()
-@torch.enable_grad()
-def _data_dependent(model: nn.Module, inputs: Tensor) -> str | None:
-    with no_warnings(), same_draws(inputs.device):
-        return data_dependent(model, inputs)
 
 
 @full_precision()

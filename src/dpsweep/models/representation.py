@@ -37,7 +37,10 @@ def tap_of(network: nn.Module, features: Features) -> Tap:
         BackboneError: the network has no such layer, or its own pooling cannot be replaced.
     """
     if features.layer is not None:
-        return Tap(_require_module(network, features.layer), "output")
+        names = [each for each, _ in network.named_modules() if each]
+        if features.layer not in names:
+            raise BackboneError(f"features.layer: {unknown(features.layer, names)}")
+        return Tap(features.layer, "output")
     if features.pooling is None:
         return Tap(find_head(network).modules[0], "input")
     if isinstance(network, SequenceClassifier):
@@ -151,13 +154,6 @@ class Representation(nn.Module):
 
 class _ReachedError(Exception):
     """The end of a forward pass, raised where the rest of the pass is not needed."""
-
-
-def _require_module(network: nn.Module, name: str) -> str:
-    names = [each for each, _ in network.named_modules() if each]
-    if name not in names:
-        raise BackboneError(f"features.layer: {unknown(name, names)}")
-    return name
 
 
 @torch.no_grad()
