@@ -13,7 +13,6 @@ from tests.data.pictures import fill, picture, red, section
 from dpsweep.data import DatasetError, PreparedDataset
 from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import prepare
-from dpsweep.recommend.new import FoundDataset, look_at
 from dpsweep.study.datasets import FolderSource
 from dpsweep.study.fingerprints import source_fingerprint
 
@@ -92,28 +91,6 @@ def test_test_set_from_one_folder_does_not_change_with_a_new_image(tmp_path: Pat
     assert tests[1] != tests[2]
 
 
-# -- corrupt images, counts ----------------------------------------------------------------------
-
-
-def test_all_corrupt_images_are_named_or_skipped(pets: Path, tmp_path: Path) -> None:
-    (pets / "train" / "cat" / "001.png").write_bytes(b"not an image")
-    os.truncate(pets / "test" / "dog" / "000.png", 40)
-    bad = ["train/cat/001.png: not an image", "test/dog/000.png: not an image"]
-    with pytest.raises(DatasetError) as error:
-        made(pets)
-    for part in ("(2)", *bad, "corrupt: skip"):
-        assert part in str(error.value)
-    assert not (tmp_path / "out" / "metadata.json").exists()
-    with pytest.raises(DatasetError, match=r"(?s)train_size: the study says 5, 4 found.*cat/001"):
-        made(pets, 5, 1, corrupt="skip")
-    found = made(pets, 4, 1, corrupt="skip")
-    assert red(found.train_inputs) == [0, 2, 50, 51]
-    assert found.train_labels.tolist() == [0, 0, 1, 1]
-    assert [
-        each[: len(name)] for each, name in zip(found.metadata.skipped, bad, strict=True)
-    ] == bad
-
-
 # -- refused folders -----------------------------------------------------------------------------
 
 
@@ -167,6 +144,10 @@ REFUSED = {
         "found the folders .* each class in one folder",
     ),
     "a name with a space": (lambda pets: fill(pets / "train" / "dog ", 0), "folders cat, dog, dog "),
+    "classes above splits": (
+        lambda pets: fill(pets / "train" / "eel" / "train", 1),
+        "eel/train: found no file; allowed: <split>/<class>/<image>",
+    ),
     "a folder in a class": (
         lambda pets: fill(pets / "train" / "dog" / "2019", 2),
         "train/dog/2019: found no file; allowed: <split>/<class>/<image>",
@@ -208,54 +189,21 @@ def test_invalid_folders_are_refused_before_decoding(
         made(pets)
 
 
-# -- splits and classes --------------------------------------------------------------------------
-
-PETS = ["cat", "dog", "eel"]
+# -- hidden files --------------------------------------------------------------------------------
 
 
-def lay_out(root: Path, *folders: str, images: int = 4) -> Path:
-    """Write the same number of images into each folder; all images have different names."""
-    for folder in folders:
-        (root / folder).mkdir(parents=True)
-        for number in range(images):
-            name = f"{folder.replace('/', '-')}-{number}.png"
-            (root / folder / name).write_bytes(picture(number))
-    return root
-
-
-def look_at_folder(root: Path) -> FoundDataset:
-    return look_at("images", str(root))
-
-
-def in_each(*splits: str) -> list[str]:
-    return [f"{split}/{name}" for split in splits for name in PETS]
-
-
-@pytest.mark.parametrize(
-    "folders",
-    [
-        [f"{name}/{split}" for name in PETS for split in ("train", "test")],  # classes above splits
-        in_each("photo", "sketch"),  # domains above classes
-        [f"all/{each}" for each in in_each("train", "test")],  # a folder around
-    ],
-)
-def test_other_layouts_are_refused(tmp_path: Path, folders: list[str]) -> None:
-    with pytest.raises(DatasetError, match="found no file; allowed: <split>/<class>/<image>"):
-        look_at_folder(lay_out(tmp_path / "pets", *folders))
-
-
-def test_hidden_files_are_neither_classes_nor_examples(tmp_path: Path) -> None:
-    root = lay_out(tmp_path / "pets", *in_each("train", "test"), images=1)
-    clean, made_for = look_at_folder(root), source_fingerprint(section(root, 3, 3))
+def test_hidden_files_are_neither_classes_nor_examples(pets: Path) -> None:
+    source = section(pets, 5, 2)
+    clean, made_for = made(pets).metadata, source_fingerprint(source)
     for place in ("", "train", "test", "train/cat", "test/dog"):
         for name in (".DS_Store", "._cat.png", ".snapshot/hourly/cat/0.png", ".Trash-1000/0.png"):
-            file = root / place / name
+            file = pets / place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture(9))
-    assert look_at_folder(root) == clean
-    assert source_fingerprint(section(root, 3, 3)) == made_for, "nothing is prepared again"
-    (root / "train" / "README.txt").touch()  # in no class
-    ignored = load_folder(FolderSource(kind="folder", path=str(root))).ignored
+    assert made(pets).metadata.checksum == clean.checksum
+    assert source_fingerprint(source) == made_for, "nothing is prepared again"
+    (pets / "train" / "README.txt").touch()  # in no class
+    ignored = load_folder(FolderSource(kind="folder", path=str(pets))).ignored
     hidden = (".DS_Store", ".Trash-1000", "._cat.png", ".snapshot")
     places = ("train", "test", "train/cat", "test/dog")
     wanted = {f"{place}/{name}" for place in places for name in hidden} | {"train/README.txt"}
