@@ -281,10 +281,10 @@ REFUSED = [
     (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
     (("--texts", "b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
     (("--texts", "none.csv"), "none.csv: no such file"),
-    (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array of labels (N,), or its name"),
+    (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array with one label for each"),
     (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with --backbone"),
     (("--embeddings", "a.npz", "--images", "x"), "none or several of --images, --hub, --texts, --embeddings"),
-    (("--embeddings", "a.npz", "--input-column", "z"), 'source.input_column: found "z"; allowed: x, y'),
+    (("--embeddings", "a.npz", "--input-column", "z"), "allowed: one array that is named z with float32"),
     (("--embeddings", "a.npz", "a.npz"), "test: found a.npz, which is in train too"),
 ]  # fmt: skip
 

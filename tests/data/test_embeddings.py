@@ -141,7 +141,7 @@ def saved(x: Any = X["train"], y: Any = Y["train"]) -> dict[str, Any]:
 
 
 TRAIN, NUMBER = X["train"], NUMBERS["train"]
-TYPES = "allowed: float32 or float16 (N, d)"
+TYPES = "allowed: one array with float32 or float16 (N, d)"
 
 
 FLOATS = pa.list_(pa.float32())
@@ -158,22 +158,22 @@ def npy(array: Any) -> bytes:
 
 # Arrays of an .npz, a table of parquet, or the name and content of a file; and the message.
 REFUSED: list[tuple[Any, str]] = [
-    (saved(TRAIN.astype(float)), f"found x float64 (30, 5); {TYPES}, such as x.astype(numpy.float32)"),
+    (saved(TRAIN.astype(float)), f"found x float64 (30, 5), y <U3 (30,); {TYPES} (source.input_column)"),
     (saved(RAGGED, Y["train"][:2]), "cannot be read (Object arrays cannot be loaded"),
-    (saved(TRAIN[:, 0]), "found x float32 (30,), y <U3 (30,); allowed: one array of embeddings (N, d)"),
-    (saved(TRAIN[:, None]), "found x float32 (30, 1, 5), y <U3 (30,); allowed: one array of embeddings"),
-    (saved(TRAIN.T), "found y <U3 (30,); allowed: one array of labels (N,), or its name"),
+    (saved(TRAIN[:, 0]), "found x float32 (30,), y <U3 (30,); allowed: one array with float32"),
+    (saved(TRAIN[:, None]), "found x float32 (30, 1, 5), y <U3 (30,); allowed: one array with float32"),
+    (saved(TRAIN.T), "found y <U3 (30,); allowed: one array with one label for each of 5"),
     (saved(TRAIN * np.float32("nan")), "row 29 of {}: 5 of 5 numbers not finite, and so in all"),
-    (saved(y=NUMBER[:29]), "found y int64 (29,); allowed: one array of labels (N,)"),
-    (saved(y=ONE_HOT), "found y float32 (30, 3); allowed: one array of labels (N,)"),
+    (saved(y=NUMBER[:29]), "found y int64 (29,); allowed: one array with one label for each of 30"),
+    (saved(y=ONE_HOT), "found y float32 (30, 3); allowed: one array with one label"),
     (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
     (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
     (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "can't decode byte 0xff"),
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "found u float32 (30, 5), v float32 (30, 5), y int64 (30,); a"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "found u <U3 (30,), v int64 (30,); allowed: one array"),
     ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
-     "allowed: one array of embeddings (N, d), or its name in source.input_column"),
-    ({"x": TRAIN}, "found nothing; allowed: one array of labels (N,), or its name in source.label_column"),
+     "allowed: one array with float32 or float16 (N, d) (source.input_column)"),
+    ({"x": TRAIN}, "found nothing; allowed: one array with one label for each of 30 embeddings (source.l"),
     (column([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS), "column 'x' has lists of 2, 1 numbers; allowed: one"),
     (column(["[1, 2]", "[3, 4]", "[5, 6]"], pa.string()), "found x object (3,), y object (3,); allowed: one"),
     (("a.npz", None), "a.npz: no such file"),
@@ -209,9 +209,9 @@ def test_invalid_files_are_refused_with_what_is_allowed(
 @pytest.mark.parametrize(
     ("x", "y", "dimension", "said"),
     [
-        (X["test"][:, :4], Y["test"], None, "found float32 (12, 4); allowed: float32 (30, 5), as in "),
-        (X["test"].astype("f2"), Y["test"], None, "found float16 (12, 5); allowed: float32 (30, 5)"),
-        (X["test"], Y["test"], 8, "dimension: found 8, but embeddings of 5 numbers in "),
+        (X["test"][:, :4], Y["test"], None, "found float32 (12, 4); allowed: float32 (N, 5)"),
+        (X["test"].astype("f2"), Y["test"], None, "found float16 (12, 5); allowed: float32 (N, 5)"),
+        (X["test"], Y["test"], 8, "train.npz: found float32 (30, 5); allowed: float32 (N, 8), as dimension"),
         (X["test"], np.array(["ant", "elk"] * 6), None, "row 1 of {}/test.npz, array 'labels': found the"),
     ],
 )  # fmt: skip

@@ -29,7 +29,7 @@ from dpsweep.data.examples import (
 from dpsweep.data.prepared import Array, DatasetError
 from dpsweep.data.write import hash_rows
 from dpsweep.study.datasets import KINDS, ArraysSource
-from dpsweep.study.messages import shorten, unknown
+from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,13 @@ def load_embeddings(
     read = [_read(source, Path(source.train), source.train_labels)]
     if source.test is not None:
         read.append(_read(source, Path(source.test), source.test_labels))
-    (train, _), (test, _) = read[0], read[-1]
-    if (test.dtype, test.shape[1]) != (train.dtype, train.shape[1]):
-        raise DatasetError(
-            f"{source.test}: found {_shape(test)}; allowed: {_shape(train)}, as in {source.train}, with any N"
-        )
-    if dimension not in (None, train.shape[1]):
-        raise DatasetError(
-            f"dimension: found {dimension}, but embeddings of {train.shape[1]} numbers in {source.train}; "
-            f"allowed: {train.shape[1]}"
-        )
+    kind = read[0][0].dtype, dimension or read[0][0].shape[1]
+    for (inputs, _), file in zip(read, (source.train, source.test), strict=False):
+        if (inputs.dtype, inputs.shape[1]) != kind:
+            raise DatasetError(
+                f"{file}: found {_shape(inputs)}; allowed: {kind[0]} (N, {kind[1]}), as dimension and "
+                "source.train say"
+            )
     *labels, classes = encode_labels(read[0][1], read[-1][1])
     skipped: list[str] = []
     splits = []
@@ -96,13 +93,10 @@ def load_embeddings(
 
 def _units(path: Path, unit: str, rows: int) -> npt.NDArray[np.str_]:
     arrays = read_arrays(path)
-    if unit not in arrays or arrays[unit].shape != (rows,):
-        found = _shape(arrays[unit]) if unit in arrays else f"the arrays {shorten(arrays)}"
-        raise DatasetError(
-            f"{path}: found {found}; allowed: an array {unit!r} of shape {(rows,)}, as the key unit says"
-        )
-    values = arrays[unit]
-    values = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+    fitting = {name for name, each in arrays.items() if each.shape == (rows,)}
+    values = _texts(
+        arrays[_choose(path, arrays, f"one name for each of {rows} rows", unit, fitting)]
+    )
     return unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
 
 
@@ -122,14 +116,13 @@ def _warn_of_constants(file: str, inputs: Array) -> None:
 def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Array, LabelColumn]:
     """Return the embeddings and the labels of one split."""
     arrays = read_arrays(path)
-    matrices = {name for name, each in arrays.items() if each.ndim == _MATRIX and each.size}
-    name = _choose(path, arrays, "input_column", source.input_column, matrices, _EMBEDDINGS)
-    found = arrays.pop(name)
-    if str(found.dtype.newbyteorder("=")) not in _TYPES or found.ndim != _MATRIX:
-        raise DatasetError(
-            f"{path}: found {name} {_shape(found)}; allowed: {' or '.join(_TYPES)} (N, d), such as "
-            "x.astype(numpy.float32)"
-        )
+    matrices = {
+        name
+        for name, each in arrays.items()
+        if each.ndim == _MATRIX and each.size and str(each.dtype.newbyteorder("=")) in _TYPES
+    }
+    what = f"{' or '.join(_TYPES)} (N, d) (source.input_column)"
+    found = arrays.pop(_choose(path, arrays, what, source.input_column, matrices, _EMBEDDINGS))
     if labels_file is not None:
         path = Path(labels_file)
         arrays = read_arrays(path)
@@ -138,19 +131,20 @@ def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Ar
         for name, each in arrays.items()
         if each.shape[:1] == found.shape[:1] and each.size == len(found)
     }
-    name = _choose(path, arrays, "label_column", source.label_column, fitting, _LABELS)
-    if name not in fitting:
-        raise DatasetError(
-            f"{path}: found {name} {_shape(arrays[name])} for {len(found)} embeddings; allowed: one label "
-            "for each, (N,)"
-        )
-    values = arrays[name].reshape(-1)
-    if values.dtype.kind == "S":
-        with reading(path):
-            values = np.char.decode(values, "utf-8")
-    what, where = f"array {name!r}" if name else "", f"row {{}} of {path}".format
+    what = (
+        f"one label for each of {len(found)} embeddings (source.label_column, source.train_labels)"
+    )
+    name = _choose(path, arrays, what, source.label_column, fitting, _LABELS)
+    with reading(path):
+        values = _texts(arrays[name].reshape(-1))
+    column, where = f"array {name!r}" if name else "", f"row {{}} of {path}".format
     inputs = np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
-    return inputs, LabelColumn(str(path), what, values.tolist(), where)
+    return inputs, LabelColumn(str(path), column, values.tolist(), where)
+
+
+def _texts(values: Array) -> Array:
+    """Decode bytes as UTF-8."""
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def _shape(array: Array) -> str:
@@ -160,30 +154,23 @@ def _shape(array: Array) -> str:
 def _choose(
     path: Path,
     arrays: Mapping[str, Array],
-    key: str,
+    what: str,
     asked: str | None,
     fitting: Collection[str],
-    usual: Collection[str],
+    usual: Collection[str] = (),
 ) -> str:
-    """Return the name of the array that a key of the source asks for, else of the only one that fits.
+    """Return the array that the study asks for, or the only one that fits, by its name.
 
     Raises:
         DatasetError: there is no such array, or none or several that fit.
     """
-    if asked is not None:
-        if asked not in arrays:
-            raise DatasetError(f"{path}: source.{key}: {unknown(asked, arrays)}")
-        return asked
-    preferred = [name for name in fitting if name.casefold() in usual]
-    chosen = preferred if len(fitting) > 1 else list(fitting)
+    chosen = [name for name in fitting if asked in (None, name)]
+    if len(chosen) > 1:
+        chosen = [name for name in chosen if name.casefold() in usual]
     if len(chosen) != 1:
         found = shorten(f"{name} {_shape(each)}".lstrip() for name, each in arrays.items())
-        what, other = "embeddings (N, d)", ""
-        if key == "label_column":
-            what, other = "labels (N,)", ", or a file of labels (source.train_labels)"
-        raise DatasetError(
-            f"{path}: found {found}; allowed: one array of {what}, or its name in source.{key}{other}"
-        )
+        named = "" if asked is None else f" that is named {asked}"
+        raise DatasetError(f"{path}: found {found}; allowed: one array{named} with {what}")
     return chosen[0]
 
 
