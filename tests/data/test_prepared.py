@@ -136,7 +136,7 @@ def images(*shape: int) -> Images:
 
 
 LABELS, FOUR = np.array([0, 1, 2]), np.arange(4) % 3
-KINDS = "allowed: uint8 .* with 1 or 3 channels"
+KINDS = "allowed: both uint8 .* with 1 or 3 channels"
 # Training inputs, labels and other facts, and the message.
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found int64 .*, 0, 1, 3; allowed"),
@@ -146,7 +146,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (images(4, 4, 5, 3), LABELS, {}, "4 inputs for 3 labels"),
     (iter([]), LABELS, {}, "train_inputs.npy: 0 inputs"),
     (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, {}, "all inputs must have one type and shape"),
-    (images(3, 9, 9, 3), LABELS, {}, "a test input uint8 .*; they must agree"),
+    (images(3, 9, 9, 3), LABELS, {}, "a test input uint8 .*; allowed: both"),
     (images(0, 4, 5, 3), LABELS[:0], {}, "one example or more"),
     (np.zeros((4, 4, 5, 3), np.float32), FOUR, {"test": None}, KINDS),
     (images(4, 4, 5, 2), FOUR, {"test": None}, KINDS),

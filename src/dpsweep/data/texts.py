@@ -10,8 +10,7 @@ import json
 import logging
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,7 +94,14 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
     Raises:
         DatasetError: the file cannot be read, or does not have each column exactly once.
     """
-    with _open(path) as (names, column):
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise DatasetError(
+            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
+        )
+    with reading(path):
+        require_content(path)
+        names, column = _FORMATS[suffix](path)
         for name in columns:
             if names.count(name) != 1:
                 raise DatasetError(
@@ -106,31 +112,8 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
         return [column(name) for name in columns]
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns, in order.
-
-    Raises:
-        DatasetError: the file cannot be read.
-    """
-    with _open(path) as (names, _):
-        return names
-
-
 _Table = tuple[list[str], Callable[[str], list[Any]]]
 """The names of all columns, and a function that returns the values of one."""
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[_Table]:
-    """Yield a table in the format of its suffix; errors in the block become a DatasetError."""
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise DatasetError(
-            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
-        )
-    with reading(path):
-        require_content(path)
-        yield _FORMATS[suffix](path)
 
 
 def _separated(delimiter: str, path: Path) -> _Table:

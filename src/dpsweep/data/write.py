@@ -117,17 +117,14 @@ def _write(
 def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:
     """Check types and shapes, and return the shape of an input."""
     (dtype, shape), other = (train.dtype, train.shape[1:]), (test.dtype, test.shape[1:])
-    if (dtype, shape) != other:
-        raise DatasetError(
-            f"{name}: a training input is {dtype} {shape}, a test input {other[0]} {other[1]}; they "
-            "must agree"
-        )
     known = KINDS_OF_INPUTS[kind]
     grey_or_rgb = kind != "image" or shape[-1:] in ((1,), (3,))
-    if str(dtype) not in known.types or len(shape) != len(known.axes) or not grey_or_rgb:
+    right = str(dtype) in known.types and len(shape) == len(known.axes) and grey_or_rgb
+    if not right or other != (dtype, shape):
         raise DatasetError(
-            f"{name}: an input is {dtype} {shape}; allowed: {' or '.join(known.types)} "
-            f"({', '.join(known.axes)}){' with 1 or 3 channels' if kind == 'image' else ''}"
+            f"{name}: a training input is {dtype} {shape}, a test input {other[0]} {other[1]}; allowed: both "
+            f"{' or '.join(known.types)} ({', '.join(known.axes)})"
+            f"{' with 1 or 3 channels' if kind == 'image' else ''}"
         )
     return shape
 
