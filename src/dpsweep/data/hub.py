@@ -4,6 +4,7 @@ The `datasets` library streams the files, without a copy and with bounded memory
 `datasets` has no loading scripts since version 4, and images are decoded from the bytes in the files.
 """
 
+import itertools
 import logging
 import os
 import re
@@ -189,19 +190,16 @@ class _Rows:
         Args:
             cast: the type of `datasets` for the inputs.
         """
-        column = self.files.source.input_column
-        kept = iter(self.kept.tolist())
-        following, place = next(kept, None), 0
+        column, places = self.files.source.input_column, itertools.count()
+        kept = np.zeros(sum(self.sizes), dtype=bool)
+        kept[self.kept] = True
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
+            rows = stream if cast is None else stream.cast_column(column, cast)
             with reading(self.files.folder, f"split {name}"):
-                for row in stream if cast is None else stream.cast_column(column, cast):
-                    if following is None:
-                        return
-                    if place == following:
+                for row, place in zip(rows, places, strict=False):
+                    if kept[place]:
                         yield self.where(place), row[column]
-                        following = next(kept, None)
-                    place += 1
 
     def __iter__(self) -> Iterator[str]:
         for where, text in self.inputs():
