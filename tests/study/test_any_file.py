@@ -56,7 +56,7 @@ def loaded(text: str | bytes, folder: Path) -> None:
         ('datasets: {digits: {source: !replace {kind: folder, path: "a\\0b"}}}', "control characters"),
         ('results: "a\\0b"', "control characters"),
         ('references: "a\\0b"', "control characters"),
-        (f"references: {'r' * 300}", "references: found"),
+        (f"references: {'r' * 300}", "at most 255 bytes"),
         (f"results: {'r' * 300}", "at most 255 bytes"),
         ('results: "res{cell}"', "a path without { and }"),
         (SWEEP % "learning_rate: {first: 0.001, last: 0.1, count: 1000000000}", "1000"),
@@ -69,7 +69,7 @@ def loaded(text: str | bytes, folder: Path) -> None:
         ("theory: {draws: 1000000000}", "1000"),
         (f"datasets: {{'a{{cell}}': {DIGITS}}}", 'datasets."a{cell}": found "a{cell}"; allowed: letters'),
         (f"datasets: {{'{LONG}': {DIGITS}}}\nbackbones: {{'{LONG}': {VIT}}}\nsweeps: {{one: {ONE}}}",
-         "sweeps.one: the names of its dataset, backbone and method have 206 characters together"),
+         "sweeps.one: found names of dataset, backbone and method with 206 characters together"),
     ],
 )  # fmt: skip
 def test_invalid_values_are_refused(text: str | bytes, said: str, tmp_path: Path) -> None:

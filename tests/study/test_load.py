@@ -184,7 +184,7 @@ REFUSED = [
         for text in ("'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1")
     ),
     (f"{EXTENDS}audit: !replace null", "line 2: found !replace before something else than a map"),
-    (f"{EXTENDS}references: paper.csv", "paper.csv: cannot be read"),
+    (f"{EXTENDS}references: paper.csv", "references: [Errno 2] No such file"),
     (f"{EXTENDS}references: wrong.csv", "references[0].value: found"),
     (f"{EXTENDS}sweeps: {{flat: {{epsilom: [1]}}}}", "sweeps.flat.epsilom: unknown key"),
     ("title: a\nsweeps: {}\ntitle: b\n", 'line 3: "title" is defined twice, first on line 1'),

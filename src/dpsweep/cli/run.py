@@ -21,7 +21,7 @@ from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
-from dpsweep.study.load import CHANGED, PROJECT, StudyLoader, split_study
+from dpsweep.study.load import CHANGED, PROJECT, parse_yaml, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -221,7 +221,7 @@ def change_study(study_file: Path, changes: Sequence[str]) -> Path:
     for change in changes:
         key, equals, text = change.partition("=")
         try:
-            value = yaml.load(text, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
+            value = parse_yaml(text)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise DpsweepError(f"--set {change}: not valid YAML: {error}") from None
         if not key or not equals:

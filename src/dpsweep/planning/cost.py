@@ -6,24 +6,22 @@ from its checkpoint, and one that needs more memory is tried again with more. It
 factor of two once the numbers of the `Device` fit.
 """
 
-import io
 import math
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpsweep.base.files import read_json, visible_files
+from dpsweep.base.files import read_json
 from dpsweep.base.gpus import Gpu
 from dpsweep.planning.outputs import Stage
 from dpsweep.study import Study
 from dpsweep.study.backbones import Backbone, FileWeights
 from dpsweep.study.cells import Cell, optimizer_steps
-from dpsweep.study.datasets import Dataset, DigitsSource, FolderSource, HubSource
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
 
@@ -106,7 +104,6 @@ _CONVOLUTIONAL = {
     "resnetv2_50x1_bit": (224, 4_230, 100, 24, 2048, 41_344),
     "wide_resnet": (32, 390, 4, 3, 256, 4_000),
 }
-_DIGITS = 8  # height and width of the images of sklearn
 
 
 # -- networks --------------------------------------------------------------------------------
@@ -187,58 +184,11 @@ def _described(path: str) -> dict[str, Any]:
 
 
 def stored_bytes(dataset: Dataset) -> int:
-    """Estimate the bytes of one stored input: of the network's input size, or less for smaller images.
+    """Return the bytes of one input of the network: pixels of 8 bits; tokens or numbers of 32.
 
-    Images of one smaller size are stored as they are, and resized with their batch. The size comes from one
-    image; without an image to read, it is that of the input. Tokens and embeddings have 32 bits a number.
+    Images that are all smaller are stored as they are, which takes less.
     """
-    if dataset.kind != "image":
-        return 4 * math.prod(dataset.input_shape)
-    side, source = dataset.image_size or 0, dataset.source
-    height, width = side, side
-    match source:
-        case DigitsSource():
-            height = width = _DIGITS
-        case FolderSource(path=path, train_folders=folders):
-            height, width = _size_in_folder(Path(path) / folders[0]) or (side, side)
-        case HubSource(path=str(path), input_column=column):
-            height, width = _size_in_tables(Path(path), column) or (side, side)
-    return min(height * width, side * side) * (1 if source.grey else 3)
-
-
-@cache
-def _size_in_folder(folder: Path) -> tuple[int, int] | None:
-    for file in visible_files(folder):
-        if file.is_file() and (size := _size(file)) is not None:
-            return size
-    return None
-
-
-@cache
-def _size_in_tables(folder: Path, column: str) -> tuple[int, int] | None:
-    # The import takes half a second.
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    tables = (file for file in visible_files(folder) if file.suffix == ".parquet")
-    for file in filter(Path.is_file, tables):
-        # The preparation reports these errors. IndexError: there is no such column.
-        with suppress(OSError, pa.ArrowException, KeyError, TypeError, IndexError):
-            batches = pq.ParquetFile(file).iter_batches(batch_size=1, columns=[column])
-            rows = next((batch.column(0) for batch in batches if batch.num_rows), None)
-            if rows is not None:
-                return _size(io.BytesIO(rows[0].as_py()["bytes"]))
-    return None
-
-
-def _size(image: Path | io.BytesIO) -> tuple[int, int] | None:
-    from PIL import Image  # noqa: PLC0415
-
-    try:
-        with Image.open(image) as opened:
-            return opened.height, opened.width
-    except (OSError, ValueError, Image.DecompressionBombError):
-        return None  # the preparation reports the error
+    return (1 if dataset.kind == "image" else 4) * math.prod(dataset.input_shape)
 
 
 # Operations that a processor computes while it moves a byte: a CPU core has 100 Gflop/s and 2.5 GB/s, a GPU

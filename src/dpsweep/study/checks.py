@@ -11,7 +11,7 @@ from dpsweep.study.backbones import (
     RandomWeights,
     TrainedTokenizer,
 )
-from dpsweep.study.cells import PARTS, BatchSize, Cell, number
+from dpsweep.study.cells import PARTS, BatchSize, number
 from dpsweep.study.datasets import (
     KINDS,
     Dataset,
@@ -39,65 +39,59 @@ def disagreements(study: StudyFile) -> Iterator[str]:
     yield from _release_mistakes(study)
 
 
+def _wrong(where: str, found: object, allowed: str) -> str:
+    return f"{where}: found {found}; allowed: {allowed}"
+
+
 def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:
-    where = f"datasets.{name}"
+    where, source = f"datasets.{name}", dataset.source
     readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
-    if dataset.kind not in dataset.source.holds:
-        yield (
-            f"{where}.kind: found {dataset.kind}; allowed: {', '.join(dataset.source.holds)}, "
-            f"which is what source {dataset.source.kind} holds"
-        )
+    if dataset.kind not in source.holds:
+        allowed = f"{', '.join(source.holds)}, which is what source {source.kind} holds"
+        yield _wrong(f"{where}.kind", dataset.kind, allowed)
     for key, allowed in KINDS[dataset.kind].keys.items():
         if getattr(dataset, key) is None:
             named = f": {', '.join(readers) or 'none is defined'}" if key == "tokenizer" else ""
             yield f"{where}.{key}: missing; allowed: {allowed}{named}"
     if dataset.kind != "text" and dataset.tokenizer is not None:
-        yield f"{where}.tokenizer: found {dataset.tokenizer}; allowed: nothing ({dataset.kind}s)"
+        yield _wrong(f"{where}.tokenizer", dataset.tokenizer, f"nothing ({dataset.kind}s)")
     elif dataset.tokenizer is not None:
         yield from _unknown(f"{where}.tokenizer", dataset.tokenizer, readers)
-    if dataset.crop is not None and not isinstance(dataset.source, HubSource | FolderSource):
-        yield (
-            f"{where}.crop: found {number(dataset.crop)} with the source {dataset.source.kind}; "
-            "allowed: with hub and folder"
-        )
+    if dataset.crop is not None and not isinstance(source, HubSource | FolderSource):
+        found = f"{number(dataset.crop)} with the source {source.kind}"
+        yield _wrong(f"{where}.crop", found, "with hub and folder")
     if dataset.train_size < dataset.classes:
-        yield (
-            f"{where}.train_size: found {dataset.train_size}; allowed: at least {dataset.classes}, "
-            "one example of each class"
-        )
+        allowed = f"at least {dataset.classes}, one example of each class"
+        yield _wrong(f"{where}.train_size", dataset.train_size, allowed)
     counts = dataset.train_counts
     if isinstance(counts, int):
         counts = [counts] * dataset.classes
     if counts is not None and (len(counts), sum(counts)) != (dataset.classes, dataset.train_size):
-        yield (
-            f"{where}.train_counts: found {len(counts)} numbers, {sum(counts)} in all; allowed: "
-            f"{dataset.classes}, the number of classes, and {dataset.train_size} in all, the "
-            "training set"
+        yield _wrong(
+            f"{where}.train_counts",
+            f"{len(counts)} numbers, {sum(counts)} in all",
+            f"{dataset.classes}, one for each class, and {dataset.train_size} in all",
         )
     if study.holdout_share and not 0 < study.holdout_size(name) < dataset.protected:
-        yield (
-            f"training.holdout_share: found {number(study.holdout_share)}, which leaves no "
-            f"example of {name} ({dataset.protected}) to train on or none to select on; "
-            "allowed: a share that leaves some of both"
+        yield _wrong(
+            "training.holdout_share",
+            number(study.holdout_share),
+            f"a share that leaves some of the {dataset.protected} examples of {name} and holds out some",
         )
 
 
 def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
     weights, tokenizer = backbone.weights, backbone.reads_with
     if backbone.library == "transformers" and tokenizer is None:
-        yield (
-            f"{where}.tokenizer: missing; allowed: {{kind: hub, id: ...}}, {{kind: file, path: "
-            "...}, {kind: train, dataset: ..., vocab_size: ...}"
-        )
+        yield f"{where}.tokenizer: missing; allowed: a mapping of kind hub, file or train"
     if backbone.library != "transformers" and backbone.tokenizer is not None:
-        yield f"{where}.tokenizer: found one; allowed: with library transformers only"
+        yield _wrong(f"{where}.tokenizer", "one", "with library transformers only")
     if isinstance(tokenizer, TrainedTokenizer):
         yield from _unknown(f"{where}.tokenizer.dataset", tokenizer.dataset, study.datasets)
         read = study.datasets.get(tokenizer.dataset)
         if read is not None and read.kind != "text":
-            yield (
-                f"{where}.tokenizer.dataset: found {tokenizer.dataset} ({read.kind}s); allowed: texts"
-            )
+            found = f"{tokenizer.dataset} ({read.kind}s)"
+            yield _wrong(f"{where}.tokenizer.dataset", found, "texts")
     if isinstance(weights, Pretraining):
         yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
         if weights.dataset in study.datasets:
@@ -117,10 +111,8 @@ def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[st
     ]
     if shared:
         which = "which is" if dataset in shared else f"which may share examples with {shared[0]},"
-        yield (
-            f"{where}: found {dataset}, {which} marked private; allowed: public data, because no noise is "
-            "added there"
-        )
+        found = f"{dataset}, {which} marked private"
+        yield _wrong(where, found, "public data, because no noise is added there")
 
 
 def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
@@ -131,65 +123,71 @@ def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) 
         reads = backbone.reads_with == study.backbones[made_for].reads_with
     else:
         reads = section.kind == backbone.reads
+    dimension = backbone.arguments.get("dimension")
     if not reads:
         what = f"texts in the tokens of {made_for}" if made_for else f"{section.kind}s"
-        yield f"{where}: found {dataset} ({what}); allowed: what the backbone reads"
-    elif section.kind == "embedding" and section.dimension != backbone.arguments.get("dimension"):
-        yield (
-            f"{where}: found {dataset}, embeddings of dimension {section.dimension}; allowed: as in the "
-            f"backbone's arguments, {backbone.arguments.get('dimension', 'which is missing')}"
+        yield _wrong(where, f"{dataset} ({what})", "what the backbone reads")
+    elif section.kind == "embedding" and section.dimension != dimension:
+        found = f"{dataset}, embeddings of dimension {section.dimension}"
+        yield _wrong(
+            where, found, f"as in the backbone's arguments, {dimension or 'which is missing'}"
         )
 
 
 def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
     for name, sweep in study.sweeps.items():
-        where = f"sweeps.{name}"
+        where, problem = f"sweeps.{name}", sweep.problem.name
         for part in PARTS:
             yield from _unknown(f"{where}.{part}", getattr(sweep, part), getattr(study, f"{part}s"))
         yield from _unknown(f"{where}.optimizer", sweep.problem.optimizer, study.every_optimizer)
-        backbone, method = study.backbones.get(sweep.backbone), study.methods.get(sweep.method)
-        if sweep.dataset in study.datasets:
-            size = study.train_size(sweep.dataset)
+        if len(problem) > LONGEST_JOINED_NAME:
+            found = f"names of dataset, backbone and method with {len(problem)} characters together"
+            yield _wrong(where, found, f"at most {LONGEST_JOINED_NAME}, for names of files")
+        dataset, backbone, method = (
+            getattr(study, f"{part}s").get(getattr(sweep, part)) for part in PARTS
+        )
+        if dataset is not None:
             what = f"which is the training set of {sweep.dataset}"
-            yield from _batch_mistakes(where, sweep.batch_size, size, what)
-        if sweep.dataset in study.datasets and backbone is not None:
+            yield from _batch_mistakes(
+                where, sweep.batch_size, study.train_size(sweep.dataset), what
+            )
+        if dataset is not None and backbone is not None:
             yield from _unreadable(study, f"{where}.dataset", backbone, sweep.dataset)
             yield from _public_mistakes(study, where, sweep)
         if backbone is not None and method is not None:
             yield from _method_mistakes(where, sweep, backbone, method)
-        if method is not None and method.augmentations and sweep.dataset in study.datasets:
+        if None not in (dataset, backbone, method):
             yield from _augmentation_mistakes(study, f"{where}.method", sweep)
-        opacus = method is not None and study.engine(sweep.problem.name) == "opacus"
-        if opacus and study.gpus(sweep.problem.name) > 1:
-            yield (
-                f"{where}: found engine opacus with {study.gpus(sweep.problem.name)} gpus, which it does "
-                "not divide a batch among; allowed: another engine, or gpus: 1"
-            )
-        units = sweep.dataset in study.datasets and study.datasets[sweep.dataset].has_units
-        if opacus and (units or (method and method.augmentations)):
-            yield (
-                f"{where}: found engine opacus with {'units of several rows' if units else 'augmentations'}, "
-                "whose gradients it does not average; allowed: another engine"
-            )
-        if opacus and study.training.precision == "bfloat16":
-            yield (
-                f"{where}: found engine opacus with training.precision bfloat16; allowed: another "
-                "engine, or precision auto or float32"
+            if study.engine(problem) == "opacus":
+                yield from _opacus_mistakes(study, where, sweep)
+
+
+def _opacus_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+    """Refuse what the engine opacus cannot do."""
+    gpus, method = study.gpus(sweep.problem.name), study.methods[sweep.method]
+    for found in (
+        f"{gpus} gpus" if gpus > 1 else "",
+        "units of several rows" if study.datasets[sweep.dataset].has_units else "",
+        "augmentations" if method.augmentations else "",
+        "training.precision bfloat16" if study.training.precision == "bfloat16" else "",
+    ):
+        if found:
+            yield _wrong(
+                where, f"engine opacus with {found}, which it does not support", "another engine"
             )
 
 
 def _augmentation_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
-    dataset, method = study.datasets[sweep.dataset], study.methods[sweep.method]
+    dataset, views = study.datasets[sweep.dataset], study.methods[sweep.method].augmentations
+    if views is None:
+        return
     if dataset.kind != "image" or study.trains_on_vectors(sweep.problem.name):
-        yield (
-            f"{where}: found {sweep.method} with augmentations, and trials that read no images; allowed: "
-            "augmentations of a method that runs a network on images"
-        )
-    elif method.augmentations and method.augmentations.crop >= min(dataset.input_shape[:2]):
-        yield (
-            f"{where}: found {sweep.method} with augmentations.crop {method.augmentations.crop}, and images "
-            f"of {dataset.input_shape[0]} x {dataset.input_shape[1]} pixels; allowed: fewer pixels"
-        )
+        found = f"{sweep.method} with augmentations, and trials that read no images"
+        yield _wrong(where, found, "augmentations of a method that runs a network on images")
+    elif views.crop >= min(dataset.input_shape[:2]):
+        height, width, _ = dataset.input_shape
+        found = f"{sweep.method} with augmentations.crop {views.crop}"
+        yield _wrong(where, found, f"fewer pixels than the images have, {height} x {width}")
 
 
 def _batch_mistakes(
@@ -197,38 +195,25 @@ def _batch_mistakes(
 ) -> Iterator[str]:
     for batch in batch_sizes:
         if not isinstance(batch, str) and batch >= size:
-            yield (
-                f"{where}.batch_size: found {batch}; allowed: below {size}, {what}, or full for all of "
-                "it"
-            )
+            allowed = f"below {size}, {what}, or full for all of it"
+            yield _wrong(f"{where}.batch_size", batch, allowed)
 
 
 def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
     """Refuse a method that does not fit the backbone's weights, inputs or features."""
-    random = isinstance(backbone.weights, RandomWeights)
+    random, head = isinstance(backbone.weights, RandomWeights), isinstance(method, HeadOnly)
     if isinstance(method, Scratch) and not random:
-        yield (
-            f"{where}.method: found {sweep.method} (from scratch) with the pretrained backbone "
-            f"{sweep.backbone}; allowed: a backbone with weights: {{kind: random}}"
-        )
-    if backbone.reads == "embedding" and not isinstance(method, HeadOnly):
-        yield (
-            f"{where}.method: found {sweep.method} of kind {method.kind} on embeddings; allowed: kind head, "
-            "because nothing but a head can train on them"
-        )
-    if backbone.features is None:
-        return
-    if not isinstance(method, HeadOnly) and backbone.features != Features():
-        yield (
-            f"{where}.method: found one of kind {method.kind} with a backbone that has features; "
-            "allowed: kind head, because others train the whole network; or a backbone of its own "
-            "without features"
-        )
-    if random:
-        yield (
-            f"{where}.backbone: found features of a network without weights, which every trial draws "
-            "anew; allowed: features of a network with weights"
-        )
+        found = f"{sweep.method} (from scratch) with the pretrained backbone {sweep.backbone}"
+        yield _wrong(f"{where}.method", found, "a backbone with weights: {kind: random}")
+    if backbone.reads == "embedding" and not head:
+        found = f"{sweep.method} of kind {method.kind} on embeddings"
+        yield _wrong(f"{where}.method", found, "kind head, because nothing else can train on them")
+    if backbone.features not in (None, Features()) and not head:
+        found = f"one of kind {method.kind} with a backbone that has features"
+        yield _wrong(f"{where}.method", found, "kind head, or a backbone without features")
+    if backbone.features is not None and random:
+        found = "features of a network without weights, which every trial draws anew"
+        yield _wrong(f"{where}.backbone", found, "features of a network with weights")
 
 
 def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
@@ -239,60 +224,39 @@ def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
         if {public, sweep.dataset} <= study.datasets.keys() and shares_examples(
             study.datasets[public].source, study.datasets[sweep.dataset].source
         ):
-            same = (
-                "which"
-                if public == sweep.dataset
-                else f"whose source, like the source of {public},"
-            )
-            yield (
-                f"{where}.dataset: found {sweep.dataset}, {same} went into the {part} of "
-                f"{sweep.backbone} without privacy; allowed: another dataset, or epsilon [.inf]"
+            alike = f"whose source, like the source of {public},"
+            which = "which" if public == sweep.dataset else alike
+            yield _wrong(
+                f"{where}.dataset",
+                f"{sweep.dataset}, {which} went into the {part} of {sweep.backbone} without privacy",
+                "another dataset, or epsilon [.inf]",
             )
 
 
 def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
-    """Refuse sweeps that disagree about a shared name, cell or problem, and names too long for files."""
-    for name, sweep in study.sweeps.items():
-        if len(sweep.problem.name) > LONGEST_JOINED_NAME:
-            yield (
-                f"sweeps.{name}: the names of its dataset, backbone and method have "
-                f"{len(sweep.problem.name)} characters together; allowed: at most {LONGEST_JOINED_NAME}, "
-                "because they are joined to names of files"
-            )
+    """Refuse sweeps that disagree about a shared name, cell or problem."""
     for (first, other), (name, sweep) in itertools.combinations(study.sweeps.items(), 2):
-        where = f"sweeps.{name}"
         if other.problem.name != sweep.problem.name:
             continue
         if other.problem != sweep.problem:
             yield (
-                f"{where}: its cells would lie in {sweep.problem.name}/, as those of sweeps.{first}, "
-                "which trains something else; allowed: names of datasets, backbones and methods "
-                "that do not read the same when they are joined with _"
+                f"sweeps.{name}: its cells would lie in {sweep.problem.name}/, as those of sweeps.{first}, "
+                "which trains something else; allowed: other names"
             )
             continue
-        for key in ("engine", "physical_batch", "gpus"):
+        keys = ["engine", "physical_batch", "gpus"]
+        if all(
+            set(ours) & set(theirs)
+            for ours, theirs in zip(sweep.axes.values(), other.axes.values(), strict=True)
+        ):
+            keys += ["learning_rates", "seeds"]
+        for key in keys:
             ours, theirs = getattr(sweep, key), getattr(other, key)
             if ours != theirs:
-                yield (
-                    f"{where}.{key}: found {ours or 'nothing'}; allowed: {theirs or 'nothing'}, as "
-                    f"in sweeps.{first}, which trains the same"
-                )
-        shared = [
-            [value for value in ours if value in theirs]
-            for ours, theirs in zip(sweep.axes.values(), other.axes.values(), strict=True)
-        ]
-        if not all(shared):
-            continue
-        cell = Cell(sweep.problem.name, *(values[0] for values in shared))
-        for key, ours, theirs in (
-            ("learning_rate", sweep.learning_rates, other.learning_rates),
-            ("seeds", sweep.seeds, other.seeds),
-        ):
-            if ours != theirs:
-                yield (
-                    f"{where}.{key}: found {ours}, and {theirs} in sweeps.{first}, which has the cell "
-                    f"{cell.problem}/{cell.name} too; allowed: the same in both, or grids that share "
-                    "no cell"
+                yield _wrong(
+                    f"sweeps.{name}.{key.replace('rates', 'rate')}",
+                    ours or "nothing",
+                    f"{theirs or 'nothing'}, as in sweeps.{first}, which trains the same",
                 )
 
 
@@ -319,24 +283,24 @@ def _release_mistakes(study: StudyFile) -> Iterator[str]:
     ):
         return
     if study.engine(sweep.problem.name) == "opacus":
-        yield (
-            f"release.sweep: found {release.sweep}, whose engine is opacus; allowed: another engine, because "
-            "the norms of Opacus may be too small by rounding"
+        found = f"{release.sweep}, whose engine is opacus"
+        yield _wrong(
+            "release.sweep",
+            found,
+            "another engine, because norms of Opacus may be too small by rounding",
         )
     whole = study.datasets[sweep.dataset].protected
     held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
     if release.held_out and not 0 < held_out < whole:
-        yield (
-            f"release.holdout_share: found {number(release.holdout_share)}, which holds out {held_out} "
-            f"of {whole} examples; allowed: a share that leaves some to train on and some to score on"
+        found = f"{number(release.holdout_share)}, which holds out {held_out} of {whole} examples"
+        yield _wrong(
+            "release.holdout_share", found, "a share that leaves some to train and to score on"
         )
         return
     if study.privacy.delta * whole >= 1:
-        yield (
-            f"privacy.delta: found {number(study.privacy.delta)} with the section release; allowed: below "
-            f"1/{whole}, one over the training set, because a mechanism that publishes single examples "
-            "has such a delta"
-        )
+        found = f"{number(study.privacy.delta)} with the section release"
+        allowed = f"below 1/{whole}, because publishing single examples has such a delta"
+        yield _wrong("privacy.delta", found, allowed)
     what = "which is what is trained on"
     yield from _batch_mistakes("release", release.batch_size, whole - held_out, what)
     if sweep.epsilon == [math.inf]:

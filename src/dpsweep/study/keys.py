@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.load import StudyLoader
+from dpsweep.study.load import parse_yaml
 from dpsweep.study.messages import unknown
 from dpsweep.study.study import Study
 
@@ -139,7 +139,7 @@ class _Walk:
     @cached_property
     def example(self) -> Any:
         text = files("dpsweep.study").joinpath("every_key.yaml").read_text(encoding="utf-8")
-        return yaml.load(text, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
+        return parse_yaml(text)
 
     def keys(self) -> Iterator[Key]:
         """Yield all keys."""

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 from pydantic import ValidationError
@@ -85,6 +85,18 @@ StudyLoader.add_implicit_resolver(
 )
 
 
+def parse_yaml(text: str | TextIO) -> Any:
+    """Read YAML as in a study (`StudyLoader`).
+
+    >>> parse_yaml("[8, 1e-5]")
+    [8, 1e-05]
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is not valid YAML.
+    """
+    return yaml.load(text, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
+
+
 def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a study file, merged into the one that it extends; ``overlays`` are the files that extend it."""
     whole = f"{path} (which {overlays[-1]} extends)" if overlays else str(path)
@@ -93,7 +105,7 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         require_content(path)
         with path.open(encoding="utf-8") as stream:
-            content = yaml.load(stream, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
+            content = parse_yaml(stream)
     except OSError as error:
         raise StudyError(f"{whole}: cannot be read: {error.strerror}") from None
     except RecursionError:
@@ -108,18 +120,11 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"{whole}: found {value(content)}; allowed: a mapping of sections (title, datasets, "
             "backbones, methods, sweeps, ...)"
         )
-    for key in ("extends", "references", "figures"):
-        try:
-            if isinstance(content.get(key), str):
-                content[key] = usable_path(content[key])
-            elif key == "figures" and isinstance(content.get(key), list):
-                content[key] = [
-                    usable_path(each) if isinstance(each, str) else each for each in content[key]
-                ]
-        except ValueError as error:
-            raise StudyError(f"{whole}: {key}: found {value(content[key])}; {error}") from None
     base = content.pop("extends", None)
-    content = _referred(_beside(content, path), path)
+    try:
+        _read_paths(content, path.parent)
+    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
+        raise StudyError(f"{whole}: figures or references: {error}") from None
     if base is None:
         return content
     if not isinstance(base, str):
@@ -135,45 +140,29 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merged
 
 
-def _beside(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Make the paths of files of figures relative to the folder of ``path``."""
+def _read_paths(content: dict[str, Any], folder: Path) -> None:
+    """Expand the paths of figures, and replace the path of references, a CSV file, by its rows.
+
+    Raises:
+        OSError, csv.Error, yaml.YAMLError: the CSV file cannot be read.
+        ValueError: a path cannot exist (see `usable_path`), or the CSV file is not UTF-8.
+    """
     files = content.get("figures")
-    if not isinstance(files, str | list):
-        return content
-    named = [files] if isinstance(files, str) else files
-    placed = [
-        (path.parent / each).as_posix() if isinstance(each, str) and each != NO_FIGURES else each
-        for each in named
-    ]
-    return content | {"figures": placed}
-
-
-def _referred(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Replace the path of a CSV file, relative to the folder of ``path``, by its rows."""
-    named = content.get("references")
-    if not isinstance(named, str):
-        return content
-    file = path.parent / named
-    try:
+    if isinstance(files, str | list):
+        content["figures"] = [
+            (folder / usable_path(each)).as_posix()
+            if isinstance(each, str) and each != NO_FIGURES
+            else each
+            for each in ([files] if isinstance(files, str) else files)
+        ]
+    if isinstance(named := content.get("references"), str):
+        file = folder / usable_path(named)
         require_content(file)
         with file.open(encoding="utf-8", newline="") as stream:
-            rows = [
-                {key: _cell(text) for key, text in row.items() if key and text}
+            content["references"] = [
+                {key: parse_yaml(text) for key, text in row.items() if key and text}
                 for row in csv.DictReader(stream)
             ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise StudyError(f"{path}: references: {file}: cannot be read ({error})") from None
-    return content | {"references": rows}
-
-
-def _cell(text: str) -> float | int | str:
-    """Return a cell of a CSV file as the type that YAML would give it."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _merge(below: Any, above: Any) -> Any:
