@@ -129,8 +129,8 @@ def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
     tuned, single = study.reference_values
     assert (tuned.clipping_bound, tuned.value, tuned.maximum) == ("tuned", 0.5, 0.625)
     assert (single.clipping_bound, single.epsilon, single.maximum) == (0.1, 8, None)
-    (entry,) = study.tables["compared"].selections()
-    assert getattr(entry, "reference", None) == tuned
+    shown = study.tables["compared"].further_settings()["references"]
+    assert shown == [tuned.model_dump(mode="json")]
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
