@@ -236,15 +236,10 @@ class TorchOptimizer(OptimizerSection):
                 f"name: found {self.name}, which {why}; allowed: a class that takes one dense gradient in "
                 "each step"
             )
-        if given := sorted({"lr", "params"} & self.arguments.keys()):
+        if given := sorted({"lr", "params", "maximize"} & self.arguments.keys()):
             raise ValueError(
-                f"arguments: found {given[0]}, which learning rates and methods of sweeps decide; allowed: "
-                "other arguments of the class"
-            )
-        if self.arguments.get("maximize"):
-            raise ValueError(
-                "arguments: found maximize, with which steps raise the loss; allowed: other arguments of the "
-                "class"
+                f"arguments: found {given[0]}; allowed: other arguments of the class (sweeps and methods "
+                "decide lr and params, and with maximize steps raise the loss)"
             )
         for key, value in self.arguments.items():
             numbers = value if isinstance(value, list) else [value]
