@@ -13,6 +13,7 @@ from tests.release.releases import FIXED, PRIVATE, Content, release
 from tests.release.releases import study as study_of
 
 from dpsweep.base.numbers import rounded_down, rounded_up
+from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training
@@ -122,6 +123,11 @@ def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) 
     assert 0.99 * found.left < float(said) <= found.left
     following = study(PRIVATE | {"epsilon": float(said)}, epsilon=8.0, delta=deltas)
     refuse_beyond_budget(following, models, tuned_model(float(said)))
+    # No accountant of all together is asked then: what models spent at the rest of delta adds to it.
+    rest_of_delta = total_delta([deltas, -DELTA])
+    noises = [each.noise for each in models if each.noise is not None]
+    stated = [(each.epsilon, each.delta) for each in models if each.noise is None]
+    assert composed_epsilon(noises, stated, rest_of_delta) + float(said) <= 8.0
     # A refusal promises no more.
     beyond = study(PRIVATE | {"epsilon": 8.0}, epsilon=8.0, delta=deltas)
     with pytest.raises(ReleaseError, match="makes epsilon") as refused:

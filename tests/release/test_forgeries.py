@@ -19,8 +19,8 @@ from tests.training.tiny_study import N
 
 from dpsweep.base.files import canonical_json, read_checked_json
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
-from dpsweep.release.certificate import UNVERIFIABLE_CLAIMS
-from dpsweep.release.verify import unverifiable_claims, verify
+from dpsweep.release.certificate import UNVERIFIABLE_CLAIMS, Certificate
+from dpsweep.release.verify import _contradictions, unverifiable_claims, verify
 from dpsweep.study.paths import Paths
 
 Place = tuple[Any, ...]
@@ -110,6 +110,44 @@ def test_the_message_names_the_wrong_field(
         verify(forge(name, change))
     lines = [each.strip() for each in str(refused.value).splitlines()]
     assert any(each.startswith(line) for each in lines), lines
+
+
+def of_all_noise(name: str, factor: float) -> Change:
+    """Multiply a field of every calibration of the trials."""
+
+    def change(content: Content) -> None:
+        for each in (content["noise"], *content["tuning"]["noise"]):
+            each[name] *= factor
+
+    return change
+
+
+def larger_than_the_data(content: Content) -> None:
+    size = content["split"]["examples"]
+    content["setting"] |= {"batch_size": size + 1, "steps": content["setting"]["epochs"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "line"),
+    [
+        ("tuned", of_all_noise("delta", 0.5), "noise.delta: found"),
+        ("tuned", of_all_noise("epsilon", 0.5), "noise.epsilon: found"),
+        ("tuned", put("tuning", "noise", -1, "delta", factor=0.5), "tuning.noise.1.delta: found"),
+        ("tuned", put("tuning", "noise", -1, "epsilon", factor=0.5), "tuning.noise.1.epsilon: found"),
+        ("fixed", larger_than_the_data, "setting.steps: do not follow"),
+        ("fixed", put("releases", "earlier", 0, "epsilon", factor=0.5), "releases.earlier.0: found another"),
+        ("fixed", put("releases", "earlier", 0, "delta", factor=0.5), "releases.earlier.0: found another"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_found_by_arithmetic_alone(
+    name: str, change: Change, line: str, results: Path
+) -> None:
+    """The accountants refuse some of these too, which must not hide that a condition is missing."""
+    content = read_checked_json(results / name / CERTIFICATE)
+    assert list(_contradictions(Certificate.model_validate(content))) == []
+    change(content)
+    found = list(_contradictions(Certificate.model_validate(content)))
+    assert any(each.startswith(line) for each in found), found
 
 
 # -- every field ----------------------------------------------------------------------------------
