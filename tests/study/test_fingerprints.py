@@ -1,6 +1,7 @@
 """Which settings change which file names."""
 
 import copy
+import os
 import re
 import time
 from functools import cache
@@ -16,6 +17,7 @@ from dpsweep.study.fingerprints import (
     _WRITING,
     prepared_fingerprint,
     source_files,
+    source_fingerprint,
     tokenizer_fingerprint,
 )
 from dpsweep.study.paths import Paths
@@ -167,6 +169,18 @@ def test_a_setting_changes_the_names_of_its_results(
     assert {key for key, name in unchanged().items() if after[key] != name} == changed
 
 
+def test_a_setting_of_an_optimizer_changes_the_names_of_its_sweeps() -> None:
+    def with_momentum(momentum: float, title: str = "Momentum") -> dict[tuple[str, str], str]:
+        optimizer = {"kind": "sgd", "momentum": momentum, "title": title}
+        edits = {"optimizers/momentum": optimizer, "sweeps/film/optimizer": "momentum"}
+        return names(study_with(edits))
+
+    before = with_momentum(0.9)
+    assert with_momentum(0.9, title="Heavy ball") == before
+    after = with_momentum(0.5)
+    assert {key for key, name in before.items() if after[key] != name} == of("film")
+
+
 @pytest.mark.parametrize("constant", ["TRAINER_VERSION", "IMAGES_VERSION"])
 def test_a_version_of_the_code_changes_names(
     constant: str, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +248,25 @@ def test_an_edited_file_of_a_tokenizer_is_prepared_again(tmp_path: Path) -> None
         assert tokenizer_fingerprint(study, "vit") == before
         file.write_text("afterwards")
         assert tokenizer_fingerprint(study, "vit") != before
+
+
+def test_data_are_prepared_again_after_every_edit_of_their_files(tmp_path: Path) -> None:
+    file = tmp_path / "train" / "cat" / "1.png"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"one")
+    section = study_with({"datasets/images/source/path": str(tmp_path)}).datasets["images"]
+    before = source_fingerprint(section)
+    assert source_fingerprint(section) == before
+    found = {before}
+    file.write_bytes(b"two")  # of the same size
+    os.utime(file, ns=(1, 1))
+    found.add(source_fingerprint(section))
+    file.write_bytes(b"three")
+    os.utime(file, ns=(1, 1))  # of the same time
+    found.add(source_fingerprint(section))
+    file.with_name("2.png").write_bytes(b"three")
+    found.add(source_fingerprint(section))
+    assert len(found) == 4
 
 
 def test_a_copy_with_another_section_has_other_names() -> None:

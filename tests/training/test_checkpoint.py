@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
+from tests.waiting import PATIENCE
 
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
@@ -142,6 +143,18 @@ def test_a_checkpoint_is_kept_when_memory_runs_out(
     with caplog.at_level(logging.INFO):
         assert_equal(end(*trial, stopped), whole)
     assert "continuing from step 5" in caplog.text
+
+
+def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(
+    trial: Trial, stopped: Path
+) -> None:
+    """The size was found when memory ran out, and would be found again at a price."""
+    state = torch.load(stopped, weights_only=True)
+    state["progress"] |= {"seconds": 1000.0, "physical_batch": 4}
+    torch.save(state, stopped)
+    resumed, _ = train_trial(*trial, stopped, 1e9)
+    assert 1000 < resumed.record["wall_seconds"] < 1000 + PATIENCE
+    assert resumed.record["physical_batch"] == 4
 
 
 # -- epochs and seconds --------------------------------------------------------------------------

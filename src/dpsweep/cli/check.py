@@ -255,6 +255,15 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
         what.format(", ".join(names))
         for what, names in group_by_message(_of_datasets(study)).items()
     )
+    named: dict[tuple[str, str, str], list[str]] = {}
+    for name, parts in study.problems.items():
+        titles = study.datasets[parts.dataset].title, study.backbones[parts.backbone].title
+        named.setdefault((*titles, study.method_title(name)), []).append(name)
+    for shared, alike in named.items():
+        if len(alike) > 1:
+            yield (
+                f"title: figures and tables cannot tell {', '.join(alike)} apart: all are {', '.join(shared)}"
+            )
 
 
 def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
