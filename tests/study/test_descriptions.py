@@ -10,6 +10,7 @@ from tests.study.small import SMALL
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.fingerprints import target_fingerprint
+from dpsweep.study.optimizers import BY_DEFAULT
 
 MAP = """\
     from dpsweep.figures import figure, families
@@ -211,7 +212,9 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
     assert made_for("other", MAP) != before["other"]
 
 
-def test_all_that_a_figure_shows_is_in_its_fingerprint(tmp_path: Path) -> None:
+def test_all_that_a_figure_shows_is_in_its_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = load(tmp_path, ["none", "mine.py"], mine=MAP)
     (target,) = study.figures.values()
     before = target_fingerprint(study, target)
@@ -227,6 +230,10 @@ def test_all_that_a_figure_shows_is_in_its_fingerprint(tmp_path: Path) -> None:
         }
         assert after(**{kind: renamed}) != before, kind
     assert after(title="Another") == before  # no figure shows it
+    adam = [BY_DEFAULT["adam"].model_copy(update={"title": title}) for title in ("One", "Other")]
+    assert after(optimizers={"adam": adam[0]}) != after(optimizers={"adam": adam[1]})
+    monkeypatch.setattr(type(target), "further_settings", lambda _: {"references": [0.5]})
+    assert after() != before
 
 
 def test_a_study_can_be_read_without_running_its_files(tmp_path: Path) -> None:

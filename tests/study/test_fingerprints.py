@@ -15,6 +15,7 @@ from dpsweep.study.cells import Cell
 from dpsweep.study.fingerprints import (
     _DRAWING,
     _WRITING,
+    audit_fingerprint,
     prepared_fingerprint,
     source_files,
     source_fingerprint,
@@ -248,6 +249,31 @@ def test_an_edited_file_of_a_tokenizer_is_prepared_again(tmp_path: Path) -> None
         assert tokenizer_fingerprint(study, "vit") == before
         file.write_text("afterwards")
         assert tokenizer_fingerprint(study, "vit") != before
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"privacy/delta": 1e-6},
+        {"privacy/check_with_opacus": True},
+        {"datasets/images/train_size": 800},
+        {"audit/canaries": 20},
+        {"methods/film/engine": "vmap"},
+    ],
+    ids=str,
+)
+def test_settings_of_an_audit_change_its_fingerprint(edits: dict[str, Any]) -> None:
+    audit = {
+        **{"sweep": "film", "epsilon": [8.0], "epochs": 2, "batch_size": ["full"]},
+        **{"clipping_bound": 1.0, "learning_rate": 0.1, "canaries": 10},
+    }
+    before, after = (
+        audit_fingerprint(study_with({"audit": dict(audit)} | each)) for each in ({}, edits)
+    )
+    assert before != after
+    # More points are more jobs; the others keep their files.
+    longer = study_with({"audit": audit | {"epsilon": [1.0, 8.0]}})
+    assert audit_fingerprint(longer) == before
 
 
 def test_data_are_prepared_again_after_every_edit_of_their_files(tmp_path: Path) -> None:

@@ -304,6 +304,22 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
     assert found["nonfinite_examples"].unique().tolist() == [1]
 
 
+def test_a_trial_is_trained_again_once_however_often_jobs_end(
+    trained: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, again, train = edited(trained, seeds=2), [], trajectory.train_trial
+    monkeypatch.setattr(
+        trajectory,
+        "train_trial",
+        lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
+    )
+    for _ in range(EPOCHS + 2):  # the epochs of the first seed, and one of the second
+        measure_until_saved(both, "theory", monkeypatch)
+    assert again == [2]
+    measure(both, "theory")
+    assert again == [2]
+
+
 # -- jobs that end early -----------------------------------------------------------------------
 
 

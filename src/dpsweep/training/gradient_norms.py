@@ -244,7 +244,6 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
             *("batch_size", "noise_multiplier", "trainable_parameters"),
             *("learning_rate", "seed", "trial_key"),
         ),
-        settings=f"_{study.theory.draws}x{size}",
         metadata={b"privacy": NOT_PRIVATE.encode()},
     )
 

@@ -55,7 +55,6 @@ def measure_along(
     epochs: Sequence[int],
     measure: Callable[["Trajectory", int], pd.DataFrame],
     columns: Sequence[str],
-    settings: str = "",
     metadata: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> None:
     """Measure the models of finished trials after some epochs, and write one table.
@@ -67,11 +66,10 @@ def measure_along(
         paths: its files.
         cell: the cell of the trials.
         rows: the trials' rows of ``trials.parquet``.
-        output: the table.
+        output: the table, whose name has a hash of the settings.
         epochs: as `Trajectory.go_to` takes them, ascending.
         measure: returns the rows to write for the model after an epoch.
         columns: copied from the rows to the table.
-        settings: other settings of the measurement; epochs measured with other ones are not reused.
         metadata: of the table.
 
     Raises:
@@ -82,7 +80,7 @@ def measure_along(
     folder = output.with_suffix(".unfinished")
     saved, frames = False, list[pd.DataFrame]()
     for row in rows:
-        unfinished = folder / f"{row['trial_key']}{settings}"
+        unfinished = folder / row["trial_key"]
         files = {epoch: unfinished / f"epoch{epoch}.parquet" for epoch in epochs}
         there = processes.on_first(partial(_existing, files))
         lacking = {epoch: file for epoch, file in files.items() if epoch not in there}
