@@ -373,6 +373,11 @@ KEEPING = {
     ),
     "counter of Python": changing(lambda: 0, lambda count, _: count + 1, r"layer\.kept"),
     "extra state": Refused(on(Counting), r"layer\._extra_state"),
+    "last batch without gradients": kept_in(
+        lambda self, x: torch.is_grad_enabled() or setattr(self, "last", x),
+        *(r"layer\.last", "auto"),
+        last=lambda: None,
+    ),
     "bank": changing(list, lambda bank, x: [*bank, x.detach()], r"layer\.kept\[0\]"),
     "last graph": changing(lambda: None, lambda _, x: [2 * x], r"layer\.kept\[0\]"),
     "numpy": changing(lambda: np.zeros(1), lambda sum, x: sum + float(x.sum()), r"layer\.kept"),
