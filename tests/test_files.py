@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.base.files import atomic_path, canonical_json, fingerprint, write_json
+from dpsweep.base.files import (
+    atomic_folder,
+    atomic_path,
+    canonical_json,
+    fingerprint,
+    write_json,
+)
 from tests.waiting import called
 
 
@@ -59,6 +65,21 @@ def test_writers_name_the_file_of_a_full_disk(
     last_line = said.strip().splitlines()[-1]
     assert last_line.startswith("OSError") and str(tmp_path / name) in last_line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A link to the folder stays, and nothing is left beside it."""
+    folder, link = tmp_path / "disk" / "pets", tmp_path / "pets"
+    link.symlink_to(folder)
+    for content in ("one", "two"):
+        with atomic_folder(link) as made:
+            (made / content).touch()
+            assert content == "one" or [each.name for each in folder.iterdir()] == ["one"]
+    with pytest.raises(KeyboardInterrupt), atomic_folder(link) as made:
+        (made / "three").touch()
+        raise KeyboardInterrupt
+    assert [each.name for each in link.iterdir()] == ["two"]
+    assert link.is_symlink() and [*folder.parent.iterdir()] == [folder]
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_keys() -> None:

@@ -71,6 +71,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
     A reader sees the old folder, or for a moment none, or the new one. Open files stay readable.
     """
+    folder = folder.resolve()  # a link to a folder on another disk stays
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder.parent) as aside:
         made = Path(aside, "new")
