@@ -13,9 +13,13 @@ def layers(result: Result) -> list[str]:
     """Return what each library computes on each layer, and the sentences of refusal."""
     libraries = [name for name in result["rows"][0] if name != "layer"]
     sentences: list[str] = []
+    alike = [
+        row["layer"] for row in result["rows"] if all(_is_right(row[each]) for each in libraries)
+    ]
     rows = [
         [row["layer"], *(_cell(row[each], sentences) for each in libraries)]
         for row in result["rows"]
+        if row["layer"] not in alike
     ]
     right = {each: sum(_is_right(row[each]) for row in result["rows"]) for each in libraries}
     wrong = {
@@ -24,7 +28,8 @@ def layers(result: Result) -> list[str]:
     }
     counts = "; ".join(f"{each}: {right[each]} right, {wrong[each]} wrong" for each in libraries)
     return [
-        f"Of {len(rows)} layers, {counts}; the others are refused.",
+        f"Of {len(result['rows'])} layers, {counts}; the others are refused.",
+        f"All are right with {len(alike)} layers: {'; '.join(alike)}.",
         "",
         *grid(["layer", *libraries], rows, numbers=False),
         "",
@@ -36,15 +41,20 @@ def layers(result: Result) -> list[str]:
 
 def budgets(result: Result) -> list[str]:
     """Return what each library ran for a budget, and the epsilon of what it ran."""
+    names = list(result["rows"][0]["ran"])
     rows = []
     for row in result["rows"]:
         asked = "{examples:,}, {batch_size}, {epochs}, {epsilon:g}, {delta:g}".format_map(row)
-        for name, ran in row["ran"].items():
-            rows.append([asked, name, *_ran(ran, row["epsilon"])])
-            asked = ""
-    heads = ["N, B, epochs, ε, δ", "library", "rate", "steps", "mean batch", "divisor", "σ"]
-    heads += ["ε reported", "ε by PLD", "ε by PRV"]
-    return [*grid(heads, rows), "", describe_environment(result["environment"])]
+        ran = [_ran(row["ran"][name], row["epsilon"]) for name in names]
+        rows.append([asked, *map(", ".join, zip(*ran, strict=True))])
+    heads = ["N, B, epochs, ε, δ", "rate", "steps", "divisor", "σ", "ε reported", "ε of what ran"]
+    return [
+        f"Numbers of {', '.join(names)}, in this order.",
+        "",
+        *grid(heads, rows),
+        "",
+        describe_environment(result["environment"]),
+    ]
 
 
 def speed(result: Result) -> list[str]:
@@ -60,20 +70,16 @@ def speed(result: Result) -> list[str]:
 
 
 def _ran(ran: Result, wanted: float) -> list[str]:
+    """Return rate, steps, divisor, noise, and epsilon as reported and as computed from these."""
     if "refused" in ran:
-        return [f"`{ran['refused']}`", *[""] * 7]
-
+        return [f"`{ran['refused']}`", *["–"] * 5]
     # Both accountants give upper bounds, so the smaller one holds; 1e-5 is rounding.
-    spent = min(ran["pld"], ran["second"])
-    beyond = {"reported": ran["reported"], "pld": spent, "second": spent}
-
-    def epsilon(key: str) -> str:
-        over = beyond[key] > wanted * (1 + 1e-5)
-        return f"**{ran[key]:.4f}**" if over else f"{ran[key]:.4f}"
-
-    first = [f"{ran['rate']:.4g}", str(ran["steps"]), f"{ran['mean_batch']:.1f}"]
-    last = [f"{ran['divisor']}", f"{ran['noise_multiplier']:.4f}"]
-    return [*first, *last, *map(epsilon, ("reported", "pld", "second"))]
+    epsilons = [
+        f"**{each:.4f}**" if each > wanted * (1 + 1e-5) else f"{each:.4f}"
+        for each in (ran["reported"], min(ran["pld"], ran["second"]))
+    ]
+    run = f"{ran['rate']:.4g}", f"{ran['steps']}", f"{ran['divisor']}"
+    return [*run, f"{ran['noise_multiplier']:.4f}", *epsilons]
 
 
 def _is_right(found: Result) -> bool:
