@@ -301,8 +301,8 @@ def test_refused_options_leave_no_file() -> None:
         assert message in str(error.value)
         assert not FILE.exists()
     FILE.write_text("title: mine")
-    with pytest.raises(DpsweepError, match="exists already"):
-        new("--images", "pets")
+    with pytest.raises(DpsweepError, match="exists already"):  # before data are read
+        new("--images", "missing")
     assert FILE.read_text() == "title: mine"
 
 

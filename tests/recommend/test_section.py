@@ -184,8 +184,10 @@ def test_the_only_sweep_of_a_study_needs_no_name(tmp_path: Path) -> None:
     file.write_text(
         f"extends: {FEATURES}\nfigures: none\naudit: null\nsweeps: !replace {json.dumps({SWEEP: sweep})}\n"
     )
-    options = ["--epsilon", "1", "--epochs", "8", "--study", str(file)]
-    named, only = (
-        CliRunner().invoke(app, ["recommend", *words, *options]) for words in ([SWEEP], [])
+    options = ["--epsilon", "1", "--epochs", "8"]
+    named, only, other = (
+        CliRunner().invoke(app, ["recommend", *words, *options])
+        for words in ([SWEEP, "--study", str(file)], [str(file)], [str(file), "pets"])
     )
     assert only.exit_code == 0 and only.output == named.output
+    assert str(other.exception).startswith('sweep: found "pets"')

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from dpsweep.base.numbers import rounded_up
-from dpsweep.cli.options import StudyFile, open_study, path, training
+from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import DEFAULT_STUDY
+from dpsweep.study.load import split_study
 from dpsweep.study.messages import pick
 from dpsweep.study.release import Release
 
@@ -22,10 +23,12 @@ _LEDGER = "compared only with the ledger of where it was made (--ledger FILE)"
 @app.command()
 def recommend(
     epsilon: Annotated[float, typer.Option(help="of one training run")],
-    sweep: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="a sweep of the study, for its dataset, method and optimizer; without it, the only one"
+            metavar="[STUDY] [SWEEP]",
+            help="the study, as in the other commands; a sweep of it, for its dataset, method and optimizer "
+            "(without it, the only one)",
         ),
     ] = None,
     epochs: Annotated[
@@ -36,7 +39,7 @@ def recommend(
             help="of one training run; without it, several numbers are compared",
         ),
     ] = None,
-    study_file: StudyFile = DEFAULT_STUDY,
+    study_file: FoundStudy = None,
 ) -> None:
     """Recommend batch size, clipping bound and learning rate, as a section for a release.
 
@@ -44,10 +47,9 @@ def recommend(
     """
     from dpsweep.recommend.text import compared_epochs, recommendation
 
-    opened = open_study(study_file)
-    study, paths = opened.study, opened.paths
-    if sweep is None:
-        sweep = next(iter(study.sweeps)) if len(study.sweeps) == 1 else ""
+    named, sweeps = split_study(words or [])
+    _, study, paths = find_study(named or study_file)
+    sweep = " ".join(sweeps or (study.sweeps if len(study.sweeps) == 1 else ()))
     pick("sweep", sweep, study.sweeps)
     lines = (
         compared_epochs(study, sweep, epsilon, paths)

@@ -92,6 +92,8 @@ def new(
         raise StudyError(f"found {test}; allowed: a test file with --texts or --embeddings")
     if backbone is not None and what == "embeddings":
         raise StudyError("found --embeddings with --backbone; allowed: a head on them alone")
+    if study_file.exists():
+        raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     found = look_at(what, str(place), test, input_column, label_column, unit)
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()

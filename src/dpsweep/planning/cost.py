@@ -430,4 +430,6 @@ def input_bytes(dataset: Dataset) -> float:
 
 def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:
     """Estimate the size of a backbone's 32-bit weights, with the input size of a dataset."""
+    if backbone.weights.kind in {"none", "random"}:
+        return 0.0  # nothing is stored
     return 4 * count_network(backbone, dataset).parameters

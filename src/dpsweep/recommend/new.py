@@ -302,10 +302,8 @@ def new_study(
         release_epsilon: see `draft_study`.
 
     Raises:
-        StudyError: the file exists, or the study is not valid; then no file is left.
+        StudyError: the study is not valid; then no file is left.
     """
-    if study_file.exists():
-        raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     base_file = named_study(base, Path())
     draft = draft_study(
         study_file, base_file, load_study(base_file), found, backbone, head, release_epsilon
