@@ -274,7 +274,7 @@ REFUSED = [
     (("--images", "pets", "--hub", "a/b"), "found none or several of --images, --hub, --texts"),
     (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
     (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
-    (("--images", "one"), "datasets.pets.classes: found 1; allowed: at least 2"),
+    (("--images", "one"), "datasets.pets.classes: found 1; allowed: greater than or equal to 2"),
     (("b.csv", "--images", "pets"), "found b.csv; allowed: a test file with --texts or --embeddings"),
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
     (("--texts", "a.csv", "--input-column", "one"), "found 0 columns 'label'; allowed: one, of one, two"),

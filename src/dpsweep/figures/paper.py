@@ -652,7 +652,9 @@ def taba2_datasets() -> families.Datasets:
 def tab_autoclip(grids: Grids) -> families.ComparisonTable:
     """AUTO-S and flat clipping with a tuned bound."""
     datasets = ("main", "imbalanced", "large")
-    grids.each({each: {"clipping": "automatic", "dataset": each} for each in datasets})  # at least one
+    grids.each(
+        {each: {"clipping": "automatic", "dataset": each} for each in datasets}
+    )  # at least one
     problems = product(("automatic", "flat"), datasets)
     found = grids.each({each: {"clipping": each[0], "dataset": each[1]} for each in problems})
     rows = by_dataset([*found.values()], epsilon=lambda rows: shared("epsilon", rows))

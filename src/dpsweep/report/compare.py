@@ -58,8 +58,8 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     table = TextTable(["Problem", "ε", *of_both, "Difference, points"], rows, "lrrrrrr")
     yield table.markdown("Best accuracies", heading=True)
     yield (
-        "Accuracies are means over the seeds that chose, in brackets the lowest and highest. A difference "
-        "within these ranges may be chance."
+        "Accuracies are means over seeds, which also chose the settings; in brackets the lowest and highest. "
+        "A difference within these ranges may be chance."
     )
 
 

@@ -1,6 +1,6 @@
 """The report: one page with all results of a study."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,12 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
         software=summary.software(trials),
-        verdicts=highlights.verdicts(study, paths),
+        verdicts=(verdicts := highlights.verdicts(study, paths)),
+        unresolved={
+            name
+            for name, rows in verdicts.items()
+            if all(row["verdict"] == "not resolved" for row in rows)
+        },
         finding=highlights.finding(study, trials),
         best=highlights.best_settings(study, paths, trials),
         costs=highlights.choice_costs(study, trials),
@@ -126,6 +131,33 @@ def _released(spent: "Account") -> TextTable:
 
 
 def study_yaml(study: Study) -> str:
-    """Return the study as YAML with its defaults; `dpsweep.study.load_study` reads it back."""
+    """Return the study as YAML with its defaults, without what no sweep uses.
+
+    `dpsweep.study.load_study` reads a study with the same cells back.
+    """
     content = study.model_dump(exclude_none=True)
+    trained = {(each.dataset, each.backbone, each.method) for each in study.problems.values()}
+    content["references"] = [
+        each
+        for each in content["references"]
+        if (each["dataset"], each["backbone"], each["method"]) in trained
+    ]
+    parts = ("datasets", "backbones", "methods")
+    used = set(_texts({key: value for key, value in content.items() if key not in parts}))
+    # A dataset names the backbone of its tokenizer, and a backbone the dataset of its pretraining.
+    for _ in parts:
+        kept = {part: {k: v for k, v in content[part].items() if k in used} for part in parts}
+        used |= set(_texts(kept))
+    content |= kept
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield all texts in a content of YAML, keys too."""
+    if isinstance(content, dict):
+        content = [*content, *content.values()]
+    if isinstance(content, list):
+        for each in content:
+            yield from _texts(each)
+    elif isinstance(content, str):
+        yield content

@@ -102,13 +102,13 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
     said = []
     if target.tunes:
         said.append(
-            f"What is tuned was chosen by mean accuracy over all seeds on {where} (learning rates: "
-            "first seed)."
+            f"Tuned values have the highest mean accuracy over all seeds on {where}; the learning rate "
+            "that of the first seed."
         )
     if target.shows_means:
         said.append(
-            "Accuracies are means over the seeds that chose, and so optimistic; the CSV has beside "
-            "them (cross_fitted) what seeds measured that did not choose."
+            "These means are optimistic: the same seeds chose the settings. Column cross_fitted of the CSV "
+            "has means over seeds that did not choose."
         )
     if any(target.marks):
         said.append(said_of_marks(study, target))
@@ -122,10 +122,7 @@ def said_of_marks(study: StudyFile, target: Target) -> str:
     mark, group = target.marks
     if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
         return f"There is no {mark}: with one seed nothing tells the best of a {group} from luck."
-    return (
-        f"Each {mark} is as good as the best of its {group}, as far as seeds can tell (with 95 %); a single "
-        "one is better than all others beyond their scatter."
-    )
+    return f"Each {mark} is not significantly worse than the best of its {group} (95 %)."
 
 
 def _single(values: Sequence[Any], text: str) -> str | None:

@@ -22,19 +22,13 @@ if TYPE_CHECKING:
     from dpsweep.study.paths import Paths
 
 NOTE = (
-    "An effect is the accuracy, in percentage points, that the rule gains: the setting is tuned under the"
-    " harder condition once on the rule's side of the value that was best under the easier one, and once "
-    "on the other side; seeds that measure do not choose, and what noise alone would make of it is "
-    "subtracted (bootstrap). It is zero where there is nothing to gain, and positive where the rule is "
-    "right. A comparison is a series of grids that differ in the condition alone and share no trial with "
-    "another. In brackets t intervals that all hold together with 95 %: for this study, with problems or "
-    "pairs of problems as units, and for other datasets, with datasets as units (those that share "
-    "examples, or are compared with each other, count as one). Supported, contradicted: the interval is "
-    "beyond the margin, the smallest effect worth speaking of, and beyond the standard error of the value"
-    " that was best under the easier condition, and so are most units beyond the margin; no difference: "
-    "interval and most units are within the margin; “here”: for this study only. A verdict needs "
-    "{units} units, one for other datasets {datasets} datasets. Visible: the smallest true "
-    "effect that this study would have found with a probability of 80 %."
+    "Effect: the accuracy in percentage points that following the rule gains, measured by seeds that did not "
+    "choose, without what noise alone would gain. Brackets: t intervals, which hold together with 95 %, over "
+    "the problems of this study, or over datasets that share no examples. Supported or contradicted: the "
+    "interval and most units lie beyond the margin, the smallest effect that matters, and beyond the error "
+    "of the reference. No difference: within the margin. Not resolved: anything else. Here: for this study "
+    "only. A verdict needs {units} units, one for other datasets {datasets} datasets. Visible: the smallest "
+    "effect that this study would find with 80 %."
 )
 """The explanation of the columns, below the caption."""
 
