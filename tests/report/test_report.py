@@ -29,6 +29,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.highlights import best_settings, choice_costs, verdicts
+from dpsweep.report.page import study_yaml
 from dpsweep.report.trials import read_trials
 from dpsweep.report.warnings import Notice, _axis, of_data, warnings
 from dpsweep.study import Cell, Study
@@ -229,6 +230,36 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     heading = "Accuracy map: Digits, ViT strong, ε = 1 squares"
     assert page.text("name-squares") == heading
     assert page.text("name-grid") == "Hyperparameter grids grid"
+
+
+def test_no_picture_is_shown_twice_at_full_size(page: Page) -> None:
+    large = [
+        each["src"] for tag, each in page.elements if tag == "img" and each.get("width") != "160"
+    ]
+    assert len(large) == len(FIGURES)  # all have the same pixels here
+
+
+def test_rules_are_folded_if_none_is_decided(paths: Paths) -> None:
+    """A table of six rows without a verdict says less than one sentence."""
+    numbers = table_numbers()["rules"]
+    decided = written(STUDY, paths).text("target-rules")
+    numbers["verdict"] = "not resolved"
+    numbers.to_csv(paths.table("rules", "csv"), index=False)
+    folded = written(STUDY, paths).text("target-rules")
+    said = "No rule is confirmed or rejected"
+    assert (said in decided, said in folded) == (False, True)
+
+
+def test_the_configuration_has_only_references_of_trained_problems() -> None:
+    number = {"clipping_bound": 1.0, "epsilon": 8, "epochs": 8, "value": 0.5, "method": "film"}
+    backbones = ("strong", "other")
+    content = study_content() | {
+        "references": [{"dataset": "digits", "backbone": each} | number for each in backbones]
+    }
+    content["backbones"]["other"] = content["backbones"]["strong"] | {"title": "Not trained"}
+    kept = yaml.safe_load(study_yaml(study_of(content)))
+    assert [each["backbone"] for each in kept["references"]] == ["strong"]
+    assert list(kept["backbones"]) == ["strong"]
 
 
 def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths) -> None:

@@ -118,6 +118,31 @@ def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> N
     assert study.targets.undrawn == {"parts of mine": unbound, "strong": unbound}
 
 
+def test_nothing_of_the_paper_is_drawn_twice_or_compares_nothing(tmp_path: Path) -> None:
+    """Figure 3 has the baseline C (nearest to 1): the figures of small and large C have the other ends."""
+    whole = load(tmp_path, [])
+    assert "tab_autoclip" in whole.tables
+    flat = {
+        name: sweep | {"clipping_bound": [0.1, 1]}
+        for name, sweep in SMALL["sweeps"].items()
+        if isinstance(sweep["clipping_bound"], list)
+    }
+    path = tmp_path / "flat.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {key: value for key, value in SMALL.items() if key != "tables"}
+            | {"sweeps": flat, "figures": [], "audit": None}
+        )
+    )
+    study = load_study(path)
+    assert [name for name in study.figures if "gradnorm_distributions" in name] == [
+        "fig3_gradnorm_distributions",
+        "gradnorm_distributions_C0.1",
+    ]
+    assert "tab_autoclip" not in study.tables
+    assert "clipping_bound automatic" in study.targets.undrawn["tab_autoclip"]
+
+
 def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
     text = """
         from dpsweep.figures import figure, families
