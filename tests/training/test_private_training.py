@@ -433,6 +433,15 @@ class Files:
         return data()[0].numpy()[rows]
 
 
+def test_lists_of_inputs_are_refused_before_a_step() -> None:
+    inputs, labels = data()
+    made = training()
+    for found in (inputs.tolist(), tuple(inputs)):
+        with pytest.raises(ValueError, match=f"inputs: found a {type(found).__name__}; expected"):
+            made.batches(found, labels)
+    assert made.steps_taken == 0
+
+
 def test_inputs_may_be_arrays_or_read_when_needed() -> None:
     inputs, labels = data()
     first = training()

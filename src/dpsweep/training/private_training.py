@@ -176,10 +176,15 @@ class PrivateTraining:
             steps: how many; without it, all that are left.
 
         Raises:
-            ValueError: there are not N inputs and labels (with units: one for each row), more steps than
-                were calibrated, or other labels than those of earlier batches. (Other inputs are not
+            ValueError: inputs are a list, or there are not N inputs and labels (with units: one for each
+                row), more steps than were calibrated, or other labels than those of earlier batches. (Other inputs are not
                 noticed: they may be augmented anew.)
         """
+        if isinstance(inputs, list | tuple):
+            raise ValueError(
+                f"inputs: found a {type(inputs).__name__}; expected a tensor, an array, or an object that "
+                "returns inputs for an array of rows, such as torch.tensor(inputs)"
+            )
         units = self._sampler.units
         for name, values in (("inputs", inputs), ("labels", labels)):
             if units is not None and len(values) != len(units):
