@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.study.small import SMALL
 
+from dpsweep.cli.check import _undrawn
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.fingerprints import target_fingerprint
 from dpsweep.study.optimizers import BY_DEFAULT
@@ -116,6 +117,12 @@ def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> N
     assert study.figures["mine"].caption == "Pretrained."
     unbound = "roles.backbones.strong is not bound"
     assert study.targets.undrawn == {"parts of mine": unbound, "strong": unbound}
+    assert sorted(study.targets.own_undrawn) == ["parts of mine", "strong"]
+    beside_the_paper = load(tmp_path, "mine.py", mine=text).targets
+    assert sorted(beside_the_paper.own_undrawn) == ["parts of mine", "strong"]
+    assert len(beside_the_paper.undrawn) > 10
+    said = list(_undrawn(load(tmp_path, "mine.py", mine=text), every_target=False))
+    assert said[-2:] == ["not drawn: parts of mine, strong", f"  {unbound}"]
 
 
 def test_nothing_of_the_paper_is_drawn_twice_or_compares_nothing(tmp_path: Path) -> None:

@@ -99,16 +99,15 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
 
 
 def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
-    """Yield the targets that the study draws, and the number of others or the reason of each."""
-    reasons = study.targets.reasons()
-    if not reasons:
+    """Yield the targets that the study draws, the number of others, and the reason of each or of its own."""
+    undrawn = study.targets.undrawn
+    if not undrawn:
         return
     yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
-    undrawn = len(study.targets.undrawn)
-    if undrawn > _FEW and not every_target:
-        yield f"not drawn: {undrawn} targets that need other roles or cells; --all lists them"
-        return
-    for reason, names in reasons.items():
+    if len(undrawn) > _FEW and not every_target:
+        yield f"not drawn: {len(undrawn)} targets that need other roles or cells; --all lists them"
+        undrawn = {name: undrawn[name] for name in study.targets.own_undrawn}
+    for reason, names in group_by_message(undrawn.items()).items():
         yield f"not drawn: {', '.join(names)}"
         yield from (f"  {each}" for each in dict.fromkeys(reason.split("; ")))
 

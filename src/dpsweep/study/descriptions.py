@@ -226,12 +226,14 @@ class Targets:
         figures: figures by name.
         tables: tables by name.
         undrawn: by name of a target that is not drawn, the reason.
+        own_undrawn: names of them that files of the study describe.
         mistakes: errors in the descriptions, each once.
     """
 
     figures: dict[str, Figure] = field(default_factory=dict)
     tables: dict[str, PrintedTable] = field(default_factory=dict)
     undrawn: dict[str, str] = field(default_factory=dict)
+    own_undrawn: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
     def reasons(self) -> dict[str, list[str]]:
@@ -290,10 +292,13 @@ class Targets:
 
 def resolve_targets(study: "Study") -> Targets:
     """Return the figures and tables of a study with checked sections."""
-    found = Targets()
+    found, own = Targets(), {Path(file).resolve() for file in study.figure_files}
     try:
         for description in descriptions(study.figure_files, paper=study.has_paper_figures):
+            before = set(found.undrawn)
             found.add(study, description)
+            if description.file.resolve() in own:
+                found.own_undrawn += found.undrawn.keys() - before
     except MistakeError as mistake:
         found.mistakes.append(str(mistake))
     return found

@@ -177,8 +177,8 @@ class PrivateTraining:
 
         Raises:
             ValueError: inputs are a list, or there are not N inputs and labels (with units: one for each
-                row), more steps than were calibrated, or other labels than those of earlier batches. (Other inputs are not
-                noticed: they may be augmented anew.)
+                row), more steps than were calibrated, or other labels than those of earlier batches. (Other
+                inputs are not noticed: they may be augmented anew.)
         """
         if isinstance(inputs, list | tuple):
             raise ValueError(
