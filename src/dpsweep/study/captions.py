@@ -102,8 +102,8 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
     said = []
     if target.tunes:
         said.append(
-            f"Tuned values have the highest mean accuracy over all seeds on {where}; the learning rate "
-            "that of the first seed."
+            f"Tuned values have the highest mean accuracy over all seeds on {where}; learning rates are "
+            "tuned with the first seed."
         )
     if target.shows_means:
         said.append(
