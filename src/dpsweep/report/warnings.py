@@ -163,9 +163,8 @@ def of_data(study: Study, paths: Paths) -> Iterator[Notice]:
                 )
     if duplicates:
         text = (
-            "A network reads some test examples as the same pixels or text as a training example, and "
-            "may have learned them by heart. The dataset's metadata.json names them; duplicates: refuse "
-            "makes them an error."
+            "Some test examples duplicate training examples, so a network may know them by heart. The "
+            "dataset's metadata.json names them; duplicates: refuse makes them an error."
         )
         yield Notice("note", text, duplicates)
     if untested:
