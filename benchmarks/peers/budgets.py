@@ -5,7 +5,7 @@
 
 A user asks for epsilon, delta, N examples, a batch size B and a number of epochs. Each library calibrates its
 noise and takes its steps on a tiny network. The steps are counted and their batches measured; the epsilon of
-what ran comes from two accountants, of dp-accounting and of dpsweep, which share no code.
+what ran comes from two accountants, dp-accounting and prv-accountant, which share no code.
 
 Results go to benchmarks/results/peers/budgets.json; `python -m benchmarks.tables` writes docs/peers.md.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
+from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,7 +27,6 @@ from benchmarks.common import RESULTS, command_line, environment
 from dpsweep.base.files import write_json
 from dpsweep.privacy.accountants import pld_epsilon, pld_interval
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.prv import prv_epsilon
 
 RESULT = RESULTS / "peers" / "budgets.json"
 JAX_PROGRAM = Path(__file__).with_name("jax_budgets.py")
@@ -134,10 +134,14 @@ def with_epsilons(ran: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any
     delta = setting["delta"]
     interval = pld_interval(setting["epsilon"], steps)
     if rate == 1:
-        exact = gaussian_epsilon(delta, sigma, steps)
+        second = gaussian_epsilon(delta, sigma, steps)
     else:
-        exact = prv_epsilon(sigma, rate, steps, delta, 1e-4 * setting["epsilon"])
-    return ran | {"pld": pld_epsilon(sigma, rate, steps, delta, interval), "second": exact}
+        error = 1e-3 * setting["epsilon"]
+        prv = PRVAccountant(
+            PoissonSubsampledGaussianMechanism(rate, sigma), error, delta / 1000, steps
+        )
+        second = float(prv.compute_epsilon(delta, [steps])[1])
+    return ran | {"pld": pld_epsilon(sigma, rate, steps, delta, interval), "second": second}
 
 
 def attempt(run: Any, setting: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,13 @@ import pytest
 
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
-from dpsweep.privacy.calibration import calibrate, calibrate_sampling, noise_multiplier, verify
+from dpsweep.privacy.calibration import (
+    calibrate,
+    calibrate_sampling,
+    certify_again,
+    noise_multiplier,
+    verify,
+)
 from dpsweep.privacy.record import read_calibration, write_calibration
 
 SETTINGS = {
@@ -36,11 +42,11 @@ SIGMA = "noise_multiplier"
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        (SIGMA, lambda noise: noise.noise_multiplier / 2, "certifies epsilon"),
-        (SIGMA, lambda noise: 0.99 * noise.noise_multiplier, "certifies epsilon 2.0"),
-        (SIGMA, lambda noise: 2 * noise.noise_multiplier, "certifies epsilon"),
-        (SIGMA, sigma_of(steps=10), "certifies epsilon"),
-        (SIGMA, sigma_of(steps=40), "certifies epsilon"),
+        (SIGMA, lambda noise: noise.noise_multiplier / 2, "has the certified epsilon"),
+        (SIGMA, lambda noise: 0.99 * noise.noise_multiplier, "has the certified epsilon 2.0"),
+        (SIGMA, lambda noise: 2 * noise.noise_multiplier, "has the certified epsilon"),
+        (SIGMA, sigma_of(steps=10), "has the certified epsilon"),
+        (SIGMA, sigma_of(steps=40), "has the certified epsilon"),
         *((SIGMA, each, f"{SIGMA}: found") for each in (1e-6, 0.0, -1.0, math.inf, math.nan)),
         *(("certified_epsilon", each, "found") for each in (1.0, 1.9999, 2.01, math.inf)),
     ],
@@ -92,6 +98,23 @@ def test_files_for_another_setting_are_refused(
 def test_calibrations_are_read_as_written(tmp_path: Path, kind: str) -> None:
     write_calibration(tmp_path / "noise.json", calibrated(kind))
     assert read_calibration(tmp_path / "noise.json", *SETTINGS[kind]) == calibrated(kind)
+
+
+@pytest.mark.parametrize("accountant", ["prv", "tilted pld"])
+def test_a_bound_of_a_former_accountant_stays_if_it_holds(accountant: str) -> None:
+    """They proved slightly larger bounds, and stored no epsilon of prv-accountant."""
+    noise = calibrated("sampled")
+    former = replace(noise, accountant=accountant, prv_epsilon=None, certified_epsilon=2.0)
+    verify(former)
+    assert certify_again(former) == former
+    for wrong in (
+        {"certified_epsilon": 0.9999 * noise.certified_epsilon},
+        {"certified_epsilon": 2.001},
+        {"pld_epsilon": 0.98 * noise.pld_epsilon},
+    ):
+        assert certify_again(replace(former, **wrong)) == noise  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match="has the certified epsilon"):
+        certify_again(replace(former, noise_multiplier=0.99 * noise.noise_multiplier))
 
 
 def test_no_calibration_of_the_paper_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
-from tests.privacy.test_certified_bounds import one_step_delta
+from tests.privacy.test_certificate import one_step as exact_one_step
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, trade_off
 from dpsweep.privacy.accountants import privacy_loss
@@ -131,7 +131,7 @@ def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
     for index in chosen:
         epsilon = float(curve.epsilons[index])
         removing, adding = (
-            one_step_delta(direction, epsilon, 0.7, 0.01) for direction in ("remove", "add")
+            exact_one_step(epsilon, 0.7, 0.01, direction) for direction in ("remove", "add")
         )
         assert curve.removing[index] == pytest.approx(removing, rel=3e-3, abs=1e-9)
         assert curve.adding[index] == pytest.approx(adding, rel=3e-3, abs=1e-9)

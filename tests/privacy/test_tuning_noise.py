@@ -2,6 +2,7 @@
 
 import math
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from dpsweep.privacy.tuning import (
     SLACK,
     TuningNoise,
     calibrate_tuning,
-    certify_second,
     certify_tuning_again,
     gamma_of_mean,
     largest_profile,
@@ -56,21 +56,21 @@ def test_candidates_of_several_batch_sizes() -> None:
 
 @pytest.mark.parametrize("mean", [1.001, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_a_small_mean_number_of_trials(mean: float) -> None:
-    """The second condition then has a small epsilon at a large delta, where PRV has some error."""
+    """The second condition then has a small epsilon at a large delta."""
     noise = calibrate_tuning(8, DELTA, mean, 1, [Sampling(1212, 16, 758)])
     assert total(noise) <= noise.total_epsilon <= 8
     assert total(noise) > (1 - 2 * SLACK) * 8
-    assert certify_second(noise.noise[0], noise.second_epsilon, noise.second_delta)
 
 
-def test_less_noise_than_certified_is_refused() -> None:
-    noise = calibrate_tuning(2, DELTA, 3, 1, [Sampling(900, 900, 4)])
-    second, delta = noise.second_epsilon, noise.second_delta
+@pytest.mark.parametrize("batch_size", [100, 900])
+def test_a_smaller_second_epsilon_than_the_noise_has_is_refused(batch_size: int) -> None:
+    noise = calibrate_tuning(2, DELTA, 3, 1, [Sampling(900, batch_size, 8)])
     gamma = gamma_of_mean(3, 1)
-    assert delta == pytest.approx(gamma * math.expm1(second) / (1 - gamma))
-    assert certify_second(noise.noise[0], second, delta) <= second
-    with pytest.raises(CalibrationError, match="accountants disagree"):
-        certify_second(noise.noise[0], 0.95 * second, 0.95 * delta)
+    large = gamma * math.expm1(noise.second_epsilon) / (1 - gamma)
+    assert noise.second_delta == pytest.approx(large)
+    assert training_profile(noise.noise[0])(noise.second_epsilon) <= large
+    with pytest.raises(CalibrationError, match="second_delta: found"):
+        certify_tuning_again(replace(noise, second_epsilon=0.999 * noise.second_epsilon))
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,17 @@ def test_unreachable_targets_are_refused(
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "message"),
     [
-        # The first condition, at a small delta: the certificate, then its check by PLD.
+        # The first condition, at a small delta: the certificate, then its check.
         ("calibration", "proven_epsilon", lambda right: lambda *given: 1.002 * right(*given),
-         "accountant certifies epsilon"),
-        ("calibration", "second_epsilon", lambda right: lambda *given: 1.02 * right(*given),
+         "has the certified epsilon"),
+        ("calibration", "prv_epsilon", lambda right: lambda *given: 1.02 * right(*given),
          "accountants disagree at noise multiplier"),
-        # The second condition, at a large delta: the same two.
-        ("tuning", "proven_epsilon", lambda right: lambda *given: 1.05 * right(*given),
-         "accountants disagree at noise multiplier"),
+        # The second condition, at a large delta.
         ("tuning", "training_profile",
          lambda right: lambda noise: lambda epsilon: 1.05 * right(noise)(epsilon),
-         "second_delta: found .* by PLD"),
+         "second_delta: found "),
     ],
-    ids=["certificate", "its check", "certificate at a large delta", "PLD at a large delta"],
+    ids=["certificate", "its check", "second condition"],
 )  # fmt: skip
 def test_every_accountant_refuses_alone(
     module: str, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch

@@ -89,8 +89,8 @@ def relabel(content: Content) -> None:
         ("fixed", lambda content: content.pop("split"), "split: Field required"),
         ("fixed", lambda content: content["noise"].pop("noise_multiplier"),
          "noise.noise_multiplier: Field required"),
-        ("fixed", noise("noise_multiplier", 0.9998), "noise: the prv accountant certifies epsilon 2.0004"),
-        ("fixed", noise("noise_multiplier", 1.001), "noise: the prv accountant certifies epsilon 1.99"),
+        ("fixed", noise("noise_multiplier", 0.998), "noise: noise multiplier"),
+        ("fixed", noise("noise_multiplier", 1.004), "noise: noise multiplier"),
         ("first", noise("certified_epsilon", 1 - 2e-6), "noise.certified_epsilon: found"),
         ("first", noise("pld_epsilon", 1 + 2e-6), "noise.pld_epsilon: found"),
         # Invalid optimizers are refused, although the optimizer does not change epsilon.

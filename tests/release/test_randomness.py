@@ -310,7 +310,7 @@ def test_the_command_lists_choices_that_epsilon_does_not_cover(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stated = SimpleNamespace(
-        epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, pld_epsilon=7.8,
+        epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, second_opinion=("PRV", 7.8),
         earlier_sweeps=["first", "second"], earlier_trials=7, tuning=None,
         test_accuracy=0.9, test_set=TestSet(size=100, largest_class=50),
         releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
@@ -321,7 +321,7 @@ def test_the_command_lists_choices_that_epsilon_does_not_cover(
     )
     app(["verify", "folder"], standalone_mode=False)
     said = capsys.readouterr().out
-    assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PLD" in said
+    assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PRV" in said
     assert all(
         f"not covered: choices made by looking at the sweep {each}" in said
         for each in stated.earlier_sweeps

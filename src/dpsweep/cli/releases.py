@@ -158,7 +158,7 @@ def verify(
     typer.echo(
         f"{folder}: ({rounded_up(found.epsilon)}, {rounded_up(found.delta)})-differentially private, "
         f"{found.adjacency}; epsilon {rounded_up(found.certified_epsilon)} proven, "
-        f"{rounded_up(found.pld_epsilon)} by PLD"
+        f"{rounded_up(found.second_opinion[1])} by {found.second_opinion[0]}"
     )
     if found.adjacency == "add or remove one unit":
         typer.echo(

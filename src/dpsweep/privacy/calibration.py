@@ -1,53 +1,44 @@
 """Calibration: find a certified noise multiplier that is hardly larger than necessary.
 
-The full batch has a closed form. Otherwise a fast accountant (PLD) proposes a noise multiplier, the
-PRV accountant certifies it, and PLD checks it independently. If the meshes of these two accountants
-would be too large, the tilted accountant proposes and certifies, and PLD checks on another mesh.
+The full batch has a closed form, which privacy loss distributions (PLD) check. Otherwise PLD search and
+certify, fast on a coarse mesh and then on a fine one, and prv-accountant checks.
 """
 
-import logging
 import math
-import time
 import warnings
 from dataclasses import replace
-from functools import cache
 from typing import NamedTuple
 
-from scipy.optimize import brentq
-
-from dpsweep.base.numbers import real, rounded_up
-from dpsweep.privacy import prv
-from dpsweep.privacy.accountants import opacus_epsilon, pld_epsilon, pld_interval
+from dpsweep.base.numbers import real
+from dpsweep.privacy.accountants import (
+    certified_bound,
+    opacus_epsilon,
+    pld_epsilon,
+    pld_interval,
+    prv_epsilon,
+)
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from dpsweep.privacy.prv import PrivacyLoss, prv_epsilon
 from dpsweep.privacy.record import Calibration
 from dpsweep.privacy.sampling import CalibrationError, Sampling
-from dpsweep.privacy.tilted import directed_epsilon, mesh_width, smallest_delta, tilted_epsilon
 
-log = logging.getLogger(__name__)
-
-# The certificate may exceed the exact epsilon by this share, which raises the noise by about as much.
-CERTIFICATE_ERROR = 5e-4
-# The certified epsilon lies in [1 - SLACK, 1] times the target. A looser bound wastes noise.
+# The search ends with a certified epsilon in [1 - SLACK, 1] times the target. A looser bound wastes noise.
 SLACK = 1e-3
+# This share of the target is enough for a calibration that is checked: the accountants of earlier versions
+# proved larger bounds for the same noise.
+_ENOUGH = 0.997
 # If two accountants differ by more, one of them is wrong.
 CROSS_CHECK_TOLERANCE = 0.01
 # Noise multipliers outside this range are useless, and accountants are imprecise there.
 NOISE_MULTIPLIER_RANGE = (0.1, 1e6)
 # The same for the noise of all steps on the full batch, which has a closed form.
 _FULL_BATCH_RANGE = (1e-4, 1e9)
-# Above these limits, searches by PLD and PRV take minutes: mesh cells of one step's privacy loss in PLD,
-# and steps. The paper's settings have at most 45,000 cells and 10,875 steps.
-_LARGEST_PLD_MESH = 100_000
-_MOST_PRV_STEPS = 2**14
-# Relative error of the tilted accountant's bounds while it proposes noise.
-_PROPOSAL_ERROR = 1.5e-3
-# Relative errors of the check by PLD: first on a coarse mesh, then on a finer one if the first is too large.
-_CHECK_ERRORS = 3e-3, 3e-4
+# Accountants of earlier versions, in files and certificates. Their bounds are a little larger.
+FORMER_ACCOUNTANTS = {"prv", "tilted pld"}
+# The search begins on a mesh that is coarser by this factor, until epsilon is so near to the target.
+_COARSER = 8.0
+_NEAR = 0.02
 # Machines may differ in the last digits.
 _ROUNDING = 1e-9
-# A longer search logs a message.
-_SECONDS_OF_SILENCE = 3.0
 
 
 class PrivacyTarget(NamedTuple):
@@ -65,6 +56,7 @@ class _Certified(NamedTuple):
     certified_epsilon: float
     accountant: str
     pld_epsilon: float
+    prv_epsilon: float | None = None
 
 
 def calibrate(
@@ -80,7 +72,7 @@ def calibrate(
 
     >>> noise = calibrate(epsilon=2, delta=1e-5, train_size=50_000, batch_size=1024, steps=391)
     >>> f"{noise.noise_multiplier:.3f}", f"{noise.certified_epsilon:.3f}", noise.accountant
-    ('1.126', '2.000', 'prv')
+    ('1.126', '1.999', 'pld')
 
     Args:
         epsilon: the target, positive; infinity for training without privacy.
@@ -137,10 +129,11 @@ def certify_again(noise: Calibration) -> Calibration:
     """Run both accountants at a calibration's own noise multiplier, sampling rate, steps and delta.
 
     Args:
-        noise: of training with privacy; the results of accountants in it are ignored.
+        noise: of training with privacy.
 
     Returns:
-        The noise with new results, the same as those of `calibrate`.
+        The noise with new results, the same as those of `calibrate`. A larger bound that an accountant of an
+        earlier version proved still holds, so it stays.
 
     Raises:
         CalibrationError: a number is out of range, the noise multiplier is certified for a larger epsilon
@@ -158,6 +151,10 @@ def certify_again(noise: Calibration) -> Calibration:
         )
     proven = proven_epsilon(target, noise.noise_multiplier)
     certified = _cross_checked(target, noise.noise_multiplier, proven)
+    if noise.accountant in FORMER_ACCOUNTANTS:
+        holds = proven <= noise.certified_epsilon <= noise.epsilon
+        if holds and _agree(noise.pld_epsilon, proven):
+            return replace(noise, opacus_epsilon=None, opacus_note="not asked for")
     return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
 
 
@@ -222,102 +219,55 @@ def _certified_noise(target: PrivacyTarget) -> _Certified:
     return _cross_checked(target, sigma, certified)
 
 
-def proven_epsilon(target: PrivacyTarget, sigma: float) -> float:
-    """Return the epsilon that the target's accountant proves for a noise multiplier."""
-    epsilon, delta, sampling = target
-    rate, steps, error = sampling.rate, sampling.steps, CERTIFICATE_ERROR * epsilon
-    match accountant(target):
-        case "analytic gaussian":
-            return gaussian_epsilon(delta, sigma, steps)
-        case "prv":
-            return prv_epsilon(sigma, rate, steps, delta, error)
-        case _:
-            return tilted_epsilon(sigma, rate, steps, delta, error)
+def proven_epsilon(target: PrivacyTarget, sigma: float, coarser: float = 1.0) -> float:
+    """Return the epsilon that is proven for a noise multiplier.
 
-
-def accountant(target: PrivacyTarget) -> str:
-    """Return the name of the accountant for a target: "analytic gaussian", "prv" or "tilted pld".
+    Args:
+        target: its epsilon sets the mesh, and should be about the result.
+        sigma: the noise multiplier.
+        coarser: factor of the mesh width; the bound is faster and looser.
 
     Raises:
-        CalibrationError: delta is too small for all accountants.
+        CalibrationError: delta is too small for the number of steps.
     """
     epsilon, delta, sampling = target
-    steps = sampling.steps
     if sampling.full_batch:
-        return "analytic gaussian"
-    if delta < smallest_delta(steps):
-        raise CalibrationError(
-            f"delta = {delta:g} is too small: double precision cannot resolve it for {steps} steps; "
-            f"use a delta of at least {rounded_up(smallest_delta(steps), 2)}"
-        )
-    losses = sum(PrivacyLoss(_gaussian_guess(target), sampling.rate, "remove").extremes(-50.0))
-    slow = losses > _LARGEST_PLD_MESH * pld_interval(epsilon, steps)
-    return (
-        "tilted pld"
-        if slow or steps > _MOST_PRV_STEPS or delta < prv.smallest_delta(steps)
-        else "prv"
-    )
+        return gaussian_epsilon(delta, sigma, sampling.steps)
+    return certified_bound(sigma, sampling, delta, epsilon, coarser)
 
 
-def second_epsilon(target: PrivacyTarget, sigma: float) -> float:
-    """Return epsilon by PLD of dp-accounting, which is independent of the certificate."""
-    epsilon, delta, sampling = target
-    rate, steps = sampling.rate, sampling.steps
-    if accountant(target) != "tilted pld":
-        return pld_epsilon(sigma, rate, steps, delta, pld_interval(epsilon, steps))
-    for error in _CHECK_ERRORS:
-        interval = mesh_width(sigma, rate, steps, delta, error * epsilon, epsilon)
-        found = pld_epsilon(sigma, rate, steps, delta, interval)
-        # Rare large losses can raise epsilon by more than the intended error: then use a finer mesh.
-        if found <= (1 + CROSS_CHECK_TOLERANCE / 2) * epsilon:
-            break
-    return found
+def _agree(one: float, other: float) -> bool:
+    return abs(one - other) <= CROSS_CHECK_TOLERANCE * other
 
 
 def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:
-    """Return a certified epsilon with its accountant and epsilon by PLD.
+    """Return a certified epsilon with its accountant and the epsilons of the others.
 
     Raises:
-        CalibrationError: the certified epsilon is not just below the target, or PLD disagrees.
+        CalibrationError: the certified epsilon is not just below the target, or another accountant
+            disagrees.
     """
     epsilon, delta, sampling = target
-    name = accountant(target)
-    if not (1 - SLACK) * epsilon <= certified <= epsilon:
+    rate, steps = sampling.rate, sampling.steps
+    if not _ENOUGH * epsilon <= certified <= epsilon:
         raise CalibrationError(
-            f"the {name} accountant certifies epsilon {certified:.6g} at noise multiplier "
-            f"{sigma:.6g}, outside [{1 - SLACK}, 1] times the target {epsilon}"
+            f"noise multiplier {sigma:.6g} has the certified epsilon {certified:.6g}, outside "
+            f"[{_ENOUGH}, 1] times the target {epsilon}"
         )
-    pld = second_epsilon(target, sigma)
-    if not abs(pld - certified) <= CROSS_CHECK_TOLERANCE * certified:
+    if sampling.full_batch:
+        second = pld_epsilon(sigma, rate, steps, delta, pld_interval(epsilon, steps))
+        found = _Certified(sigma, certified, "analytic gaussian", second)
+    else:
+        prv = prv_epsilon(sigma, sampling, delta, epsilon)
+        second = certified if prv is None else prv
+        found = _Certified(sigma, certified, "pld", certified, prv)
+    if not _agree(second, certified):
         raise CalibrationError(
-            f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate "
-            f"{sampling.rate:.6g}, {sampling.steps} steps, delta {delta}: {name} certifies epsilon "
-            f"{certified:.6g}, PLD finds {pld:.6g}. None of them is used"
+            f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate {rate:.6g}, {steps} steps, "
+            f"delta {delta}: {found.accountant} certifies epsilon {certified:.6g}, another finds "
+            f"{second:.6g}. None of them is used"
         )
-    return _Certified(sigma, certified, name, pld)
-
-
-def _search(target: PrivacyTarget) -> tuple[float, float]:
-    """Return a noise multiplier that is certified within SLACK, and the certified epsilon."""
-    epsilon, delta, sampling = target
-    tilted = accountant(target) == "tilted pld"
-    # Without noise, delta is the probability that the example is sampled in any step.
-    if sampled_at_all(sampling) <= delta:
-        raise CalibrationError(
-            f"delta = {delta} is not below the probability that an example is sampled at all "
-            f"(sampling rate {sampling.rate:.3g}, {sampling.steps} steps): no noise would be needed and "
-            "nothing would be private. Use a smaller delta"
-        )
-    aim = epsilon if tilted else epsilon * (1 - CERTIFICATE_ERROR - SLACK / 5)
-    started = time.monotonic()
-    for _ in range(5):
-        sigma = _proposed_noise(target._replace(epsilon=aim), tilted, started)
-        certified = proven_epsilon(target, sigma)
-        if (1 - SLACK) * epsilon <= certified <= epsilon:
-            return sigma, certified
-        # The certificate is looser (very many steps) or tighter than assumed: adjust the aim.
-        aim *= epsilon * (1 - SLACK / 2) / certified
-    return sigma, certified
+    return found
 
 
 def sampled_at_all(sampling: Sampling) -> float:
@@ -325,61 +275,46 @@ def sampled_at_all(sampling: Sampling) -> float:
     return -math.expm1(sampling.steps * math.log1p(-sampling.rate))
 
 
-def _proposed_noise(target: PrivacyTarget, tilted: bool, started: float) -> float:
-    """Return the noise multiplier for which a fast accountant finds the epsilon of a target.
+def _search(target: PrivacyTarget) -> tuple[float, float]:
+    """Return a noise multiplier that is certified within SLACK, and the certified epsilon.
 
-    Args:
-        target: of the training.
-        tilted: whether the accountant is the tilted one, for removing an example, or PLD.
-        started: start of the search, by `time.monotonic`.
+    Secants of log epsilon over log sigma, which falls, within the bracket that they found so far.
     """
     epsilon, delta, sampling = target
-    rate, steps = sampling.rate, sampling.steps
-    interval, error = pld_interval(epsilon, steps), _PROPOSAL_ERROR * epsilon
-
-    def epsilon_of(sigma: float) -> float:
-        if tilted:
-            loss = PrivacyLoss(sigma, rate, "remove")
-            return directed_epsilon(loss, steps, delta, error)
-        return pld_epsilon(sigma, rate, steps, delta, interval)
-
-    silent = True
-
-    @cache
-    def excess(log_sigma: float) -> float:
-        """Return log(found / target epsilon), clipped to [-1, 1]; it falls with sigma."""
-        nonlocal silent
-        if silent and time.monotonic() - started > _SECONDS_OF_SILENCE:
-            silent = False
-            log.warning(
-                "still looking for the noise of epsilon %.4g, delta %g, sampling rate %.3g, %d steps: the "
-                "noise multiplier is about %.3g",
-                *(epsilon, delta, rate, steps, math.exp(log_sigma)),
-            )
-        found = epsilon_of(math.exp(log_sigma))
-        return max(-1.0, min(1.0, math.log(max(found / epsilon, 0.1))))
-
+    # Without noise, delta is the probability that the example is sampled in any step.
+    if sampled_at_all(sampling) <= delta:
+        raise CalibrationError(
+            f"delta = {delta} is not below the probability that an example is sampled at all "
+            f"(sampling rate {sampling.rate:.3g}, {sampling.steps} steps): no noise would be needed and "
+            "nothing would be private. Use a smaller delta"
+        )
     lowest, highest = map(math.log, NOISE_MULTIPLIER_RANGE)
-
-    def bounded(log_sigma: float) -> float:
-        if not lowest <= log_sigma <= highest:
+    low, high = -math.inf, math.inf
+    place = min(max(math.log(_gaussian_guess(target)), lowest), highest)
+    last, slope, coarser = None, -1.5, _COARSER
+    for _ in range(60):
+        certified = proven_epsilon(target, math.exp(place), coarser)
+        if coarser == 1 and (1 - SLACK) * epsilon <= certified <= epsilon:
+            break
+        excess = math.log(max(certified / epsilon, 0.1) / (1 - SLACK / 2))
+        excess = max(-1.0, min(1.0, excess))
+        if place == (lowest if excess < 0 else highest):
             raise CalibrationError(
-                f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {rate:.3g}, "
-                f"{steps} steps needs a noise multiplier outside {list(NOISE_MULTIPLIER_RANGE)}: "
-                f"{_remedy(log_sigma < lowest)}"
+                f"epsilon = {epsilon:.4g}, delta = {delta}, sampling rate {sampling.rate:.3g}, "
+                f"{sampling.steps} steps needs a noise multiplier outside "
+                f"{list(NOISE_MULTIPLIER_RANGE)}: {_remedy(excess < 0)}"
             )
-        return excess(log_sigma)
-
-    start = math.log(_gaussian_guess(target))
-    start = min(max(start, lowest), highest)
-    # Epsilon falls at least as fast as 1 / sigma, so most strides cross the root.
-    end, start_excess = start, bounded(start)
-    end_excess = start_excess
-    while end_excess * start_excess > 0:
-        start, start_excess = end, end_excess
-        end = start + 1.1 * start_excess
-        end_excess = bounded(end)
-    return math.exp(brentq(excess, start, end, xtol=1e-8 if tilted else 2e-5))
+        if last is not None and abs(place - last[0]) > 1e-4:
+            slope = min((excess - last[1]) / (place - last[0]), -0.5)
+        low, high = (place, high) if excess > 0 else (low, place)
+        last = place, excess
+        if coarser > 1 and abs(excess) < _NEAR:
+            # The bound falls on the finer mesh, so the bracket no longer holds.
+            last, coarser, low, high = None, 1.0, -math.inf, math.inf
+        place = min(max(place - excess / slope, lowest), highest)
+        if not low < place < high:
+            place = (low + high) / 2
+    return math.exp(place), certified
 
 
 def _remedy(little_noise: bool) -> str:

@@ -37,11 +37,13 @@ class Calibration:
         steps: T.
         noise_multiplier: sigma, the standard deviation of the noise over the sensitivity.
         certified_epsilon: proven upper bound on the epsilon of T steps, at most ``epsilon``.
-        accountant: the accountant that proved it: "prv", "tilted pld" (if the mesh of "prv" would be too
-            large), "analytic gaussian" (full batch) or "none" (epsilon = infinity).
-        pld_epsilon: epsilon by dp-accounting, which is independent of the certificate.
+        accountant: the accountant that proved it: "pld" (dp-accounting), "analytic gaussian" (full batch) or
+            "none" (epsilon = infinity); in files of earlier versions also "prv" and "tilted pld".
+        pld_epsilon: epsilon by dp-accounting, which is the certificate unless the batch is full.
         opacus_epsilon: upper bound by Opacus' PRV accountant, None if it was not computed.
         opacus_note: the reason for None, else empty.
+        prv_epsilon: estimate of prv-accountant, which shares no code with dp-accounting. None for full
+            batches, and if it would take more than seconds.
     """
 
     epsilon: StrictFloat
@@ -55,6 +57,7 @@ class Calibration:
     pld_epsilon: StrictFloat
     opacus_epsilon: StrictFloat | None
     opacus_note: StrictStr
+    prv_epsilon: StrictFloat | None = None
 
     @property
     def sampling(self) -> Sampling:
@@ -91,7 +94,10 @@ class Calibration:
     @model_serializer
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, the sampling rate and the derived quantities, ready for JSON."""
-        return asdict(self) | {
+        fields = asdict(self)
+        if self.prv_epsilon is None:  # as in files of earlier versions
+            del fields["prv_epsilon"]
+        return fields | {
             "sampling_rate": self.sampling_rate,
             "cumulative_noise": self.cumulative_noise,
             "effective_noise": self.effective_noise,

@@ -235,9 +235,9 @@ class Certificate(_Part):
     )
     unit: Literal["one training example", "one unit with all of its rows"] = "one training example"
     certified_epsilon: Positive
-    """Proven by PRV, or in closed form for full batches; at most ``epsilon``."""
+    """Proven by PLD, or in closed form for full batches; at most ``epsilon``."""
     pld_epsilon: Positive
-    """The same by privacy loss distributions."""
+    """The same by privacy loss distributions (PLD)."""
     attacks: Annotated[list[Attack], Field(min_length=1)]
     """Bounds on the best attack on the records of one person, by the number of records."""
     setting: Setting
@@ -291,6 +291,17 @@ class Certificate(_Part):
             noise=None if self.tuning else self.noise,
             unit=self.split.unit,
             rows_per_unit=self.split.rows_per_unit,
+        )
+
+    @property
+    def second_opinion(self) -> tuple[str, float]:
+        """The name of the accountant that checks ``certified_epsilon``, and its epsilon."""
+        if self.tuning is None and self.noise.prv_epsilon is not None:
+            return "a second accountant (PRV)", self.noise.prv_epsilon
+        alone = self.noise.accountant == "pld"
+        return (
+            f"{'privacy loss distributions' if alone else 'a second accountant'} (PLD)",
+            self.pld_epsilon,
         )
 
 

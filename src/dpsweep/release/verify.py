@@ -30,7 +30,7 @@ from dpsweep.data.tokenizer import vocabulary_size
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.calibration import certify_again
+from dpsweep.privacy.calibration import FORMER_ACCOUNTANTS, certify_again
 from dpsweep.privacy.record import differing
 from dpsweep.privacy.record import mistakes as mistakes_of
 from dpsweep.privacy.tuning import certify_tuning_again
@@ -341,10 +341,15 @@ def _proven_again(certificate: Certificate) -> Certificate:
         for index, each in enumerate(certificate.releases.earlier)
     ]
     new = certificate.model_copy(update={"noise": noise}).in_ledger("0" * 64)
+    pld = epsilon_by_pld(noise, tuning)
+    if noise.accountant in FORMER_ACCOUNTANTS and math.isclose(
+        pld, certificate.pld_epsilon, rel_tol=1e-3
+    ):  # without the allowance for rounding
+        pld = certificate.pld_epsilon
     return certificate.model_copy(
         update={
             "certified_epsilon": certified,
-            "pld_epsilon": epsilon_by_pld(noise, tuning),
+            "pld_epsilon": pld,
             "attacks": best_attacks(noise, tuning),
             "noise": noise,
             "tuning": stated_tuning,

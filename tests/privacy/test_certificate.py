@@ -1,0 +1,262 @@
+"""The certified bound on epsilon, compared with an independent computation of the exact delta."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.fft
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+from scipy.integrate import quad
+from scipy.optimize import minimize_scalar
+from scipy.special import ndtr
+
+from dpsweep.privacy import CalibrationError, Sampling, accountants
+from dpsweep.privacy.accountants import (
+    certified_bound,
+    pld_epsilon,
+    prv_epsilon,
+    rounding_allowance,
+)
+from dpsweep.privacy.gaussian import gaussian_epsilon
+
+Complex = npt.NDArray[np.complex128]
+DELTA = 1e-5
+SIZE = 10**6
+# (noise multiplier, batch size of a million, steps, delta): heavy and light tails, few and many steps.
+FEW = [
+    (1.0, 100_000, 1, DELTA),
+    (2.0, 500_000, 1, 1e-3),
+    (0.7, 900_000, 1, 1e-8),
+    (1.0, 100_000, 2, DELTA),
+    (1.5, 300_000, 2, 1e-3),
+    (0.95, 750_000, 2, 1e-8),
+]
+MANY = [
+    (17.0, 750_000, 6, DELTA),
+    (2.5, 900_000, 8, 1e-3),
+    (3.0, 500_000, 20, 1e-8),
+    (5.0, 47_500, 42, DELTA),
+    (1.5, 200_000, 50, 1e-3),
+    (3.0, 500_000, 100, 1e-8),
+    (1.1, 50_000, 300, DELTA),
+    (10.0, 900_000, 400, 1e-3),
+    (1.2, 40_000, 1000, 1e-8),
+    (1.0, 10_000, 1000, DELTA),
+    (0.6, 2_940, 2719, 1e-3),
+    (20.0, 500_000, 10_000, 1e-8),
+    (1.5, 1_000, 50_000, DELTA),
+    (2.0, 1_000, 10**6, DELTA),
+]
+DIRECTIONS = ("remove", "add")
+
+
+# -- the exact delta ---------------------------------------------------------------------------
+
+
+def one_step(epsilon: float, sigma: float, q: float, direction: str) -> float:
+    """Return delta of one step in closed form.
+
+    Outcomes are (1-q) N(0, sigma^2) + q N(1, sigma^2) with the example, N(0, sigma^2) without it.
+    """
+    level = epsilon if direction == "remove" else -epsilon
+    if level <= math.log1p(-q):  # no outcome has so small a ratio of densities
+        return -math.expm1(epsilon) if direction == "remove" else 0.0
+    # The outcome at which the ratio of densities is exp(level).
+    x = sigma**2 * math.log((math.expm1(level) + q) / q) + 0.5
+    sign = -1 if direction == "remove" else 1
+    without = ndtr(sign * x / sigma)
+    mixed = (1 - q) * without + q * ndtr(sign * (x - 1) / sigma)
+    return float(
+        mixed - math.exp(epsilon) * without
+        if direction == "remove"
+        else without - math.exp(epsilon) * mixed
+    )
+
+
+def two_steps(epsilon: float, sigma: float, q: float, direction: str) -> float:
+    """Integrate the closed form of the second step over the outcomes of the first one."""
+
+    def of_first(x: float) -> float:
+        normal = math.exp(-((x / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
+        ratio = 1 + q * math.expm1((2 * x - 1) / (2 * sigma**2))
+        if direction == "remove":
+            return normal * ratio * one_step(epsilon - math.log(ratio), sigma, q, direction)
+        return normal * one_step(epsilon + math.log(ratio), sigma, q, direction)
+
+    ends = np.linspace(-12 * sigma, 12 * sigma + 1, 41)
+    return float(sum(quad(of_first, *each, epsabs=1e-18)[0] for each in pairwise(ends)))
+
+
+def moment(z: Complex, sigma: float, q: float, direction: str) -> Complex:
+    """Return E exp(z Y) of the privacy loss Y of a step, by the trapezoidal rule."""
+    beyond = 13 * sigma + 1 + max(z.real)
+    x = np.arange(-beyond, beyond, min(sigma / 10, sigma**2 / 5))
+    loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * sigma**2)))
+    density = -((x / sigma) ** 2) / 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    power = z + 1 if direction == "remove" else -z
+    return np.asarray(np.exp(density + power[:, None] * loss).sum(axis=1) * (x[1] - x[0]))
+
+
+def many_steps(epsilon: float, sigma: float, q: float, steps: int, direction: str) -> float:
+    """Return delta by Fourier inversion along z = a + iu, without a mesh of privacy losses.
+
+    max(0, 1 - exp(epsilon - s)) is the integral of exp(z (s - epsilon)) / (2 pi i z (z + 1)) over z, so delta
+    is that of exp(-z epsilon) E exp(z Y)^T / (2 pi i z (z + 1)). At the saddle point a, nothing cancels.
+    """
+
+    def integrand(z: Complex) -> Complex:
+        exponent = steps * np.log(moment(z, sigma, q, direction)) - z * epsilon
+        return np.asarray(np.exp(exponent) / (z * (z + 1)))
+
+    def height(log_a: float) -> float:
+        a = np.array([math.exp(log_a)], dtype=np.complex128)
+        exponent = steps * np.log(moment(a, sigma, q, direction)) - a * epsilon
+        return float((exponent - np.log(a * (a + 1))).real[0])
+
+    a = math.exp(minimize_scalar(height, bounds=(-3, math.log(40 / epsilon)), method="bounded").x)
+    width, total, first = a / 10, 0.0, 0
+    while True:
+        values = integrand(a + 1j * width * np.arange(first, first + 128)).real
+        values[0] *= 0.5 if first == 0 else 1.0
+        total += float(values.sum())
+        first += 128
+        if np.abs(values[-16:]).max() * first < 1e-12 * total:
+            return total * width / math.pi
+
+
+def exact_delta(epsilon: float, sigma: float, q: float, steps: int, direction: str) -> float:
+    few: dict[int, Callable[..., float]] = {1: one_step, 2: two_steps}
+    if steps in few:
+        return few[steps](epsilon, sigma, q, direction)
+    return many_steps(epsilon, sigma, q, steps, direction)
+
+
+def test_both_computations_of_the_exact_delta_agree() -> None:
+    for direction in DIRECTIONS:
+        found = many_steps(0.05, 8.0, 0.5, 2, direction)
+        assert found == pytest.approx(two_steps(0.05, 8.0, 0.5, direction), rel=1e-9)
+
+
+# -- the bound ---------------------------------------------------------------------------------
+
+
+def bound(sigma: float, batch: int, steps: int, delta: float, coarser: float = 1.0) -> float:
+    about = pld_epsilon(sigma, batch / SIZE, steps, delta, 1e-3)
+    return certified_bound(sigma, Sampling(SIZE, batch, steps), delta, about, coarser)
+
+
+@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), FEW + MANY)
+def test_the_bound_is_not_below_the_exact_epsilon_and_hardly_above(
+    sigma: float, batch: int, steps: int, delta: float
+) -> None:
+    epsilon, q = bound(sigma, batch, steps, delta), batch / SIZE
+    for direction in DIRECTIONS:
+        assert exact_delta(epsilon, sigma, q, steps, direction) <= delta
+    # The exact epsilon of a delta without the allowance is at most half a thousandth smaller.
+    smaller = delta - rounding_allowance(steps)
+    assert exact_delta(epsilon * (1 - 5e-4), sigma, q, steps, "remove") > smaller
+
+
+@pytest.mark.parametrize("coarser", [8.0, 32.0])
+@pytest.mark.parametrize("setting", [FEW[0], MANY[3], MANY[8]])
+def test_a_coarse_mesh_loosens_the_bound(
+    setting: tuple[float, int, int, float], coarser: float
+) -> None:
+    assert bound(*setting) < bound(*setting, coarser) < 1.5 * bound(*setting)
+
+
+@pytest.mark.parametrize("steps", [2, 1000])
+def test_a_sampling_rate_near_one_gives_the_analytic_gaussian(steps: int) -> None:
+    sigma = 2 * math.sqrt(steps)
+    exact = gaussian_epsilon(DELTA, sigma, steps)
+    found = certified_bound(sigma, Sampling(10**9, 10**9 - 1, steps), DELTA, exact)
+    assert exact * (1 - 1e-8) <= found <= exact * (1 + 5e-4)
+
+
+@pytest.mark.parametrize("setting", [(0.4, 8, 6_250, 1e-7), (0.4, 1, 10, 1e-9)])
+def test_rare_losses_far_above_epsilon_are_bounded_on_a_mesh_of_limited_size(
+    setting: tuple[float, int, int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accountants, "_MOST_CELLS", 2**16)
+    tight = bound(*setting)
+    monkeypatch.setattr(accountants, "_MOST_CELLS", 2**13)
+    assert tight < bound(*setting) < 1.5 * tight
+
+
+def test_the_allowance_is_subtracted_from_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = (2.18, 256 / 87_002, 2719)
+    sampling = Sampling(87_002, 256, 2719)
+    right = certified_bound(setting[0], sampling, DELTA, 0.8)
+    monkeypatch.setattr(accountants, "rounding_allowance", lambda steps: steps * DELTA / 30_000)
+    found = certified_bound(setting[0], sampling, DELTA, 0.8)
+    assert found == pytest.approx(
+        pld_epsilon(*setting, (1 - 2719 / 30_000) * DELTA, 1e-5), rel=6e-4
+    )
+    assert found > 1.002 * right
+
+
+def test_a_delta_that_the_allowance_would_use_up_is_refused() -> None:
+    least = 10 * rounding_allowance(1000)
+    certified_bound(1.0, Sampling(1000, 10, 1000), 1.001 * least, 3.0)
+    with pytest.raises(CalibrationError, match=r"use a delta of at least 7\.3e-11"):
+        certified_bound(1.0, Sampling(1000, 10, 1000), 0.999 * least, 3.0)
+
+
+@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[2], MANY[8], MANY[11]])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_rounding_stays_far_below_its_allowance(
+    sigma: float, batch: int, steps: int, delta: float, direction: str
+) -> None:
+    """Compose the library's step in 80 bits, and compare the sums of all tails."""
+    interval = 1e-3 * bound(sigma, batch, steps, delta) / math.sqrt(steps)
+    step = from_gaussian_mechanism(
+        sigma, sampling_prob=batch / SIZE, value_discretization_interval=interval
+    )
+    one, composed = (
+        getattr(each, f"_pmf_{direction}") for each in (step, step.self_compose(steps))
+    )
+    size = scipy.fft.next_fast_len(max(len(composed._probs), len(one._probs)))
+    power = np.ones(size, np.clongdouble)
+    spectrum = scipy.fft.fft(one._probs.astype(np.longdouble), size)
+    for bit in f"{steps:b}":
+        power = power * power * (spectrum if bit == "1" else 1)
+    right = scipy.fft.ifft(power).real
+    offset = composed._lower_loss - steps * one._lower_loss
+    right = np.roll(right, -(offset % size))[: len(composed._probs)]
+    errors = np.cumsum(composed._probs - right)
+    assert float(errors.max() - errors.min()) < rounding_allowance(steps) / 10
+
+
+@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[0], MANY[2], MANY[9]])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_step_on_a_mesh_has_the_exact_delta_at_the_points_of_the_mesh(
+    sigma: float, batch: int, steps: int, delta: float, direction: str
+) -> None:
+    q = batch / SIZE
+    interval = 1e-3 * bound(sigma, batch, steps, delta) / math.sqrt(steps)
+    pmf = getattr(
+        from_gaussian_mechanism(sigma, sampling_prob=q, value_discretization_interval=interval),
+        f"_pmf_{direction}",
+    )
+    points = interval * np.arange(0, pmf._lower_loss + pmf.size, max(1, pmf.size // 200))
+    found = pmf.get_delta_for_epsilon(points)
+    right = [one_step(each, sigma, q, direction) for each in points]
+    assert np.abs(found - right).max() < rounding_allowance(1) / 10
+
+
+# -- prv-accountant ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", [*FEW[::2], *MANY[:8]])
+def test_prv_accountant_agrees(setting: tuple[float, int, int, float]) -> None:
+    sigma, batch, steps, delta = setting
+    epsilon = bound(*setting)
+    found = prv_epsilon(sigma, Sampling(SIZE, batch, steps), delta, epsilon)
+    assert found == pytest.approx(epsilon, rel=5e-3)
+
+
+def test_prv_accountant_is_left_out_where_it_takes_long() -> None:
+    assert prv_epsilon(2.0, Sampling(SIZE, 1_000, 10**6), DELTA, 0.05) is None
