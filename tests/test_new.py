@@ -27,7 +27,7 @@ from dpsweep.recommend.new import FoundDataset, draft_study
 from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.release.train import write_release
 from dpsweep.release.verify import verify
-from dpsweep.study import Study, load_study
+from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
 
@@ -389,6 +389,64 @@ def test_new_reads_units_and_splits_by_them(kind: str) -> None:
     assert len(tested) == 2
     for split in (data.train, data.test):
         assert [label_of[unit] for unit in split.units] == split.labels.tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings", "folder"])
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        (["all"] * 40, "unit: found all in all 40 rows; allowed: at least two units"),
+        (["ham", "spam"] * 20, "unit: found one unit of each class, ham, spam; allowed: what says"),
+    ],
+)
+def test_units_that_say_nothing_are_refused(kind: str, units: list[str], message: str) -> None:
+    options = unit_arguments(kind, [(unit, row % 2) for row, unit in enumerate(units)])
+    with pytest.raises(DpsweepError, match=message):
+        new(*options)
+    assert not FILE.exists()
+
+
+@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings"])
+@pytest.mark.parametrize(("column", "key"), [("input", "input_column"), ("label", "label_column")])
+def test_columns_of_inputs_and_labels_are_no_units(kind: str, column: str, key: str) -> None:
+    options = unit_arguments(kind, [(f"p{row // 4}", row % 2) for row in range(40)])
+    named = (
+        {"input": "x", "label": "y"}
+        if kind == "embeddings"
+        else {"input": "text", "label": "label"}
+    )
+    more = ("--input-column", "x") if kind == "embeddings" else ()
+    wrong = f"unit: found {named[column]}, which is the {key}; allowed: another column"
+    with pytest.raises(DpsweepError, match=wrong):
+        new(*options[:-1], named[column], *more)
+    # A study that was written by hand is refused by the same sentence.
+    study = new(*options, *more)
+    assert study.datasets["pets"].unit == "who"
+    FILE.write_text(FILE.read_text().replace("unit: who", f"unit: {named[column]}"))
+    with pytest.raises(StudyError, match=wrong):
+        load_study(FILE)
+
+
+def test_units_of_one_row_are_rows() -> None:
+    options = unit_arguments("texts", [(f"p{row}", row % 2) for row in range(40)])
+    done = CliRunner().invoke(app, ["new", str(FILE), *options])
+    assert (
+        "note: each unit (who) has one row, so epsilon protects a row, as unit: row says"
+        in done.output
+    )
+    lines = "\n".join(check(load_study(FILE), Paths(Path("results")), 0))
+    assert "unit: each unit of pets has one row, so epsilon protects a row, as unit: row" in lines
+
+
+@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings"])
+def test_rows_without_a_unit_are_refused(kind: str) -> None:
+    options = unit_arguments(
+        kind, [(f"p{row // 4}" if row != 7 else "", row % 2) for row in range(40)]
+    )
+    with pytest.raises(
+        DpsweepError, match=r"found the unit (''|None); allowed: a whole number or a name"
+    ):
+        new(*options)
 
 
 def test_units_of_the_hub() -> None:

@@ -291,6 +291,11 @@ def _of_datasets(study: Study) -> Iterator[tuple[str, str]]:
                 "unit: may one person have several rows in {}? Then name the column or pattern that says "
                 "whose row it is; unit: row says no",
             )
+        if dataset.train_units == dataset.train_size:
+            yield (
+                name,
+                "unit: each unit of {} has one row, so epsilon protects a row, as unit: row says",
+            )
         if dataset.test_size < dataset.classes:
             yield (
                 f"{name} ({dataset.test_size} for {dataset.classes})",

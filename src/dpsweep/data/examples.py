@@ -80,10 +80,11 @@ class LabelledData:
         """Refuse units with rows in both splits: the test would measure what was learnt of them.
 
         Raises:
-            DatasetError: there are some.
+            DatasetError: there are some, or see `refuse_units`.
         """
         if self.train.units is None or self.test.units is None:
             return
+        refuse_units(self.train.units, self.train.labels)
         both = np.intersect1d(self.train.units, self.test.units).tolist()
         if both:
             raise DatasetError(
@@ -220,6 +221,31 @@ def unit_name(value: int | str) -> str:
     return unicodedata.normalize("NFC", str(value).strip())
 
 
+def refuse_units(units: Sequence[str] | npt.NDArray[np.str_], labels: Labels) -> None:
+    """Refuse training data in which all rows, or all rows of each class, are one unit.
+
+    Args:
+        units: the name of each row's unit, (rows,).
+        labels: (rows,).
+
+    Raises:
+        DatasetError: there is one unit, or one of each class.
+    """
+    names, numbers = np.unique(np.asarray(units), return_inverse=True)
+    if len(names) == 1:
+        raise DatasetError(
+            f"unit: found {shorten(names.tolist())} in all {len(numbers)} rows; allowed: at least two units, "
+            "because epsilon hides one among the others"
+        )
+    classes, of_rows = np.unique(labels, return_inverse=True)
+    pairs = len(set(zip(numbers.tolist(), of_rows.tolist(), strict=True)))
+    if len(names) == len(classes) == pairs:
+        raise DatasetError(
+            f"unit: found one unit of each class, {shorten(names.tolist())}; allowed: what says whose row it "
+            "is, not its label"
+        )
+
+
 # -- shares ----------------------------------------------------------------------------------
 
 
@@ -283,9 +309,10 @@ def cut_test_set(
         Positions of the training examples and of the test examples, ascending.
 
     Raises:
-        DatasetError: a part is empty.
+        DatasetError: a part is empty, or see `refuse_units`.
     """
     if by_class:
+        refuse_units(names, labels)
         found, positions = np.unique(np.asarray(names), return_inverse=True)
         drawn = stratified_share(
             usual_classes(positions, labels), lambda place: ("test", str(found[place])), share, seed

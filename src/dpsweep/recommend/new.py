@@ -28,7 +28,13 @@ from dpsweep.recommend.rule import facts_of_first_sweep, recommend
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.cells import number
-from dpsweep.study.datasets import ArraysSource, FilesSource, FolderSource, HubSource
+from dpsweep.study.datasets import (
+    ArraysSource,
+    FilesSource,
+    FolderSource,
+    HubSource,
+    refuse_column_as_unit,
+)
 from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies
 from dpsweep.study.messages import NAME_PATTERN, explain, shorten, unknown
 
@@ -154,13 +160,14 @@ def look_at(
                 notes += filter(None, [names_of_several_rows(names)])
         case "hub":
             kind, source = _hub_source({"kind": "hub", "id": place}, asked)
-            data = load_hub(_valid(HubSource, source), kind, several)
+            data = load_hub(_valid(HubSource, source, several), kind, several)
         case "texts":
             source = {"kind": "files", **_files(place, test), **asked}
-            kind, data = "text", load_files(_valid(FilesSource, source), several)
+            kind, data = "text", load_files(_valid(FilesSource, source, several), several)
         case _:
             source = {"kind": "arrays", **_files(place, test), **asked}
-            kind, data = "embedding", load_embeddings(_valid(ArraysSource, source), unit=several)
+            valid = _valid(ArraysSource, source, several)
+            kind, data = "embedding", load_embeddings(valid, unit=several)
             dimension = data.train.inputs.shape[1]
     alike = alike_classes(data)
     notes += [f"found classes that are {alike}"] if alike else []
@@ -171,6 +178,15 @@ def look_at(
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
         for split in (data.train, data.test)
     )
+    rows_of_units = tuple(
+        np.unique(split.units, return_counts=True)[1].tolist()
+        for split in (data.train, data.test)
+        if split.units is not None
+    )
+    if rows_of_units and max(map(max, rows_of_units)) == 1:
+        notes.append(
+            f"each unit ({unit}) has one row, so epsilon protects a row, as unit: row says"
+        )
     return FoundDataset(
         kind=kind,
         source=source,
@@ -181,11 +197,7 @@ def look_at(
         notes=tuple(notes),
         cut=cut,
         unit=unit,
-        rows_of_units=tuple(
-            np.unique(split.units, return_counts=True)[1].tolist()
-            for split in (data.train, data.test)
-            if split.units is not None
-        ),
+        rows_of_units=rows_of_units,
         dimension=dimension,
     )
 
@@ -267,17 +279,22 @@ def _hub_source(keys: dict[str, Any], asked: dict[str, str]) -> tuple[str, dict[
     return "image" if columns["input_column"] in images else "text", keys | splits | columns
 
 
-def _valid(model: type[Source], keys: dict[str, Any]) -> Source:
+def _valid(model: type[Source], keys: dict[str, Any], unit: str | None = None) -> Source:
     """Make a source from its keys.
 
     Raises:
-        DatasetError: a study must not have such a source.
+        DatasetError: a study must not have such a source, or such a unit of it.
     """
     try:
-        return model.model_validate(keys)
+        source = model.model_validate(keys)
     except ValidationError as error:
         mistakes = explain(error, keys)
         raise DatasetError("\n".join(mistakes)) from None
+    try:
+        refuse_column_as_unit(source, unit)
+    except ValueError as error:
+        raise DatasetError(str(error)) from None
+    return source
 
 
 # -- the study -------------------------------------------------------------------------------

@@ -93,6 +93,19 @@ def protected_in_words(unit: str | None, rows_per_unit: int | None, kind: str) -
     return f"{what} {kind}s, at most {rows_per_unit} of them in a step"
 
 
+def refuse_column_as_unit(source: "SourceSection", unit: str | None) -> None:
+    """Refuse the column of inputs or of labels as the one that names units.
+
+    Raises:
+        ValueError: it is one of them.
+    """
+    for key in ("input_column", "label_column"):
+        if unit is not None and unit == getattr(source, key, None):
+            raise ValueError(
+                f"unit: found {unit}, which is the {key}; allowed: another column, which says whose row it is"
+            )
+
+
 class SourceSection(Section):
     """Base of all sources."""
 
@@ -452,6 +465,7 @@ class Dataset(Section):
                 f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays, "
                 "folder and hub"
             )
+        refuse_column_as_unit(self.source, self.unit)
         if self.has_units and getattr(self.source, "train_share", 1) < 1:
             raise ValueError(
                 f"source.train_share: found {self.source.train_share} with unit: {self.unit}; allowed: 1, "  # type: ignore[union-attr]
