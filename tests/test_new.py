@@ -468,10 +468,10 @@ def test_units_of_the_hub() -> None:
     assert data.train.units is not None and data.test.units is not None
     assert data.train.units.tolist() == [f"a{i // 4}" for i in range(40)]
     assert data.test.units.tolist() == [f"a{i // 4}" for i in range(40, 60)]
+    FILE.unlink()
     with pytest.raises(DpsweepError, match="no column 'writer'; allowed: text, label, author"):
         new("--hub", "someone/mails", "--unit", "writer")
     publish("someone/twice", features, {"train": rows(0), "test": rows(18)})
-    FILE.unlink()
     with pytest.raises(
         DpsweepError, match="unit: found 1 unit in the training and in the test set, a4"
     ):
