@@ -265,7 +265,7 @@ def test_embeddings_of_dimension_one_are_not_normalised() -> None:
         {"dimension": 1, "transformation": "layer-norm"},
         {"dimension": 6, "transformation": "group-norm", "groups": 6},
     ):
-        with pytest.raises(ValueError, match="in a group of its own would become 0"):
+        with pytest.raises(DpsweepError, match="a number in a group of its own would become 0"):
             Identity(2, **arguments)
 
 

@@ -41,7 +41,7 @@ def mistakes(family: str, **settings: Any) -> list[str]:
     [
         ("heatmap", {"x": "epsilon", "y": "clipping_bound", "panels": [{"title": "t", "epochs": 1}]}, ""),
         ("method_comparison", {"panels": [LINES]}, ""),
-        ("clipping_curve", {"panels": [LINES]}, "panels[0].lines[0].epsilon: found 1, 8"),
+        ("clipping_curve", {"panels": [LINES]}, "f: epsilon: found 1, 8"),
         ("per_class", BASELINE, ""),
         ("per_class", BASELINE | {"baseline": 3.0},
          "f: baseline: found 3; allowed: a clipping bound of digits_small_film"),
@@ -49,9 +49,9 @@ def mistakes(family: str, **settings: Any) -> list[str]:
         ("clipping_curve", {"panels": [LINE_OF_AUTOMATIC]},
          "clipping_bound: found automatic; allowed: numbers"),
         ("gradient_norm_histogram", {"panels": [AUTOMATIC]},
-         "panels[0].clipping_bound: found automatic; allowed: numbers"),
+         "f: clipping_bound: found automatic; allowed: numbers"),
         ("per_class", {"baseline": 1.0, "panels": [AUTOMATIC]},
-         "panels[0].clipping_bound: found automatic; allowed: numbers"),
+         "f: clipping_bound: found automatic; allowed: numbers"),
     ],
 )  # fmt: skip
 def test_a_selection_that_a_figure_cannot_draw_is_named(

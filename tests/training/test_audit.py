@@ -354,9 +354,14 @@ def test_an_engine_without_clipping_is_caught(
     check_contributions(context, trial)
 
     def clipped_sum(
-        self: FactoredEngine, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping
+        self: FactoredEngine,
+        inputs: Tensor,
+        labels: Tensor,
+        mask: Tensor,
+        clipping: Clipping,
+        units: Any = None,
     ) -> GradientSum:
-        return clipped(self, inputs, labels, mask, NoClipping())
+        return clipped(self, inputs, labels, mask, NoClipping(), units)
 
     monkeypatch.setattr(FactoredEngine, "clipped_sum", clipped_sum)
     # Canaries are added after the engine, so the audit cannot find this mistake.

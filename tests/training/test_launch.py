@@ -157,6 +157,7 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
 
 def finish() -> str:
     """Get Slurm's signal after the work, as the process ends."""
+    dist.barrier()  # the other process has met this one
     Finalize(None, os.kill, args=(os.getpid(), signal.SIGUSR1), exitpriority=0)
     return "done"
 

@@ -38,8 +38,9 @@ MESH_ERROR = 3e-4
 _MOST_CELLS = 2**18
 # prv-accountant runs on meshes of up to so many cells, which take a second.
 _MOST_PRV_CELLS = 2**18
-# Its bounds are this share of epsilon, or of 1, away from its estimate, which is far closer.
-_PRV_ERROR = 0.05
+# Its bounds are this share of epsilon, or of 1, away from its estimate, which is far closer; the second share
+# is for a mesh that it refuses as too coarse.
+_PRV_ERRORS = 0.05, 0.005
 
 
 def rounding_allowance(steps: int) -> float:
@@ -106,14 +107,20 @@ def prv_epsilon(
         about: approximate epsilon.
     """
     mechanism = PoissonSubsampledGaussianMechanism(sampling.rate, noise_multiplier)
-    error, outside, steps = _PRV_ERROR * min(about, 1), delta / 1000, sampling.steps
-    reach = compute_safe_domain_size([mechanism], [steps], error, outside)
-    cells = 2 * reach / error * math.sqrt(steps / 2 * math.log(12 / outside))
-    if not cells <= _MOST_PRV_CELLS:
-        return None
-    with warnings.catch_warnings(action="ignore"):  # it warns that `reach` is given
-        accountant = PRVAccountant(mechanism, error, outside, steps, eps_max=reach)
-    return float(accountant.compute_epsilon(delta, [steps])[1])
+    outside, steps = delta / 1000, sampling.steps
+    for share in _PRV_ERRORS:
+        error = share * min(about, 1)
+        reach = compute_safe_domain_size([mechanism], [steps], error, outside)
+        cells = 2 * reach / error * math.sqrt(steps / 2 * math.log(12 / outside))
+        if not cells <= _MOST_PRV_CELLS:
+            return None
+        try:
+            with warnings.catch_warnings(action="ignore"):  # it warns that `reach` is given
+                accountant = PRVAccountant(mechanism, error, outside, steps, eps_max=reach)
+        except RuntimeError:  # a few steps are too coarse on this mesh
+            continue
+        return float(accountant.compute_epsilon(delta, [steps])[1])
+    return None
 
 
 def pld_interval(epsilon: float, steps: int) -> float:
