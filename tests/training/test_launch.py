@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 import pytest
+import torch.distributed as dist
 from tests.training.tiny_study import N, Prepared, calibrate
 from tests.waiting import running, wait_for
 
