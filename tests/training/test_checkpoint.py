@@ -146,13 +146,15 @@ def test_a_checkpoint_is_kept_when_memory_runs_out(
 
 
 def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(
-    trial: Trial, stopped: Path
+    tiny: Prepared, trial: Trial, stopped: Path
 ) -> None:
     """The size was found when memory ran out, and would be found again at a price."""
+    # A context keeps its physical batch for later trials.
+    context = tiny.of({}, {"kind": "film"}, batch_size=[30]).context()
     state = torch.load(stopped, weights_only=True)
     state["progress"] |= {"seconds": 1000.0, "physical_batch": 4}
     torch.save(state, stopped)
-    resumed, _ = train_trial(*trial, stopped, 1e9)
+    resumed, _ = train_trial(trial[0], context, stopped, 1e9)
     assert 1000 < resumed.record["wall_seconds"] < 1000 + PATIENCE
     assert resumed.record["physical_batch"] == 4
 
