@@ -168,7 +168,7 @@ def test_a_run_without_a_terminal_tells_the_first_figure_once(
     "words", ["--profile=demo", "--replace-workflow-config --configfile other.yaml --cores=1"]
 )
 def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
-    (folder / "other.yaml").write_text("title: no study\n")
+    (folder / "other.yaml").write_text("study: other.yaml\n")
     made = "results/mine/data/digits/metadata.json"  # only in the named study
     done = called(
         [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", made, "--", "-n", *words.split()]

@@ -720,8 +720,8 @@ class TestInABrowser:
                 )
                 assert labels
                 assert all((label in said) == (width == 390) for label, said in labels)
-        # Three figures with thumbnails, and the first one at the head; the first section is open.
-        assert (seen["images"], seen["folded"]) == (7, [False, True, True])
+        # Three figures with thumbnails, none twice; the first section is open.
+        assert (seen["images"], seen["folded"]) == (6, [False, True, True])
         assert seen["broken"] == seen["dangling"] == []
         assert [each for each in fetched if not each.startswith("data:")] == [paths.report.as_uri()]
         # Nothing is cut: elements wider than the window are inside scrolling ones.
