@@ -332,19 +332,27 @@ def trained_problems(hidden: bool) -> dict[tuple[str, float], Problem]:
     }
 
 
-def stored_problems() -> dict[tuple[str, float], Problem]:
-    """Return the problems of docs/findings.md, by pair and epsilon."""
+HEADS = (
+    ("frozen-features-local", "frozen_features", (4, 8, 16)),
+    ("fashion-mnist", "fashion/fashion-mnist", (10,)),
+)
+"""Studies of docs/findings.md that train heads, their trials and their epochs."""
+FILM = (("film", "film/*_film", (2, 4)),)
+"""The study of FiLM, where the network is in the loop; no constant of the rule comes from it."""
+
+
+def stored_problems(
+    studies: Iterable[tuple[str, str, tuple[int, ...]]], epsilons: Sequence[float]
+) -> dict[tuple[str, float], Problem]:
+    """Return problems of docs/findings.md, by pair and epsilon."""
     found = {}
-    for name, file, epochs in (
-        ("frozen-features-local", "frozen_features", (4, 8, 16)),
-        ("fashion-mnist", "fashion/fashion-mnist", (10,)),
-    ):
+    for name, files, epochs in studies:
         study = load_study(REPOSITORY / "studies" / f"{name}.yaml")
-        trials = pd.read_parquet(RESULTS / f"{file}.parquet")
+        trials = pd.concat(map(pd.read_parquet, sorted(RESULTS.glob(f"{files}.parquet"))))
         flat = trials["clipping"] == "flat"
         adam = trials["optimizer"].str.contains("adam")
         chosen = trials[
-            flat & adam & trials["epochs"].isin(epochs) & trials["epsilon"].isin(EPSILONS)
+            flat & adam & trials["epochs"].isin(epochs) & trials["epsilon"].isin(epsilons)
         ]
         for keys, rows in chosen.groupby(["dataset", "backbone", "epochs", "epsilon"]):
             dataset, backbone, passes, epsilon = keys
@@ -434,10 +442,11 @@ def main() -> None:
         case _:
             rule.noise_multiplier = approximate_noise
             rows = judge(trained_problems(hidden=False), grids=True)
-            rows += judge(stored_problems(), grids=False)
+            rows += judge(stored_problems(HEADS, EPSILONS), grids=False)
             hidden = judge(trained_problems(hidden=True), grids=True)
-            old = read_json(RESULT)
-            write_json(RESULT, old | {"pairs": rows, "hidden": hidden})
+            in_the_loop = judge(stored_problems(FILM, (1.0, 8.0)), grids=False)
+            found = {"pairs": rows, "hidden": hidden, "in_the_loop": in_the_loop}
+            write_json(RESULT, read_json(RESULT) | found)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "units": ("units/units", units.cost_of_units),
     "views": ("units/units", units.gain_of_views),
     "advice by pair": ("recommend", choices.advice_by_pair),
+    "advice in the loop": ("recommend", choices.advice_in_the_loop),
     "longer training": ("recommend", choices.longer_training),
     "errors of verdicts": ("verdicts", intervals.errors),
     "power of verdicts": ("verdicts", intervals.power),

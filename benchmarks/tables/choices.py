@@ -1,5 +1,6 @@
 """Tables of the gain from more epochs, and of the findings on Fashion-MNIST."""
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -49,30 +50,38 @@ def bounds_and_sizes(result: Result) -> list[str]:
 
 def advice_by_pair(result: Result) -> list[str]:
     """Return what advice without a search loses on each pair of an encoder and data."""
-    pairs: dict[str, dict[float, Result]] = {}
-    for row in result["pairs"] + result["hidden"]:
-        pairs.setdefault(row["pair"], {})[row["epsilon"]] = row
     hidden = {row["pair"] for row in result["hidden"]}
+    return _losses(result["pairs"] + result["hidden"], hidden)
+
+
+def advice_in_the_loop(result: Result) -> list[str]:
+    """Return what advice without a search loses where the whole network runs in each step."""
+    return _losses(result["in_the_loop"], frozenset())
+
+
+def _losses(problems: list[Result], hidden: Collection[str]) -> list[str]:
+    """Return a row for each pair, with its values at every epsilon."""
+    pairs: dict[str, dict[float, Result]] = {}
+    for row in problems:
+        pairs.setdefault(row["pair"], {})[row["epsilon"]] = row
+    epsilons = ", ".join(f"{each:g}" for each in sorted({row["epsilon"] for row in problems}))
 
     def cells(name: str, key: str) -> str:
-        found = [row.get(key) for _, row in sorted(pairs[name].items())]
-        return minus(", ".join("" if each is None else f"{each:.1f}" for each in found))
+        found = [row[key] for _, row in sorted(pairs[name].items())]
+        return "" if None in found else minus(", ".join(f"{each:.1f}" for each in found))
 
+    shown = {
+        "search": "searched",
+        "formula loses": "loss",
+        "earlier formula": "earlier",
+        "small grid": "small_grid",
+    }
     rows = [
-        [
-            f"{name.replace('_', ', ')}{' (hidden)' if name in hidden else ''}",
-            cells(name, "searched"),
-            cells(name, "loss"),
-            cells(name, "earlier"),
-            ""
-            if None in [row["small_grid"] for row in pairs[name].values()]
-            else cells(name, "small_grid"),
-        ]
+        [f"{name.replace('_', ', ')}{' (hidden)' if name in hidden else ''}"]
+        + [cells(name, key) for key in shown.values()]
         for name in pairs
     ]
-    return grid(
-        ["at ε = 0.5, 2, 8", "search", "formula loses", "earlier formula", "small grid"], rows
-    )
+    return grid([f"at ε = {epsilons}", *shown], rows)
 
 
 def optimizers(result: Result) -> list[str]:
