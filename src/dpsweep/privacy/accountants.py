@@ -46,7 +46,7 @@ _PRV_ERRORS = 0.05, 0.005
 def rounding_allowance(steps: int) -> float:
     """Return the part of delta that is left to errors of floating point.
 
-    A test compares with an independent computation: the errors are more than ten times smaller.
+    A test composes three settings in 80 bits: the errors are more than ten times smaller.
     """
     return (steps + 16) * 2.0**-47
 
