@@ -82,17 +82,17 @@ test-slurm: setup ## the workflow on a real Slurm on this machine (root; install
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not nightly" $(SLOWEST) tests/slurm
 
-planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (20 minutes)
+planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (50 minutes)
 	$(BIN)/python -m benchmarks.campaigns.planted_bugs
 
 findings-check: ## run the scripts of findings/ with the packages that they pin (a network, half an hour)
 	for script in findings/*.sh; do echo "$$script" && bash "$$script" || exit 1; done
 
-peers: setup ## measure other libraries beside dpsweep and write the tables of docs/peers.md (20 minutes)
+peers: setup ## measure other libraries beside dpsweep and write the tables of docs/peers.md (50 minutes)
 	$(PYTHON) -m venv build/peers && build/peers/bin/pip install --quiet --disable-pip-version-check jax-privacy==2.0.0
 	$(BIN)/python -m benchmarks.peers.layers
 	$(BIN)/python -m benchmarks.peers.budgets --jax build/peers/bin/python
-	$(BIN)/python -m benchmarks.peers.speed
+	$(BIN)/python -m benchmarks.peers.speed --jax build/peers/bin/python
 	$(BIN)/python -m benchmarks.tables
 
 bench: setup ## measure on the CPU and write the tables of docs/performance.md (an hour)

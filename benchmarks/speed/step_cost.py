@@ -19,6 +19,7 @@ import multiprocessing
 import statistics
 import time
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,14 +115,14 @@ def timed(step: Step, device: torch.device) -> float:
     return (time.perf_counter() - started) / repeats
 
 
-def measure_memory(job: tuple[Row, str]) -> float:
+def measure_memory(job: tuple[Row, Callable[[Row, Setting], Step]]) -> float:
     """Return the megabytes that two steps of a contender need on the CPU beyond its model.
 
     Call it in a new process.
     """
-    row, name = job
+    row, make = job
     _quiet()
-    step = CONTENDERS[name](row, CPU)
+    step = make(row, CPU)
     gc.collect()
     resident = psutil.Process().memory_info().rss
     # Reset the peak, which imports and the construction of the model have raised.
@@ -183,8 +184,9 @@ def main() -> None:
         (measured,) = measure_row(row, CPU.device, arguments.rounds)
         for name, contender in measured["contenders"].items():
             if "failure" not in contender:
+                jobs = [(row, CONTENDERS[name])] * MEMORY_RUNS
                 with spawn.Pool(1, maxtasksperchild=1) as pool:
-                    found = pool.map(measure_memory, [(row, name)] * MEMORY_RUNS, chunksize=1)
+                    found = pool.map(measure_memory, jobs, chunksize=1)
                 contender["megabytes"] = round(statistics.median(found), 1)
         others = [each for each in result["rows"] if each["title"] != row.title]
         rows = sorted([*others, measured], key=lambda each: titles.index(each["title"]))

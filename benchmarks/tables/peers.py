@@ -58,14 +58,23 @@ def budgets(result: Result) -> list[str]:
 
 
 def speed(result: Result) -> list[str]:
-    """Return the seconds of a step, and the time as a multiple of dpsweep's."""
+    """Return seconds and memory of a step of dpsweep, and of the others as multiples of these."""
+    names = list(dict.fromkeys(name for row in result["rows"] for name in row["contenders"]))
+    others = [name for name in names if name != "dpsweep"]
     rows = []
     for row in result["rows"]:
-        ours = row["contenders"]["dpsweep"]["seconds"]
-        for name, found in row["contenders"].items():
-            times = f"{found['seconds'] / ours:.2f}x"
-            rows.append([name, f"{found['seconds']:.3f}", times])
-    heads = ["library", "seconds", "beside dpsweep"]
+        ours = row["contenders"]["dpsweep"]
+        cells = [f"{ours['seconds']:.3g} s, {ours['megabytes']:.0f} MB"]
+        for name in others:
+            found = row["contenders"].get(name)
+            ratios = (
+                [f"{found[key] / ours[key]:.2f}x" for key in ("seconds", "megabytes")]
+                if found
+                else []
+            )
+            cells.append(", ".join(ratios))
+        rows.append([f"{row['title']} ({row['batch']})", *cells])
+    heads = ["network, what trains (batch)", "dpsweep", *others]
     return [*grid(heads, rows), "", describe_environment(result["environment"])]
 
 
