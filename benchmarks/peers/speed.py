@@ -28,7 +28,7 @@ from dpsweep.base.files import write_json
 from dpsweep.models.architectures import seeded
 
 RESULT = RESULTS / "peers" / "speed.json"
-PROCESSES, ROUNDS = 3, 5
+PROCESSES, ROUNDS = 3, 3
 ALL = CONTENDERS | {"Opacus, functorch": partial(opacus, "functorch")}
 
 
@@ -105,9 +105,8 @@ def main() -> None:
         for _ in range(PROCESSES):
             with spawn.Pool(1, maxtasksperchild=1) as pool:
                 seconds = pool.apply(measure, (row,))
-                for name, make in ALL.items():
-                    megabytes = pool.apply(measure_memory, ((row, make),))
-                    found[name].append({"seconds": seconds[name], "megabytes": megabytes})
+            for name, each in seconds.items():
+                found[name].append({"seconds": each})
             if python and row is SMALL:
                 of_jax = measure_jax(python, row)
                 described["versions"]["jax-privacy"] = of_jax.pop("version")
@@ -117,6 +116,9 @@ def main() -> None:
             name: {key: statistics.median(one[key] for one in each) for key in each[0]}
             for name, each in found.items()
         }
+        for name, make in ALL.items():
+            with spawn.Pool(1, maxtasksperchild=1) as pool:
+                medians[name]["megabytes"] = pool.apply(measure_memory, ((row, make),))
         rows.append({"title": row.title, "batch": row.cpu_batch, "contenders": medians})
         print(rows[-1], flush=True)
         write_json(RESULT, {"environment": described, "rows": rows})
