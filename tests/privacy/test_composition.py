@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsweep.privacy import CalibrationError, Sampling
+from dpsweep.privacy import CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
@@ -34,6 +34,15 @@ def test_two_different_trainings_lie_between_two_equal_ones() -> None:
         few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(8.0, few.steps)
     )
     assert twice(few) == pytest.approx(once, rel=1e-3)
+
+
+def test_the_joint_epsilon_is_that_of_delta_less_the_allowance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = calibrate(8.0, DELTA, 1000, 100, 10)
+    of_half = composed_epsilon([noise, noise], [], DELTA / 2)
+    monkeypatch.setattr(accountants, "rounding_allowance", lambda steps: steps / 40 * DELTA)
+    assert composed_epsilon([noise, noise], [], DELTA) == pytest.approx(of_half, rel=1e-6)
 
 
 def test_epsilons_of_unknown_mechanisms_add_up() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dpsweep.privacy import CalibrationError, Sampling
+from dpsweep.privacy.accountants import rounding_allowance
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.tuning import (
     SLACK,
@@ -117,3 +119,9 @@ def test_every_accountant_refuses_alone(
     monkeypatch.setattr(place, wrong(pkgutil.resolve_name(place)))
     with pytest.raises(CalibrationError, match=message):
         certify_tuning_again(noise)
+
+
+def test_the_profile_of_training_leaves_delta_for_rounding() -> None:
+    """Far above epsilon nothing else is left of delta."""
+    noise = calibrate(2.0, 1e-5, 1000, 100, 10)
+    assert training_profile(noise)(60.0) >= rounding_allowance(10)
