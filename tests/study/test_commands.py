@@ -13,6 +13,7 @@ from dpsweep.study.commands import CALL, DEFAULT_STUDY, OPTIONS, begin, make_com
 def _plain_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (CALL, OPTIONS):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(Path(__file__).parents[2])  # the folder of the Snakefile
 
 
 def test_the_study_is_named_unless_it_is_the_default() -> None:
