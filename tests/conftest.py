@@ -62,12 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_environment() -> Iterator[None]:
-    """Restore the environment variables that commands set for their child processes."""
+    """Restore the folder that commands change to, and the variables that they set for child processes."""
+    folder = Path.cwd()
     before = {name: value for name, value in os.environ.items() if name.startswith("DPSWEEP_")}
     yield
     for name in [name for name in os.environ if name.startswith("DPSWEEP_")]:
         del os.environ[name]
     os.environ.update(before)
+    os.chdir(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.study.commands import CALL, DEFAULT_STUDY, OPTIONS, begin, make_command
+from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, begin, make_command
 
 
 @pytest.fixture(autouse=True)
-def _plain_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (CALL, OPTIONS):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(Path(__file__).parents[2])  # the folder of the Snakefile
+def _no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OPTIONS, raising=False)
 
 
 def test_the_study_is_named_unless_it_is_the_default() -> None:
