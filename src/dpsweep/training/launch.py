@@ -73,13 +73,13 @@ def launch(gpus: int, function: Callable[..., Value], *arguments: Any) -> Value:
     with tempfile.TemporaryDirectory(prefix="dpsweep-group-") as folder:
         statuses = _run(count, Path(folder), function, arguments)
         # In the order of their ends; the cause comes before processes that have noticed the end of another.
-        answers = [_answer(Path(folder), rank, count, statuses[rank]) for rank in statuses]
-    errors = [each for each in answers if isinstance(each, Exception)]
+        answers = {rank: _answer(Path(folder), rank, count, statuses[rank]) for rank in statuses}
+    errors = [each for each in answers.values() if isinstance(each, Exception)]
     for error in sorted(errors, key=lambda each: isinstance(each, OtherProcessError)):
         raise error
     if stops := set(statuses.values()) & {EXIT_AGAIN, EXIT_TERMINATED}:
         raise Interrupted(max(stops))
-    return cast("Value", answers[list(statuses).index(0)])
+    return cast("Value", answers[0])
 
 
 def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any) -> dict[int, int]:
@@ -193,6 +193,8 @@ def _join(rank: int, count: int, folder: Path) -> None:
         world_size=count,
         timeout=timedelta(days=7),  # the launching process notices the end of each
     )
+    # A process that ends before the others have met it would break their connections.
+    dist.all_reduce(torch.zeros(1))
 
 
 def _pickled(error: Exception) -> bytes:
