@@ -25,12 +25,12 @@ from dpsweep.models.representation import Tap, tap_of
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import ReleasedFeatures
 from dpsweep.study.backbones import Architecture, BackboneError
+from dpsweep.study.messages import screen
 from dpsweep.study.methods import LoRA, Method
 
 LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
 """Files of a release, and their largest sizes in bytes."""
 _LONGEST_LINE = 300
-_MOST_LINES = 20
 
 Layout = Mapping[str, tuple[str, list[int]]]
 """Tensors of a file: from the name to safetensors' name of the type, and the shape."""
@@ -70,8 +70,7 @@ def refuse(what: str, mistakes: Iterable[str]) -> None:
         ReleaseError: there are.
     """
     if found := list(mistakes):
-        more = [f"and {len(found) - _MOST_LINES} more"] * (len(found) > _MOST_LINES)
-        raise ReleaseError("\n  ".join([what, *map(printable, found[:_MOST_LINES]), *more]))
+        raise ReleaseError(screen(what, list(map(printable, found))))
 
 
 def file_mistakes(folder: Path) -> Iterator[str]:
