@@ -239,7 +239,7 @@ class OptimalBatchSize(targets.Figure):
         def of_panel(panel: Panel) -> pd.DataFrame:
             trials = frames.load_trials(study, paths, panel.cells(), missing)
             if trials.empty:
-                return trials  # partial: nothing to choice.choose from yet
+                return trials  # partial: nothing to choose from yet
             alone = [
                 _best_batch_sizes(group).assign(seed=seed) for seed, group in trials.groupby("seed")
             ]

@@ -223,9 +223,8 @@ class Status:
         for line, names in group_by_message(words).items():
             yield f"{shorten(names)}: {line or 'an empty log'}"
             yield f"  log: {logs[names[0]]}"
-        yield f"{count(len(logs), 'job')} failed." + " The same command again runs them." * bool(
-            logs
-        )
+        again = " The same command again runs them." if logs else ""
+        yield f"{count(len(logs), 'job')} failed.{again}"
 
     def _is_outdated(self, output: Output) -> bool:
         """Return whether an input was written after the output, as Snakemake decides it."""

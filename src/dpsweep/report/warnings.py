@@ -1,7 +1,7 @@
 """What a reader of the report must know: broken guarantees, missing cells, divergence, narrow grids, data."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
@@ -226,7 +226,8 @@ def _rates_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
 
 def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
     chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
-    names, wider = [], defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
+    names, at_end = [], Counter[str]()
+    wider = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
     for best in chosen.to_dict("records"):
         cell = Cell.parse(best["problem"], best["cell"])
         name = study.sweep_of(cell)
@@ -237,6 +238,7 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
         ):
             beyond = _beyond(grid, found)
             if beyond is not None and beyond >= smallest:
+                at_end[symbol] += 1
                 names.append(
                     f"{cell.problem}, ε = {values([cell.epsilon])}: {symbol} = {number(found)}, in a grid "
                     f"from {number(grid[0])} to {number(grid[-1])}"
@@ -245,10 +247,9 @@ def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
                 if added not in wider[name][key]:
                     wider[name][key].append(added)
     if names:
-        of_bounds, of_sizes = (sum(f": {each} = " in name for name in names) for each in "CB")
         text = (
-            f"Of {count(len(chosen), 'best setting')}, {of_bounds} have the first or last C of the grid, "
-            f"and {of_sizes} the first or last B; a wider grid might do better there, unless accuracy is "
+            f"Of {count(len(chosen), 'best setting')}, {at_end['C']} have the first or last C of the grid, "
+            f"and {at_end['B']} the first or last B; a wider grid might do better there, unless accuracy is "
             "flat."
         )
         yield Notice("note", text, names, _wider_sweeps(study, wider))
