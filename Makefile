@@ -15,7 +15,7 @@ SLOWEST := --durations 15 --durations-min 1
 # Tests run side by side, those of one file together: they share what the file prepares.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 
-.PHONY: help setup demo findings film published status test test-for test-slow test-lowest test-slurm real-data planted-bugs nightly findings-check peers bench gpu-inputs gpu check docs format lock clean
+.PHONY: help setup demo findings film published status test test-for test-slow test-lowest test-newest test-slurm real-data planted-bugs nightly findings-check peers bench gpu-inputs gpu check docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,20 +52,26 @@ test-for: ## the fast tests for a package of src/dpsweep: make test-for PACKAGE=
 test-slow: setup ## the tests that take longer
 	$(BIN)/pytest $(PARALLEL) -m "slow and not real_data"
 
-# Every dependency at the lowest version that pyproject.toml allows.
-LOWEST := build/lowest
+# $(call tested_in,FOLDER,OPTIONS): the fast tests and the golden chain in an environment that uv makes.
+define tested_in
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(1)
+	$(BIN)/uv pip install --quiet --prerelease disallow --python $(1)/bin/python $(2) -e ".[dev]"
+	PATH=$(CURDIR)/$(1)/bin:$$PATH $(1)/bin/pytest $(PARALLEL) $(FAST)
+	PATH=$(CURDIR)/$(1)/bin:$$PATH $(1)/bin/pytest $(SLOWEST) tests/workflow/test_golden.py
+endef
+
 test-lowest: setup ## the fast tests and the golden chain with the lowest versions of all dependencies (a network)
 	@mkdir -p build
-	sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > $(LOWEST).txt
-	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST).txt -e ".[dev]"
-	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(PARALLEL) $(FAST)
-	PATH=$(CURDIR)/$(LOWEST)/bin:$$PATH $(LOWEST)/bin/pytest $(SLOWEST) tests/workflow/test_golden.py
+	$(BIN)/uv pip compile pyproject.toml --no-deps --resolution lowest-direct --quiet --output-file build/lowest.txt
+	$(call tested_in,build/lowest,--constraint build/lowest.txt)
+
+test-newest: setup ## the same with the newest versions of all (a network)
+	$(call tested_in,build/newest,--upgrade --refresh)
 
 real-data: setup ## train on real images and texts of ../shared, if it exists
 	$(BIN)/pytest -m "not nightly" $(SLOWEST) -s tests/real_data
 
-nightly: test test-slow test-lowest test-slurm real-data planted-bugs ## every test, one after another: hours
+nightly: test test-slow test-lowest test-newest test-slurm real-data planted-bugs ## every test, one after another: hours
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m nightly $(SLOWEST)
 
 findings: setup ## run the study of frozen features, for docs/findings.md (STUDY=studies/frozen-features-local.yaml reads ../shared)
@@ -127,7 +133,8 @@ format: setup ## format Python and Snakemake files
 	$(BIN)/snakefmt Snakefile workflow
 
 lock: setup ## resolve the dependencies of pyproject.toml into requirements.lock (UPGRADE=1: newest)
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --no-annotate --quiet \
+	@# The order of the requirements could choose a release candidate of sympy (findings/).
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --prerelease disallow --no-annotate --quiet \
 		--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 
 clean: ## remove the demo's results (trials included)

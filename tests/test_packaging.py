@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -28,9 +29,11 @@ def test_the_lock_pins_every_requirement() -> None:
         assert requirement.specifier.contains(pins[0]), f"{requirement}: locked at {pins}"
 
 
-def test_the_lock_is_exact_and_has_no_registry() -> None:
+def test_the_lock_has_exact_releases_and_no_registry() -> None:
     for requirement in LOCK.values():
-        assert [each.operator for each in requirement.specifier] == ["=="], requirement
+        (pin,) = requirement.specifier
+        assert pin.operator == "==", requirement
+        assert not Version(pin.version).is_prerelease, requirement
         assert requirement.url is None
     assert not re.search(r"https?:|--index|file:", (ROOT / "requirements.lock").read_text())
 
