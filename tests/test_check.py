@@ -130,7 +130,7 @@ def test_an_engine_that_refuses_is_an_error(
     def refuse(*_: Any) -> Any:
         raise ValueError("no gradients here")
 
-    monkeypatch.setattr("dpsweep.training.first_step.make_engine", refuse)
+    monkeypatch.setattr("dpsweep.training.dry_run.make_engine", refuse)
     assert said(study, {})[1] == "sweeps.one: no gradients here"
 
 

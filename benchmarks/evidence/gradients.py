@@ -26,7 +26,7 @@ from benchmarks.evidence.backbones import networks
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.gradients import make_engine
-from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.models.architectures import seeded
 from dpsweep.study.clipping import FlatClipping
 
@@ -92,7 +92,7 @@ def try_case(model: nn.Module, inputs: Tensor) -> str:
     for name, each in wanted.items():
         error = (found.gradients[name] - each).norm()
         assert error <= _RELATIVE * each.norm() + _ABSOLUTE * whole, (name, float(error))
-    assert isinstance(engine, CheckedEngine)
+    assert isinstance(engine, ValidatingEngine)
     return engine.choose(inputs)[0]
 
 

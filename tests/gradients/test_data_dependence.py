@@ -19,7 +19,7 @@ from torch.nn.utils import rnn
 
 from dpsweep.data.prepared import PADDING
 from dpsweep.gradients import UnsupportedModelError, make_engine
-from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.clipping import FlatClipping
@@ -338,7 +338,7 @@ def test_common_networks_stay_on_fast_engines(name: str) -> None:
         given = make(name, torch.float32)
         model, batch = given.model, (given.inputs, given.labels)
     made = make_engine("auto", model)
-    assert isinstance(made, CheckedEngine)
+    assert isinstance(made, ValidatingEngine)
     assert made.choose(batch[0])[0] in ("expanded", "bookkeeping")
 
 

@@ -9,14 +9,14 @@ from torch import nn
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients import engine as engine_module
-from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.gradients.per_example import PerExampleGradients
 
 
 def chosen(model: nn.Module, head: frozenset[str], inputs: torch.Tensor) -> str:
     made = make_engine("auto", model, head)
-    assert isinstance(made, CheckedEngine)
+    assert isinstance(made, ValidatingEngine)
     return made.choose(inputs)[0]
 
 
@@ -80,7 +80,7 @@ def test_out_of_memory_does_not_change_the_choice(
 
     case = make("vit-film", torch.float32)
     made = make_engine("auto", case.model, case.head)
-    assert isinstance(made, CheckedEngine)
+    assert isinstance(made, ValidatingEngine)
     with monkeypatch.context() as patch:
         patch.setattr(ExpandedEngine, "_per_example", no_memory)
         with pytest.raises(RuntimeError, match="ALLOC_FAILED"):

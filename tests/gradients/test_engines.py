@@ -21,7 +21,7 @@ from tests.gradients.tiny_models import (
 from torch import Tensor, nn
 
 from dpsweep.gradients import engines, make_engine
-from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.study.clipping import FlatClipping, NoClipping
 
 NETWORKS = {
@@ -61,7 +61,7 @@ def test_layers(name: str, limit: int, engine: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", limit)
     case = on_layer(name)
     made = check(case)
-    assert isinstance(made, CheckedEngine)
+    assert isinstance(made, ValidatingEngine)
     assert made.choose(case.inputs)[0] == engine
 
 

@@ -297,7 +297,7 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
         rows[0] = 0
         return rows, torch.arange(len(labels)) == 0
 
-    monkeypatch.setattr("dpsweep.gradients.checks.CheckedEngine.gradients", broken)
+    monkeypatch.setattr("dpsweep.gradients.checks.ValidatingEngine.gradients", broken)
     monkeypatch.setattr(gradient_norms, "_BLOCK", 20)  # all examples at once
     found = measure(trained, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]

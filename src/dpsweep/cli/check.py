@@ -130,9 +130,9 @@ def _classes(study: Study, paths: Paths, dataset: str) -> list[str] | None:
 
 def _networks(study: Study, seconds: float) -> Generator[str, None, list[str]]:
     # The import takes seconds.
-    from dpsweep.training.first_step import try_first_steps
+    from dpsweep.training.dry_run import dry_run
 
-    found = try_first_steps(study, seconds)
+    found = dry_run(study, seconds)
     yield (
         f"networks: {found.outlined} fit their data and methods; a first step of {found.tried} was tried, "
         "with random weights"

@@ -23,7 +23,7 @@ treat rows of a batch by their content, ``state`` finds data that passes store a
 import torch
 from torch import nn
 
-from dpsweep.gradients.checks import CheckedEngine
+from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.gradients.engine import GradientEngine, GradientSum
 from dpsweep.gradients.engines import (
     BookkeepingEngine,
@@ -108,4 +108,4 @@ def make_engine(
         engines = {name: _ENGINES[name]}
     else:
         raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
-    return CheckedEngine(model, head_parameters, engines, autocast=autocast, compile=compile)
+    return ValidatingEngine(model, head_parameters, engines, autocast=autocast, compile=compile)

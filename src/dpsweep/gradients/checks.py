@@ -53,7 +53,7 @@ _SLOW = ("vmap", "loop")
 _LONGEST_REASON = 200
 
 
-class CheckedEngine(GradientEngine):
+class ValidatingEngine(GradientEngine):
     """The first of some engines that gives the gradients of the loop for this model.
 
     The first call tests copies of the model with made-up examples like those of its batch:

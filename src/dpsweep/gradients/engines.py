@@ -34,10 +34,10 @@ from dpsweep.gradients.per_example import (
     slices,
 )
 from dpsweep.gradients.precision import full_precision, sum_dtype
-from dpsweep.gradients.recording import Constants, RecordedUses
+from dpsweep.gradients.recording import Constants, RecordedPass
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
-from dpsweep.gradients.tracked_parameters import TrackedParameter, Uses, trains
+from dpsweep.gradients.tracked_parameters import ForwardPass, TrackedParameter, trains
 from dpsweep.gradients.units import Units, unit_starts
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import shorten
@@ -263,17 +263,17 @@ class ExpandedEngine(StatelessEngine):
         self, copies: dict[str, Tensor], probes: dict[str, Tensor], inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses, and the inputs of linear layers by the name of the weight."""
-        uses = ExpandedUses(len(inputs), self._layers, copies, probes)
+        forward_pass = ExpandedPass(len(inputs), self._layers, copies, probes)
         tracked = {
-            name: TrackedParameter.of(name, each.detach(), uses)
+            name: TrackedParameter.of(name, each.detach(), forward_pass)
             for name, each in self.parameters.items()
         }
         losses = self._losses(tracked, inputs, labels)
-        return losses, uses.features
+        return losses, forward_pass.features
 
 
-class ExpandedUses(Uses):
-    """Uses that read copies of a parameter, one for each example."""
+class ExpandedPass(ForwardPass):
+    """A forward pass that reads copies of a parameter, one for each example."""
 
     engine = "expanded"
 
@@ -291,15 +291,15 @@ class ExpandedUses(Uses):
         self.features: dict[str, Tensor] = {}
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
         return self._copies[parameter.parameter_name] if trains(parameter) else None
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
         return trains(weight) and x.dim() == 2 and len(x) == self.examples
 
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
         assert trains(weight)  # noqa: S101 (see keeps_factors)
         name = weight.parameter_name
         if name in self.features:
@@ -332,15 +332,15 @@ class BookkeepingEngine(StatelessEngine):
     def _per_example(
         self, inputs: Tensor, labels: Tensor
     ) -> tuple[Tensor, list[PerExampleGradients]]:
-        uses = RecordedUses(len(inputs), self._layers, self._constants)
+        forward_pass = RecordedPass(len(inputs), self._layers, self._constants)
         with torch.enable_grad():
             tracked = {
-                name: TrackedParameter.of(name, each, uses)
+                name: TrackedParameter.of(name, each, forward_pass)
                 for name, each in self.parameters.items()
             }
-            with Constants(uses):
+            with Constants(forward_pass):
                 losses = self._losses(tracked, inputs, labels)
-            rows, gradients = uses.gradients(losses.sum())
+            rows, gradients = forward_pass.gradients(losses.sum())
         gradients += self._grouped(rows)
         self._check_used(gradients)
         return losses.detach(), gradients

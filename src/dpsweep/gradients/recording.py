@@ -27,7 +27,7 @@ from dpsweep.gradients.tracked_parameters import (
     RULES,
     Rule,
     TrackedParameter,
-    Uses,
+    ForwardPass,
     plain,
     tracked_in,
     trains,
@@ -43,11 +43,11 @@ _NOT_DERIVED = (Tensor.expand, Tensor.repeat, F.embedding, standardize)
 _MAKING = frozenset((torch.arange, torch.full, torch.linspace, torch.ones, torch.zeros))
 
 RECORDED: dict[Any, Rule] = {}
-"""Rules that only `RecordedUses` can compute; they take precedence over `RULES`."""
+"""Rules that only `RecordedPass` can compute; they take precedence over `RULES`."""
 
 
-class RecordedUses(Uses):
-    """Uses that compute layers as usual, and tap the graph for the gradients of their outputs.
+class RecordedPass(ForwardPass):
+    """A forward pass that computes layers as usual, and taps the graph for the gradients of outputs.
 
     A function of parameters and constants only returns a derived parameter. Its gradients go back
     through that function to these parameters.
@@ -61,7 +61,7 @@ class RecordedUses(Uses):
 
         Args:
             examples: how many.
-            layers: see ``Uses``.
+            layers: see ``ForwardPass``.
             constants: ids of tensors that do not depend on the examples.
         """
         super().__init__(examples, layers)
@@ -94,7 +94,7 @@ class RecordedUses(Uses):
     def compute(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """See ``Uses``; a function of parameters and constants returns a derived parameter."""
+        """See ``ForwardPass``; a function of parameters and constants returns a derived parameter."""
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         alone = all(self.same_for_all(each) for each in tensors)
         if alone and function not in _NOT_DERIVED:
@@ -102,7 +102,7 @@ class RecordedUses(Uses):
         return super().compute(function, args, kwargs)
 
     def copies(self, parameter: Tensor | None) -> Tensor | None:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
         if not trains(parameter):
             return None
         name = parameter.parameter_name
@@ -113,13 +113,13 @@ class RecordedUses(Uses):
         return self._copies[name]
 
     def keeps_factors(self, x: Tensor, weight: Tensor) -> bool:
-        """See ``Uses``; always for a derived weight, because its gradients go back through a function."""
+        """See ``ForwardPass``; always for a derived weight: its gradients go back through a function."""
         if not trains(weight) or self.is_derived(weight):
             return True
         return factors_are_cheaper(math.prod(x.shape[:-1]) // self.examples, *weight.shape)
 
     def outer_products(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
 
         def receive(gradient: Tensor, features: Tensor) -> None:
             outputs = gradient.reshape(self.examples, -1, gradient.shape[-1])
@@ -178,7 +178,7 @@ class RecordedUses(Uses):
             self._rows[name] = self._rows[name] + each if name in self._rows else each
 
     def origin(self, parameter: TrackedParameter) -> str:
-        """See ``Uses``."""
+        """See ``ForwardPass``."""
         name = parameter.parameter_name
         return next(iter(self._sources.get(name, [name])))
 
@@ -236,10 +236,10 @@ class RecordedUses(Uses):
 class Constants(TorchFunctionMode):
     """A mode that knows what a forward pass makes without a tensor, as ``torch.arange(length)``."""
 
-    def __init__(self, uses: RecordedUses):
-        """Tell the uses of this forward pass."""
+    def __init__(self, forward_pass: RecordedPass):
+        """Keep the forward pass, which learns the constants."""
         super().__init__()
-        self._uses = uses
+        self._forward_pass = forward_pass
 
     def __torch_function__(
         self,
@@ -250,7 +250,7 @@ class Constants(TorchFunctionMode):
     ) -> Any:
         """Compute a function of torch."""
         found = func(*args, **(kwargs or {}))
-        moved = func is Tensor.to and self._uses.same_for_all(args[0])
+        moved = func is Tensor.to and self._forward_pass.same_for_all(args[0])
         if (moved or func in _MAKING) and not trains(found):
-            self._uses.add_constant(found)
+            self._forward_pass.add_constant(found)
         return found

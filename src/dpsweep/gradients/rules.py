@@ -1,17 +1,17 @@
 """Rules: functions of torch with per-example gradients.
 
-The first argument of a rule is the `Uses` of this forward pass; the others are those of its function,
-any of which may be a trainable parameter. A rule computes the function for a batch, and provides the
-gradients of its parameters in one of three ways:
+The first argument of a rule is the `ForwardPass`; the others are those of its function, any of which
+may be a trainable parameter. A rule computes the function for a batch, and provides the gradients of
+its parameters in one of three ways:
 
-- ``uses.layer(Layer(forward, input_gradient, weight_rows), x, weight)`` computes a layer as usual;
-  ``weight_rows`` computes per-example gradients from the gradient of the output.
-- ``uses.broadcast(parameter, ...)`` returns a copy for each row of a batch, for elementwise operations.
-  Autograd returns the gradients of all copies.
-- ``uses.tap(y, x, receive)`` exists in the engine ``bookkeeping`` only. After the backward pass,
-  ``receive`` gets the gradient of ``y`` and the input ``x``. It passes the gradients as factors
-  (`dpsweep.gradients.per_example`) to ``uses.add``. This suits large weights. Register such a rule with
-  ``taps=True``; ``bookkeeping`` prefers it to another rule of the function.
+- ``forward_pass.layer(Layer(forward, input_gradient, weight_rows), x, weight)`` computes a layer as
+  usual; ``weight_rows`` computes per-example gradients from the gradient of the output.
+- ``forward_pass.broadcast(parameter, ...)`` returns a copy for each row of a batch, for elementwise
+  operations. Autograd returns the gradients of all copies.
+- ``forward_pass.tap(y, x, receive)`` exists in the engine ``bookkeeping`` only. After the backward
+  pass, ``receive`` gets the gradient of ``y`` and the input ``x``. It passes the gradients as factors
+  (`dpsweep.gradients.per_example`) to ``forward_pass.add``. This suits large weights. Register such a
+  rule with ``taps=True``; ``bookkeeping`` prefers it to another rule of the function.
 
 Both engines refuse functions without a rule; ``auto`` then chooses another engine.
 """
@@ -28,8 +28,8 @@ from dpsweep.gradients.convolutions import Convolutions
 from dpsweep.gradients.parametrizations import Standardization
 from dpsweep.gradients.per_example import Lookups
 from dpsweep.gradients.precision import sum_dtype
-from dpsweep.gradients.recording import RECORDED, RecordedUses
-from dpsweep.gradients.tracked_parameters import RULES, Layer, Rule, Uses, plain, tracked_in, trains
+from dpsweep.gradients.recording import RECORDED, RecordedPass
+from dpsweep.gradients.tracked_parameters import RULES, ForwardPass, Layer, Rule, plain, tracked_in, trains
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -46,12 +46,12 @@ def rule(*functions: Any, taps: bool = False) -> Callable[[_Rule], _Rule]:
 
 
 @rule(F.linear)
-def linear(uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(forward_pass: ForwardPass, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``F.linear``."""
-    x = uses.batch(input, weight, bias)
-    if uses.keeps_factors(x, weight):
-        return uses.outer_products(x, weight, bias)
-    y = uses.layer(LINEAR, uses.by_example(x), weight, bias)
+    x = forward_pass.batch(input, weight, bias)
+    if forward_pass.keeps_factors(x, weight):
+        return forward_pass.outer_products(x, weight, bias)
+    y = forward_pass.layer(LINEAR, forward_pass.by_example(x), weight, bias)
     return y.reshape(*input.shape[:-1], -1)
 
 
@@ -84,7 +84,7 @@ _ONLY_INPUT = [True, False, False]
 
 @rule(F.layer_norm)
 def layer_norm(
-    uses: Uses,
+    forward_pass: ForwardPass,
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor | None = None,
@@ -92,7 +92,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Compute ``F.layer_norm``, in the parameters' dtype."""
-    x = uses.by_example(uses.batch(input, weight, bias)).to(_dtype(weight, bias))
+    x = forward_pass.by_example(forward_pass.batch(input, weight, bias)).to(_dtype(weight, bias))
     shape = list(normalized_shape)
 
     def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -108,15 +108,15 @@ def layer_norm(
         return (x - mean).mul_(rate)
 
     def summed(rows: Tensor) -> Tensor:
-        return rows.reshape(uses.examples, -1, *shape).sum(1)
+        return rows.reshape(forward_pass.examples, -1, *shape).sum(1)
 
     layer = _normalisation(forward, input_gradient, normalised, summed)
-    return uses.layer(layer, x, weight, bias).reshape(input.shape)
+    return forward_pass.layer(layer, x, weight, bias).reshape(input.shape)
 
 
 @rule(F.group_norm)
 def group_norm(
-    uses: Uses,
+    forward_pass: ForwardPass,
     input: Tensor,
     num_groups: int,
     weight: Tensor | None = None,
@@ -124,7 +124,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Compute ``F.group_norm``, in the parameters' dtype."""
-    x = uses.one_row_each(input, weight, bias).to(_dtype(weight, bias)).contiguous()
+    x = forward_pass.one_row_each(input, weight, bias).to(_dtype(weight, bias)).contiguous()
     examples, channels, *_ = x.shape
     sizes = examples, channels, x[0, 0].numel(), num_groups
 
@@ -145,12 +145,12 @@ def group_norm(
         return rows.view(examples, channels, -1).sum(2)
 
     layer = _normalisation(forward, input_gradient, normalised, summed)
-    return uses.layer(layer, x, weight, bias)
+    return forward_pass.layer(layer, x, weight, bias)
 
 
 @rule(F.batch_norm)
 def batch_norm(
-    uses: Uses,
+    forward_pass: ForwardPass,
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -163,9 +163,9 @@ def batch_norm(
     """Compute ``F.batch_norm`` with fixed statistics, an affine map of each channel."""
     if training or running_mean is None or running_var is None:
         use = "is used by batch_norm() with statistics of the batch"
-        raise uses.refusal(use, input, weight, bias)
-    x = uses.batch(input, weight, bias)
-    examples, channels = uses.examples, x.shape[1]
+        raise forward_pass.refusal(use, input, weight, bias)
+    x = forward_pass.batch(input, weight, bias)
+    examples, channels = forward_pass.examples, x.shape[1]
     along = channels, *[1] * (x.dim() - 2)
 
     def forward(x: Tensor, weight: Any, bias: Any) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -185,26 +185,26 @@ def batch_norm(
         return rows.reshape(examples, -1, channels, rows[0, 0].numel()).sum((1, 3))
 
     layer = _normalisation(forward, input_gradient, normalised, summed)
-    return uses.layer(layer, x, weight, bias)
+    return forward_pass.layer(layer, x, weight, bias)
 
 
 @rule(F.rms_norm)
 def rms_norm(
-    uses: Uses,
+    forward_pass: ForwardPass,
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor,
     eps: float | None = None,
 ) -> Tensor:
     """Compute ``F.rms_norm``."""
-    x = uses.batch(input, weight)
+    x = forward_pass.batch(input, weight)
     normalised = F.rms_norm(x, list(normalized_shape), None, eps)
-    return normalised * uses.broadcast(weight, x.dim(), len(x))
+    return normalised * forward_pass.broadcast(weight, x.dim(), len(x))
 
 
 @rule(F.scaled_dot_product_attention)
 def attention(
-    uses: Uses,
+    forward_pass: ForwardPass,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -214,33 +214,33 @@ def attention(
 ) -> Tensor:
     """Compute ``F.scaled_dot_product_attention`` with a trainable bias."""
     for each in tracked_in(query, key, value):
-        raise uses.refusal("is a query, key or value that all examples share", each)
-    x = uses.batch(query, attn_mask)
-    bias = uses.broadcast(attn_mask, x.dim(), len(x))
+        raise forward_pass.refusal("is a query, key or value that all examples share", each)
+    x = forward_pass.batch(query, attn_mask)
+    bias = forward_pass.broadcast(attn_mask, x.dim(), len(x))
     return F.scaled_dot_product_attention(query, key, value, bias, *settings, **options)
 
 
 @rule(Tensor.expand)
-def expand(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
+def expand(forward_pass: ForwardPass, parameter: Tensor, *sizes: Any) -> Tensor:
     """Compute ``parameter.expand(rows, ...)``, which models use for class tokens."""
     shape = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
     rows = shape[0]
-    if len(shape) != parameter.dim() or rows < 1 or rows % uses.examples:
-        raise uses.refusal(f"is expanded to {shape}, not to the examples", parameter)
-    return uses.broadcast(parameter, len(shape), rows).expand(shape)
+    if len(shape) != parameter.dim() or rows < 1 or rows % forward_pass.examples:
+        raise forward_pass.refusal(f"is expanded to {shape}, not to the examples", parameter)
+    return forward_pass.broadcast(parameter, len(shape), rows).expand(shape)
 
 
 @rule(Tensor.repeat)
-def repeat(uses: Uses, parameter: Tensor, *sizes: Any) -> Tensor:
+def repeat(forward_pass: ForwardPass, parameter: Tensor, *sizes: Any) -> Tensor:
     """Compute ``parameter.repeat(rows, 1, ...)``."""
     times = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
     if any(each != 1 for each in times[1:]):
-        raise uses.refusal(f"is repeated {times} times", parameter)
-    return expand(uses, parameter, times[0], *[-1] * (len(times) - 1))
+        raise forward_pass.refusal(f"is repeated {times} times", parameter)
+    return expand(forward_pass, parameter, times[0], *[-1] * (len(times) - 1))
 
 
 def _number_by_number(
-    function: Callable[..., Tensor], uses: Uses, *args: Any, **kwargs: Any
+    function: Callable[..., Tensor], forward_pass: ForwardPass, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Compute an elementwise function of a batch and parameters: biases, scales, positions."""
     values = (*args, *kwargs.values())
@@ -248,12 +248,12 @@ def _number_by_number(
         each for each in values if isinstance(each, Tensor) and not trains(each) and each.dim()
     ]
     if not batches or any(each.dim() != batches[0].dim() for each in batches):
-        raise uses.refusal(f"is used by {function.__name__}() without a batch", *values)
+        raise forward_pass.refusal(f"is used by {function.__name__}() without a batch", *values)
     for x in batches:
-        uses.batch(x, *values)
+        forward_pass.batch(x, *values)
 
     def with_copies(value: Any) -> Any:
-        return uses.broadcast(value, batches[0].dim(), len(batches[0])) if trains(value) else value
+        return forward_pass.broadcast(value, batches[0].dim(), len(batches[0])) if trains(value) else value
 
     return function(
         *(with_copies(each) for each in args),
@@ -274,20 +274,20 @@ for _function in (
 
 @rule(F.conv2d)
 def head_conv2d(
-    uses: Uses, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
+    forward_pass: ForwardPass, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
 ) -> Tensor:
     """Compute ``F.conv2d`` for the head of a residual network: a 1x1 kernel after global pooling."""
-    x = uses.one_row_each(input, weight, bias)
+    x = forward_pass.one_row_each(input, weight, bias)
     if not trains(weight) or x.shape[1:] != weight.shape[1:]:
-        raise uses.refusal(
+        raise forward_pass.refusal(
             f"is used by conv2d() on an input of shape {tuple(x.shape)}", weight, bias
         )
-    return uses.outer_products(x.flatten(1), weight, bias)[:, :, None, None]
+    return forward_pass.outer_products(x.flatten(1), weight, bias)[:, :, None, None]
 
 
 @rule(F.conv2d, taps=True)
 def conv2d(
-    uses: RecordedUses,
+    forward_pass: RecordedPass,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -297,11 +297,11 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """Compute ``F.conv2d``."""
-    x = uses.one_row_each(input, weight, bias)
+    x = forward_pass.one_row_each(input, weight, bias)
     if isinstance(padding, str):
         x, padding = _explicit_padding(x, weight, padding, _pair(dilation))
     settings = _pair(stride), _pair(padding), _pair(dilation), groups
-    standardized = uses.standardization(weight) is not None
+    standardized = forward_pass.standardization(weight) is not None
     y = F.conv2d(x, plain(weight), None if standardized else plain(bias), *settings)
     # On a GPU, checking whether they can be used would cost more than computing them again.
     exact = y.device.type == "cpu" and y.dtype == sum_dtype(y)
@@ -315,16 +315,16 @@ def conv2d(
         if trains(weight):
             same = responses is not None and responses._version == version
             found = weight.parameter_name, weight.shape, inputs, gradient, *settings
-            uses.add(weight, Convolutions(*found, responses if same else None))
+            forward_pass.add(weight, Convolutions(*found, responses if same else None))
         if trains(bias):
-            uses.add_rows(bias, gradient.flatten(2).sum(2))
+            forward_pass.add_rows(bias, gradient.flatten(2).sum(2))
 
-    return uses.tap(y, x, receive)
+    return forward_pass.tap(y, x, receive)
 
 
 @rule(F.embedding, taps=True)
 def embedding(
-    uses: RecordedUses,
+    forward_pass: RecordedPass,
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
@@ -338,13 +338,13 @@ def embedding(
     So are positions that the network makes itself, ``torch.arange(tokens)``.
     """
     assert trains(weight)  # noqa: S101 (no other argument can be a parameter)
-    if uses.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
-        raise uses.refusal("is used by embedding() with special options", weight)
-    if input.dim() == 1 and uses.same_for_all(input):
-        return uses.derive(F.embedding, (input, weight, padding_idx), {})
-    if input.dim() < 2 or input.shape[0] not in (1, uses.examples):
-        raise uses.refusal(f"is looked up with indices of shape {tuple(input.shape)}", weight)
-    indices = input.expand(uses.examples, *input.shape[1:])
+    if forward_pass.is_derived(weight) or max_norm is not None or scale_grad_by_freq:
+        raise forward_pass.refusal("is used by embedding() with special options", weight)
+    if input.dim() == 1 and forward_pass.same_for_all(input):
+        return forward_pass.derive(F.embedding, (input, weight, padding_idx), {})
+    if input.dim() < 2 or input.shape[0] not in (1, forward_pass.examples):
+        raise forward_pass.refusal(f"is looked up with indices of shape {tuple(input.shape)}", weight)
+    indices = input.expand(forward_pass.examples, *input.shape[1:])
 
     def receive(gradient: Tensor, _: Tensor) -> None:
         outputs = gradient.flatten(1, -2)
@@ -352,20 +352,20 @@ def embedding(
         if padding_idx is not None:
             padding = tokens == padding_idx % len(weight)
             outputs = outputs.masked_fill(padding[..., None], 0)
-        uses.add(weight, Lookups(weight.parameter_name, weight.shape, tokens, outputs))
+        forward_pass.add(weight, Lookups(weight.parameter_name, weight.shape, tokens, outputs))
 
-    return uses.tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
+    return forward_pass.tap(F.embedding(indices, weight.value, padding_idx), indices, receive)
 
 
 @rule(standardize, taps=True)
-def standardized_weight(uses: RecordedUses, weight: Tensor, gain: Tensor) -> Tensor:
+def standardized_weight(forward_pass: RecordedPass, weight: Tensor, gain: Tensor) -> Tensor:
     """Compute `standardize` of two parameters."""
     if not (trains(weight) and trains(gain)):
         use = "is used by standardize() with one that does not train"
-        raise uses.refusal(use, weight, gain)
+        raise forward_pass.refusal(use, weight, gain)
     epsilon = SMALLEST_SQUARES / weight[0].numel()
     origin = Standardization(weight.value, gain.value, epsilon)
-    return uses.derive(standardize, (weight, gain), {}, origin)
+    return forward_pass.derive(standardize, (weight, gain), {}, origin)
 
 
 def _linear(

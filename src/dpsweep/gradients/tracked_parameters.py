@@ -1,9 +1,9 @@
 """Tracking of how a model uses its parameters, for engines that need no hooks.
 
 During a forward pass a `TrackedParameter` replaces every trainable parameter. If the model calls a
-torch function with it, `Uses` applies the rule of that function (`dpsweep.gradients.rules`), or refuses
-it. So support depends on the functions that a layer calls, not on its class, and every use of a
-parameter is found.
+torch function with it, `ForwardPass` applies the rule of that function
+(`dpsweep.gradients.rules`), or refuses it. So support depends on the functions that a layer calls, not
+on its class, and every use of a parameter is found.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from torch import Tensor
 from dpsweep.gradients.refusals import UnsupportedModelError
 
 Rule = Callable[..., Any]
-"""A function of `Uses` and the arguments of a function of torch; it computes the latter."""
+"""A function of `ForwardPass` and the arguments of a function of torch; it computes the latter."""
 
 RULES: dict[Any, Rule] = {}
 """The registry of rules, by function of torch (`dpsweep.gradients.rules`)."""
@@ -40,13 +40,13 @@ class TrackedParameter(Tensor):
 
     parameter_name: str
     value: Tensor
-    uses: "Uses"
+    forward_pass: "ForwardPass"
 
     @staticmethod
-    def of(name: str, value: Tensor, uses: "Uses") -> "TrackedParameter":
-        """Return a tracked parameter; the uses compute with ``value``."""
+    def of(name: str, value: Tensor, forward_pass: "ForwardPass") -> "TrackedParameter":
+        """Return a tracked parameter; the forward pass computes with ``value``."""
         tracked = value.detach().as_subclass(TrackedParameter)
-        tracked.parameter_name, tracked.value, tracked.uses = name, value, uses
+        tracked.parameter_name, tracked.value, tracked.forward_pass = name, value, forward_pass
         return tracked
 
     @classmethod
@@ -57,13 +57,13 @@ class TrackedParameter(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Compute a function of torch with the parameter's uses."""
+        """Compute a function of torch in the parameter's forward pass."""
         kwargs = kwargs or {}
         if func in _QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         parameter = next(tracked_in(*args, *kwargs.values()))
-        return parameter.uses.compute(func, args, kwargs)
+        return parameter.forward_pass.compute(func, args, kwargs)
 
 
 def tracked_in(*values: Any) -> Iterator[TrackedParameter]:
@@ -89,7 +89,7 @@ def plain(value: _Value) -> _Value:
 
 
 class Layer(NamedTuple):
-    """The forward pass and the per-example gradients of a layer, for ``Uses.layer``.
+    """The forward pass and the per-example gradients of a layer, for ``ForwardPass.layer``.
 
     The arguments of all but ``forward`` are the gradient of the output, and the tensors that ``forward``
     saved.
@@ -131,8 +131,8 @@ class _PerExample(torch.autograd.Function):
         return None, dx, None, None, dweight, dbias
 
 
-class Uses(ABC):
-    """The uses of the trainable parameters in one forward pass.
+class ForwardPass(ABC):
+    """One forward pass of a model, in which rules compute the functions of trainable parameters.
 
     Rules compute with batches: tensors whose first dimension is the example. A batch may also have
     several rows for each example, one example after the other, if a model splits images into windows.

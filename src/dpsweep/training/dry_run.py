@@ -50,7 +50,7 @@ _EXAMPLES = 2
 
 
 @dataclass
-class FirstSteps:
+class DryRun:
     """Mistakes that were found, and the number of networks that were tried."""
 
     mistakes: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class FirstSteps:
     """possible mistakes, each with its sweeps"""
 
 
-def try_first_steps(study: Study, seconds: float) -> FirstSteps:
+def dry_run(study: Study, seconds: float) -> DryRun:
     """Outline every network of the study, then try a step of each, small networks first.
 
     An outline computes shapes without numbers, which is fast.
@@ -72,7 +72,7 @@ def try_first_steps(study: Study, seconds: float) -> FirstSteps:
         study: the study.
         seconds: no further step begins after this time.
     """
-    found = FirstSteps()
+    found = DryRun()
     sizes: dict[str, int] = {}
     architectures: dict[str, Architecture] = {}
     # Pairs of a place and a sentence.
