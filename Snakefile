@@ -28,7 +28,7 @@ wildcard_constraints:
     problem="|".join(STUDY.problems),
     figure="|".join(STUDY.figures),
     table=OUTPUTS.tables_with("csv"),
-    made_for="[0-9a-f]{10}",
+    settings="[0-9a-f]{10}",
 
 
 onstart:

@@ -206,7 +206,7 @@ def test_every_rule_that_knows_its_settings_hands_them_to_its_command() -> None:
     found = set()
     for rule in re.split(r"^\s*rule ", rules, flags=re.MULTILINE)[1:]:
         name, body = rule.split(":", 1)
-        if re.search(r"\bmade_for[}=]", body) and name not in pages:
-            assert re.search(r"--planned \{(wildcards|params)\.made_for\}", body), name
+        if re.search(r"\bsettings[}=]", body) and name not in pages:
+            assert re.search(r"--planned \{(wildcards|params)\.settings\}", body), name
             found.add(name)
     assert len(found) == len(JOBS) + 1  # and the tokenizer

@@ -194,14 +194,14 @@ def test_invalid_folders_are_refused_before_decoding(
 
 def test_hidden_files_are_neither_classes_nor_examples(pets: Path) -> None:
     source = section(pets, 5, 2)
-    clean, made_for = made(pets).metadata, source_fingerprint(source)
+    clean, fingerprint = made(pets).metadata, source_fingerprint(source)
     for place in ("", "train", "test", "train/cat", "test/dog"):
         for name in (".DS_Store", "._cat.png", ".snapshot/hourly/cat/0.png", ".Trash-1000/0.png"):
             file = pets / place / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture(9))
     assert made(pets).metadata.checksum == clean.checksum
-    assert source_fingerprint(source) == made_for, "nothing is prepared again"
+    assert source_fingerprint(source) == fingerprint, "nothing is prepared again"
     (pets / "train" / "README.txt").touch()  # in no class
     ignored = load_folder(FolderSource(kind="folder", path=str(pets))).ignored
     hidden = (".DS_Store", ".Trash-1000", "._cat.png", ".snapshot")

@@ -231,17 +231,17 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
             return Empty(caption="Nothing.", panels=panels)
     """
 
-    def made_for(name: str, text: str) -> str:
+    def fingerprint(name: str, text: str) -> str:
         study = load(tmp_path, ["mine.py", "other.py"], mine=text, other=own + comment)
         return target_fingerprint(study, study.figures[name])
 
     comment, edited = "", MAP.replace("{dataset}.", "{dataset}, again.")
-    before = {name: made_for(name, MAP) for name in ("mine", "other")}
-    assert made_for("mine", edited) != before["mine"]
+    before = {name: fingerprint(name, MAP) for name in ("mine", "other")}
+    assert fingerprint("mine", edited) != before["mine"]
     # The code of a family of the study's own can be in any of its files.
     comment = "\n        # A comment.\n"
-    assert made_for("mine", MAP) == before["mine"]
-    assert made_for("other", MAP) != before["other"]
+    assert fingerprint("mine", MAP) == before["mine"]
+    assert fingerprint("other", MAP) != before["other"]
 
 
 def test_all_that_a_figure_shows_is_in_its_fingerprint(

@@ -53,7 +53,7 @@ def test_file_names_depend_on_the_optimizers_settings(tmp_path: Path) -> None:
         section = DEFINED["momentum"] | changes
         edits = {"optimizers": {"momentum": section}, "sweeps/flat/optimizer": "momentum"}
         study = load_small(tmp_path, edits)
-        return study.made_for.cell(study.sweep_cells("flat")[0])
+        return study.settings_hash.cell(study.sweep_cells("flat")[0])
 
     assert digits() == digits(title="Heavy ball") != digits(momentum=0.8)
 

@@ -12,7 +12,7 @@ rule aggregate:
 
 
 # A figure or table depends on exactly the cells that it shows. It is made again if one of them is newer, or if its
-# section of the study or its source code has changed (`made_for`).
+# section of the study or its source code has changed (`settings`).
 rule figure:
     input:
         lambda w: OUTPUTS.figure(w.figure).inputs,
@@ -22,9 +22,9 @@ rule figure:
         R / "logs/figures/{figure}.log",
     localrule: True
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
+        settings=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
     shell:
-        "dpsweep figure {wildcards.figure} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep figure {wildcards.figure} --planned {params.settings} > {log:q} 2>&1"
 
 
 rule table:
@@ -36,9 +36,9 @@ rule table:
         R / "logs/tables/{table}.log",
     localrule: True
     params:
-        made_for=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
+        settings=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
     shell:
-        "dpsweep table {wildcards.table} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep table {wildcards.table} --planned {params.settings} > {log:q} 2>&1"
 
 
 # The table of tuning rules also has a file with the comparisons behind its verdicts.
@@ -58,7 +58,7 @@ rule explore:
         R / "logs/explore.log",
     localrule: True
     params:
-        made_for=fingerprints.report_fingerprint(STUDY),
+        settings=fingerprints.report_fingerprint(STUDY),
     shell:
         "dpsweep explore > {log:q} 2>&1"
 
@@ -72,7 +72,7 @@ rule report:
         R / "logs/report.log",
     localrule: True
     params:
-        made_for=fingerprints.report_fingerprint(STUDY),
+        settings=fingerprints.report_fingerprint(STUDY),
     shell:
         "dpsweep report > {log:q} 2>&1"
 

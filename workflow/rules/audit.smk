@@ -14,9 +14,9 @@ if STUDY.audit is not None:
         resources:
             **JOBS.on_gpu("audit", problem=AUDITED, epochs=STUDY.audit.epochs),
         params:
-            made_for=fingerprints.audit_fingerprint(STUDY),
+            settings=fingerprints.audit_fingerprint(STUDY),
         shell:
-            "dpsweep audit-setting {wildcards.cell} --planned {params.made_for} > {log:q} 2>&1"
+            "dpsweep audit-setting {wildcards.cell} --planned {params.settings} > {log:q} 2>&1"
 
     rule audit_evidence:
         input:
@@ -27,7 +27,7 @@ if STUDY.audit is not None:
             R / "logs/audit/evidence.log",
         localrule: True
         params:
-            made_for=fingerprints.report_fingerprint(STUDY),
+            settings=fingerprints.report_fingerprint(STUDY),
         shell:
             "dpsweep audit-evidence > {log:q} 2>&1"
 

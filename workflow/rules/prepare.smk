@@ -1,5 +1,5 @@
 # Inputs of trials: tokenizers, datasets, backbones, features and noise multipliers. They are made again if their
-# section of the study or its local files have changed (`made_for`).
+# section of the study or its local files have changed (`settings`).
 PREPARED = ["metadata.json", "train_inputs.npy", "train_labels.npy", "test_inputs.npy", "test_labels.npy"]
 
 
@@ -10,9 +10,9 @@ rule prepare_tokenizer:
         R / "logs/tokenizers/{backbone}.log",
     localrule: True
     params:
-        made_for=lambda w: fingerprints.tokenizer_fingerprint(STUDY, w.backbone),
+        settings=lambda w: fingerprints.tokenizer_fingerprint(STUDY, w.backbone),
     shell:
-        "dpsweep prepare-tokenizer {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep prepare-tokenizer {wildcards.backbone} --planned {params.settings} > {log:q} 2>&1"
 
 
 rule prepare_dataset:
@@ -24,9 +24,9 @@ rule prepare_dataset:
         R / "logs/data/{dataset}.log",
     localrule: True
     params:
-        made_for=lambda w: fingerprints.source_fingerprint(STUDY.datasets[w.dataset]),
+        settings=lambda w: fingerprints.source_fingerprint(STUDY.datasets[w.dataset]),
     shell:
-        "dpsweep prepare-dataset {wildcards.dataset} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep prepare-dataset {wildcards.dataset} --planned {params.settings} > {log:q} 2>&1"
 
 
 rule prepare_backbone:
@@ -39,9 +39,9 @@ rule prepare_backbone:
         R / "logs/backbones/{backbone}.log",
     localrule: True
     params:
-        made_for=lambda w: fingerprints.source_fingerprint(STUDY.backbones[w.backbone]),
+        settings=lambda w: fingerprints.source_fingerprint(STUDY.backbones[w.backbone]),
     shell:
-        "dpsweep prepare-backbone {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep prepare-backbone {wildcards.backbone} --planned {params.settings} > {log:q} 2>&1"
 
 
 # Features for heads, computed on a GPU if there is one.
@@ -57,18 +57,18 @@ rule features:
     resources:
         **JOBS.on_gpu("features"),
     params:
-        made_for=lambda w: fingerprints.section_fingerprint(STUDY.backbones[w.backbone].features),
+        settings=lambda w: fingerprints.section_fingerprint(STUDY.backbones[w.backbone].features),
     shell:
-        "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} --planned {params.made_for} > {log:q} 2>&1"
+        "dpsweep compute-features {wildcards.dataset} {wildcards.backbone} --planned {params.settings} > {log:q} 2>&1"
 
 
 # The noise multiplier of one (dataset, epsilon, epochs, batch size); it reads no data.
 rule calibrate:
     output:
-        R / "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.json",
+        R / "noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{settings}.json",
     log:
-        R / "logs/noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{made_for}.log",
+        R / "logs/noise/{dataset}/eps{epsilon}_epochs{epochs}_B{batch_size}-{settings}.log",
     localrule: True
     shell:
         "dpsweep calibrate {wildcards.dataset} {wildcards.epsilon} {wildcards.epochs} {wildcards.batch_size} "
-        "--planned {wildcards.made_for} > {log:q} 2>&1"
+        "--planned {wildcards.settings} > {log:q} 2>&1"

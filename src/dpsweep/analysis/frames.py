@@ -29,8 +29,8 @@ TRIAL_COLUMNS = [
     "best", "noise_multiplier", "macro_accuracy", "selection_accuracy", "diverged", "trial_key",
 ]  # fmt: skip
 STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
-MADE_FOR = b"made_for"
-"""The metadata key of a problem's table that holds `table_made_for`."""
+SETTINGS = b"settings"
+"""The metadata key of a problem's table that holds `table_settings`."""
 NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
 
 
@@ -300,11 +300,11 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
     table = pa.concat_tables(tables, promote_options="permissive")
-    made_for = {MADE_FOR: table_made_for(study, paths, problem).encode()}
-    write_rows(paths.problem(problem), table, made_for)
+    metadata = {SETTINGS: table_settings(study, paths, problem).encode()}
+    write_rows(paths.problem(problem), table, metadata)
 
 
-def table_made_for(study: Study, paths: Paths, problem: str) -> str:
+def table_settings(study: Study, paths: Paths, problem: str) -> str:
     """Return a hash of the file names of a problem's cells, which contain the cells' settings."""
     return fingerprint(
         [

@@ -138,7 +138,7 @@ def calibrate(
 
     study, paths = open_study(study_file)
     find = partial(pick, "dataset", dataset, study.datasets)
-    train_size = as_planned(planned, find, lambda _: study.made_for.noise(dataset)).train_size
+    train_size = as_planned(planned, find, lambda _: study.settings_hash.noise(dataset)).train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
@@ -172,7 +172,7 @@ def train(
 
     study, paths = open_study(study_file)
     find = partial(pick_cell, study, problem, cell)
-    chosen = as_planned(planned, find, study.made_for.cell)
+    chosen = as_planned(planned, find, study.settings_hash.cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
@@ -203,7 +203,7 @@ def gradient_norms(
         name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
         return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
 
-    key = as_planned(planned, find, lambda key: study.made_for.gradient_norms(*key))
+    key = as_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
     _refuse_unaccounted(study, study.problems[problem].dataset)
     gpus = study.gpus(problem)
     with training(gpus):
@@ -222,7 +222,7 @@ def theory(
 
     study, paths = open_study(study_file)
     find = partial(pick_cell, study, problem, cell)
-    chosen = as_planned(planned, find, study.made_for.theory)
+    chosen = as_planned(planned, find, study.settings_hash.theory)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)

@@ -139,7 +139,7 @@ class Outputs:
     # -- for the rules of the workflow ---------------------------------------------------------------
 
     def cell_of(self, wildcards: Mapping[str, str]) -> Output:
-        """Return the cell of the wildcards ``problem``, ``cell`` and ``made_for``.
+        """Return the cell of the wildcards ``problem``, ``cell`` and ``settings``.
 
         Raises:
             DpsweepError: the study has no such cell, or has it with other settings.
@@ -186,7 +186,7 @@ class Outputs:
         if key is None:
             raise DpsweepError(f"the study has no {', '.join(wildcards.values())}")
         output = output_of(key)
-        if not output.files[0].stem.endswith(wildcards["made_for"]):
+        if not output.files[0].stem.endswith(wildcards["settings"]):
             raise DpsweepError(
                 f"the study has other settings now, and names this file {output.files[0]}; after an edit "
                 "of a study that runs, run the same command again"

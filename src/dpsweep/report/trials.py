@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
-from dpsweep.analysis.frames import MADE_FOR, read_all, table_made_for
+from dpsweep.analysis.frames import SETTINGS, read_all, table_settings
 from dpsweep.analysis.row_checks import COMPARED, current_trials
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.study import Study
@@ -62,18 +62,18 @@ def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[st
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
     """Return the table of a problem, or the files of its cells that exist."""
     table = paths.problem(problem)
-    if table.exists() and _made_for(table) == table_made_for(study, paths, problem):
+    if table.exists() and _settings(table) == table_settings(study, paths, problem):
         return [table]
     cells = (paths.cell_trials(study, cell) for cell in study.problem_cells(problem))
     return [file for file in cells if file.exists()]
 
 
-def _made_for(table: Path) -> str:
+def _settings(table: Path) -> str:
     try:
         metadata: dict[bytes, bytes] = pq.read_schema(table).metadata or {}
     except (OSError, ArrowException) as error:
         raise UnreadableResultsError(f"{table}: cannot be read ({error})", (table,)) from error
-    return metadata.get(MADE_FOR, b"").decode()
+    return metadata.get(SETTINGS, b"").decode()
 
 
 def is_private(trials: pd.DataFrame) -> pd.Series:

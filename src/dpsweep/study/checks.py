@@ -118,14 +118,14 @@ def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[st
 def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
     """Refuse data of another kind, with other tokens, or of another dimension than the backbone reads."""
     section = study.datasets[dataset]
-    made_for = section.tokenizer
-    if made_for in study.backbones:
-        reads = backbone.reads_with == study.backbones[made_for].reads_with
+    tokenizer = section.tokenizer
+    if tokenizer in study.backbones:
+        reads = backbone.reads_with == study.backbones[tokenizer].reads_with
     else:
         reads = section.kind == backbone.reads
     dimension = backbone.arguments.get("dimension")
     if not reads:
-        what = f"texts in the tokens of {made_for}" if made_for else f"{section.kind}s"
+        what = f"texts in the tokens of {tokenizer}" if tokenizer else f"{section.kind}s"
         yield _wrong(where, f"{dataset} ({what})", "what the backbone reads")
     elif section.kind == "embedding" and section.dimension != dimension:
         found = f"{dataset}, embeddings of dimension {section.dimension}"

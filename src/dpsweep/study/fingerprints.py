@@ -333,4 +333,4 @@ def _file(paths: "Paths", kind: Kind, name: str) -> Path:
 
 
 def _note(paths: "Paths", kind: Kind, name: str) -> Path:
-    return _file(paths, kind, name).with_suffix(".made_for.json")
+    return _file(paths, kind, name).with_suffix(".settings.json")

@@ -71,7 +71,7 @@ class Paths:
             batch_size: B, or full.
         """
         name = f"eps{number(epsilon)}_epochs{epochs}_B{number(batch_size)}"
-        file = f"{name}-{study.made_for.noise(dataset)}.json"
+        file = f"{name}-{study.settings_hash.noise(dataset)}.json"
         return self.results.joinpath("noise", dataset, file)
 
     def cell(self, cell: Cell) -> Path:
@@ -80,15 +80,15 @@ class Paths:
 
     def cell_trials(self, study: Study, cell: Cell) -> Path:
         """Return the file with the trials of a cell, which all later stages read."""
-        return _in_cell(self.results, cell, f"trials-{study.made_for.cell(cell)}.parquet")
+        return _in_cell(self.results, cell, f"trials-{study.settings_hash.cell(cell)}.parquet")
 
     def cell_steps(self, study: Study, cell: Cell) -> Path:
         """Return the file with the optimizer steps of a cell's trials."""
-        return _in_cell(self.results, cell, f"steps-{study.made_for.cell(cell)}.parquet")
+        return _in_cell(self.results, cell, f"steps-{study.settings_hash.cell(cell)}.parquet")
 
     def cell_log(self, study: Study, cell: Cell) -> Path:
         """Return the log of a cell's jobs."""
-        name = f"{cell.name}-{study.made_for.cell(cell)}.log"
+        name = f"{cell.name}-{study.settings_hash.cell(cell)}.log"
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
     def cell_timing(self, study: Study, cell: Cell) -> Path:
@@ -96,7 +96,7 @@ class Paths:
 
         It stays if the cell's outputs are removed, or if its learning rates or seeds change.
         """
-        name = f"{cell.name}-{study.made_for.trainer(cell.problem)}.json"
+        name = f"{cell.name}-{study.settings_hash.trainer(cell.problem)}.json"
         return self.results.joinpath("logs", "cells", cell.problem, name)
 
     @property
@@ -126,12 +126,12 @@ class Paths:
             clipping_bound: C, or the name of a rule.
         """
         name = f"eps{number(epsilon)}_epochs{epochs}_C{number(clipping_bound)}"
-        made_for = study.made_for.gradient_norms(problem, epsilon, epochs, clipping_bound)
-        return self.results.joinpath("gradnorms", problem, f"{name}-{made_for}.parquet")
+        digits = study.settings_hash.gradient_norms(problem, epsilon, epochs, clipping_bound)
+        return self.results.joinpath("gradnorms", problem, f"{name}-{digits}.parquet")
 
     def theory(self, study: Study, cell: Cell) -> Path:
         """Return the file with the overlaps of gradients of a cell's best trials."""
-        name = f"{cell.name}-{study.made_for.theory(cell)}.parquet"
+        name = f"{cell.name}-{study.settings_hash.theory(cell)}.parquet"
         return self.results.joinpath("theory", cell.problem, name)
 
     def problem(self, name: str) -> Path:

@@ -34,8 +34,8 @@ class Study(StudyFile):
         return resolve_targets(self)
 
     @cached_property
-    def made_for(self) -> SettingsHash:
-        """The digits in file names that stand for the settings of results."""
+    def settings_hash(self) -> SettingsHash:
+        """The digits in file names, a hash of the settings of results."""
         return SettingsHash(self)
 
     @property
