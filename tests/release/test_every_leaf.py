@@ -107,7 +107,7 @@ def put(content: Content, place: Place, value: Any) -> Content:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("files", "verify"):
-        monkeypatch.setattr(f"dpsweep.release.{module}.limited", lambda compute, *_: compute())
+        monkeypatch.setattr(f"dpsweep.release.{module}.run_limited", lambda compute, *_: compute())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -182,7 +182,8 @@ def listed(place: Place) -> bool:
 def test_a_changed_field_is_refused_or_listed(
     name: str, results: Path, forge: Forge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpsweep.base.limited.SECONDS", 1)  # some networks have very many layers
+    # Some networks have very many layers.
+    monkeypatch.setattr("dpsweep.release.limited_process.SECONDS", 1)
     content = read_checked_json(results / name / CERTIFICATE)
     fields = [place for place in places(content) if not listed(place)]
     assert len(fields) > 60

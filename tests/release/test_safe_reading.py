@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.release.releases import Content, forge, put
 
-from dpsweep.base import limited as limits
+from dpsweep.release import limited_process
 from dpsweep.base.errors import DpsweepError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files
 from dpsweep.release.verify import verify
@@ -144,7 +144,7 @@ def test_hostile_networks_are_refused_in_bounded_time(
     change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing outside is read, and no connection is opened."""
-    monkeypatch.setattr(limits, "SECONDS", 1)
+    monkeypatch.setattr(limited_process, "SECONDS", 1)
     monkeypatch.setattr(files, "_COMPILER", "json")  # none of these needs torch's
 
     def changed(content: Content) -> None:

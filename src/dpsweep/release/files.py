@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
-from dpsweep.base.limited import TimeLimitError, limited
 from dpsweep.models.architectures import create, find_head, import_library, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
 from dpsweep.models.representation import Tap, tap_of
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import ReleasedFeatures
+from dpsweep.release.limited_process import TimeLimitError, run_limited
 from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.messages import screen
 from dpsweep.study.methods import LoRA, Method
@@ -192,7 +192,7 @@ def outline(
     classes: int,
     features: ReleasedFeatures | None = None,
 ) -> tuple[dict[str, Any], Layout, Layout]:
-    """Return the structure of a network without its numbers, computed in a limited process.
+    """Return the structure of a network without its numbers, computed in a process with limits.
 
     The limits are needed because some arguments of networks take very much time or memory.
 
@@ -207,7 +207,7 @@ def outline(
         the layouts of the files of trained and of frozen parameters.
 
     Raises:
-        LimitError: the network does not exist, or it is too large; see `dpsweep.base.limited`.
+        LimitError: the network does not exist, or it is too large; see `dpsweep.release.limited_process`.
     """
     import_library(architecture.library)
     if isinstance(method, LoRA):
@@ -232,13 +232,13 @@ def outline(
         return {"stated": found, "trained": _layout(trained), "frozen": _layout(frozen)}
 
     try:
-        found = limited(compute)
+        found = run_limited(compute)
     except TimeLimitError:
         if _COMPILER in sys.modules:
             raise
         # Some functions of torch import the compiler on the device "meta", which may exceed the time limit.
         importlib.import_module(_COMPILER)
-        found = limited(compute)
+        found = run_limited(compute)
     return found["stated"], found["trained"], found["frozen"]
 
 

@@ -24,7 +24,6 @@ from torch import nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, checksum, fingerprint, read_checked_json
-from dpsweep.base.limited import LimitError, TimeLimitError, limited
 from dpsweep.data.prepared import TokenizerIdentity
 from dpsweep.data.tokenizer import vocabulary_size
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
@@ -66,6 +65,7 @@ from dpsweep.release.files import (
     tensor_mistakes,
 )
 from dpsweep.release.ledger import Ledger, ledger_mistakes
+from dpsweep.release.limited_process import LimitError, TimeLimitError, run_limited
 from dpsweep.study.backbones import Architecture, kind_read_by
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.datasets import KINDS, held_out_rows
@@ -300,7 +300,7 @@ def _network_contradictions(network: Network) -> Iterator[str]:
 def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:
     """Run both accountants again for every epsilon, and yield the differences from their results.
 
-    They run in a limited process, because an attacker may list any number of expensive earlier releases.
+    They run in a process with limits, because an attacker may list any number of earlier releases.
     """
     try:
         proven = _proven_claims(certificate, seconds)
@@ -318,7 +318,7 @@ def _claims(certificate: Certificate) -> dict[str, Any]:
 
 
 def _proven_claims(certificate: Certificate, seconds: float) -> dict[str, Any]:
-    proven: dict[str, Any] = limited(lambda: _claims(_proven_again(certificate)), seconds)
+    proven: dict[str, Any] = run_limited(lambda: _claims(_proven_again(certificate)), seconds)
     return proven
 
 

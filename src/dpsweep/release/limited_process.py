@@ -30,7 +30,7 @@ class TimeLimitError(LimitError):
     """A computation that exceeded its time."""
 
 
-def limited(compute: Callable[[], Any], seconds: float | None = None) -> Any:
+def run_limited(compute: Callable[[], Any], seconds: float | None = None) -> Any:
     """Call a function in a fork of this process, and return its result.
 
     Import its modules before: imports in the fork count as processor time.
