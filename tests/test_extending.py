@@ -182,7 +182,7 @@ def block(section: str, language: str) -> str:
 
 def patch(section: str) -> str:
     """Return the patch of a section: a file that it names, or a block."""
-    named = re.findall(r"^git apply (\S+)$", SECTIONS[section], re.MULTILINE)
+    named = re.findall(r"`git apply (\S+)`", SECTIONS[section])
     return (ROOT / str(*named)).read_text(encoding="utf-8") if named else block(section, "diff")
 
 

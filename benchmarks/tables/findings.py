@@ -241,13 +241,17 @@ def film_advice(numbers: Row) -> list[str]:
 
 
 def film_costs(numbers: Row) -> list[str]:
-    """Return the costs of each C and B in every setting with all values, their means and maxima."""
+    """Return the mean costs of each C and B for every network, data and epsilon; means and maxima."""
     film, rows = Film(numbers), []
+    costs: dict[str, list[tuple[float, ...]]] = {}
     for by_bound, by_size in zip(numbers["by_bound"], numbers["by_batch_size"], strict=True):
         if by_bound in film.of_bound and by_size in film.of_size:
-            name = f"{_problem(by_bound, numbers['titles'])}, ε = {by_bound['epsilon']:g}"
-            costs = (100 * max(by_bound["accuracy"]), *lost(by_bound), *lost(by_size))
-            rows.append([name, *(f"{each:.1f}" for each in costs)])
+            problem, _, _ = _problem(by_bound, numbers["titles"]).rpartition(", ")
+            name = f"{problem}, ε = {by_bound['epsilon']:g}"
+            best = 100 * max(by_bound["accuracy"])
+            costs.setdefault(name, []).append((best, *lost(by_bound), *lost(by_size)))
+    for name, found in costs.items():
+        rows.append([name, *(f"{each:.1f}" for each in np.mean(found, axis=0))])
     both = np.hstack([film.by_bound.mean(axis=0), film.by_size.mean(axis=0)])
     most = np.hstack([film.by_bound.max(axis=0), film.by_size.max(axis=0)])
     for name, values in {"mean": both, "at most": most}.items():

@@ -10,32 +10,31 @@ RIGHT = 1e-4
 
 
 def layers(result: Result) -> list[str]:
-    """Return what each library computes on each layer, and the sentences of refusal."""
-    libraries = [name for name in result["rows"][0] if name != "layer"]
-    sentences: list[str] = []
-    alike = [
-        row["layer"] for row in result["rows"] if all(_is_right(row[each]) for each in libraries)
+    """Return what each library computes on each layer; layers with alike results share a sentence."""
+    rows = result["rows"]
+    libraries = [name for name in rows[0] if name != "layer"]
+    others = [name for name in libraries if name != "dpsweep"]
+    alike = [row["layer"] for row in rows if all(_is_right(row[each]) for each in libraries)]
+    alone = [row["layer"] for row in rows if all("refused" in row[each] for each in others)]
+    cells = [
+        [row["layer"], *(_cell(row[each]) for each in libraries)]
+        for row in rows
+        if row["layer"] not in (*alike, *alone)
     ]
-    rows = [
-        [row["layer"], *(_cell(row[each], sentences) for each in libraries)]
-        for row in result["rows"]
-        if row["layer"] not in alike
-    ]
-    right = {each: sum(_is_right(row[each]) for row in result["rows"]) for each in libraries}
+    right = {each: sum(_is_right(row[each]) for row in rows) for each in libraries}
     wrong = {
-        each: sum("norms" in row[each] and not _is_right(row[each]) for row in result["rows"])
+        each: sum("norms" in row[each] and not _is_right(row[each]) for row in rows)
         for each in libraries
     }
     counts = "; ".join(f"{each}: {right[each]} right, {wrong[each]} wrong" for each in libraries)
     return [
-        f"Of {len(result['rows'])} layers, {counts}; the others are refused.",
+        f"Of {len(rows)} layers, {counts}; the others are refused.",
         f"All are right with {len(alike)} layers: {'; '.join(alike)}.",
+        f"Opacus refuses {len(alone)} in each mode: {'; '.join(alone)}.",
         "",
-        *grid(["layer", *libraries], rows, numbers=False),
+        *grid(["layer", *libraries], cells, numbers=False),
         "",
         describe_environment(result["environment"]),
-        "",
-        *(f"{number}. `{each}`" for number, each in enumerate(sentences, 1)),
     ]
 
 
@@ -98,14 +97,10 @@ def _is_right(found: Result) -> bool:
     )
 
 
-def _cell(found: Result, sentences: list[str]) -> str:
-    sentence = found.get("refused") or found.get("with_another_batch")
-    if sentence and sentence not in sentences:
-        sentences.append(sentence)
-    number = f" ({sentences.index(sentence) + 1})" if sentence else ""
+def _cell(found: Result) -> str:
     if "refused" in found:
-        return f"refused{number}"
+        return "refused"
     if _is_right(found):
         return f"{max(found['norms'], found['sum']):.0e}".replace("e-0", "e-")
-    longest = f", {found['contribution']:.1f} C" if "contribution" in found else number
+    longest = f", {found['contribution']:.1f} C" if "contribution" in found else ""
     return f"**norms {found['norms']:.0%}, sum {found['sum']:.0%}{longest}**"
