@@ -20,7 +20,7 @@ from dpsweep.analysis.frames import read_numbers
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
 from dpsweep.study import load_study
-from dpsweep.study.captions import said_of_marks
+from dpsweep.study.captions import marks_sentence
 from dpsweep.study.paths import Paths
 
 DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
@@ -59,7 +59,7 @@ def filled(document: str) -> str:
     """Return the document with the picture and its text between the marks."""
     study = load_study(STUDY)
     words = (
-        f"*A figure of the demo: a{SHOWN}. {said_of_marks(study, study.figures[FIGURE])} "
+        f"*A figure of the demo: a{SHOWN}. {marks_sentence(study, study.figures[FIGURE])} "
         f"{said_of_rules(read_numbers(VERDICTS))} Other processors round differently: your accuracies and "
         "framed squares may differ.*"
     )

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tests.synthetic import Outcome, make_study, trial_rows
 
-from dpsweep.report.highlights import said_of_choices
+from dpsweep.report.highlights import choice_sentences
 from dpsweep.study import Cell, Study
 
 GRID: dict[str, Any] = {
@@ -36,7 +36,7 @@ def said(lost: dict[float, float], seed: int = 1, **grid: Any) -> list[str]:
         middle = 0.5 - lost.get(float(cell.clipping_bound), 0) - lost.get(float(cell.batch_size), 0)
         return {"macro_accuracy": middle + SCATTER * random.standard_normal()}
 
-    return said_of_choices(study, trained(study, trial))
+    return choice_sentences(study, trained(study, trial))
 
 
 def test_a_costly_value_is_named_with_its_accuracies() -> None:

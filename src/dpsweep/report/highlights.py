@@ -31,7 +31,7 @@ _BY = ["problem", "epsilon"]
 _CHANCE = LEVEL / 3 / 2
 
 
-def said_of_choices(study: Study, trials: pd.DataFrame) -> list[str]:
+def choice_sentences(study: Study, trials: pd.DataFrame) -> list[str]:
     """Return up to five sentences about C, B and the usual habit; none if there are too few seeds.
 
     Args:

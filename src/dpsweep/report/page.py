@@ -13,7 +13,7 @@ from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import highlights, summary
 from dpsweep.report.embed import download_content, render
-from dpsweep.report.highlights import HABIT, said_of_choices
+from dpsweep.report.highlights import HABIT, choice_sentences
 from dpsweep.report.targets import sections, shared_sentences
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.report.warnings import warnings
@@ -73,7 +73,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         tuned=[*highlights.TUNED.values(), highlights.USUAL],
         references=highlights.references(study, trials),
         warnings=warnings(study, paths, trials),
-        said=said_of_choices(study, trials),
+        said=choice_sentences(study, trials),
         habit=HABIT,
         explore=paths.explore.exists(),
         sections=grouped,

@@ -111,13 +111,13 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
             "has means over seeds that did not choose."
         )
     if any(target.marks):
-        said.append(said_of_marks(study, target))
+        said.append(marks_sentence(study, target))
     if target.tuning_note:
         said.append(target.tuning_note)
     return said
 
 
-def said_of_marks(study: StudyFile, target: Target) -> str:
+def marks_sentence(study: StudyFile, target: Target) -> str:
     """Return the meaning of the marks of a figure (`dpsweep.analysis.statistics`)."""
     mark, group = target.marks
     if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
