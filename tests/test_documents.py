@@ -78,3 +78,30 @@ def test_pages_and_messages_name_the_thing() -> None:
 def test_every_committed_file_is_made_by_the_command() -> None:
     made = {name for figures in theory.FIGURES.values() for name in figures}
     assert {path.stem for path in theory.NUMBERS.glob("*.csv")} == made
+
+
+# -- links -------------------------------------------------------------------------------------
+
+PAGES = tracked("README.md", "CONTRIBUTING.md", "docs/*.md", "examples/*.ipynb")
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub writes them."""
+    found = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"no file: {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in headings(target), f"no heading: {link}"

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from tests.release.releases import Content, forge, put
 
-from dpsweep.release import limited_process
 from dpsweep.base.errors import DpsweepError
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files, limited_process
 from dpsweep.release.verify import verify
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")

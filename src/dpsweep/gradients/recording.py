@@ -25,9 +25,9 @@ from dpsweep.gradients.per_example import (
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.tracked_parameters import (
     RULES,
+    ForwardPass,
     Rule,
     TrackedParameter,
-    ForwardPass,
     plain,
     tracked_in,
     trains,

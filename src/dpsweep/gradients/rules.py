@@ -29,7 +29,15 @@ from dpsweep.gradients.parametrizations import Standardization
 from dpsweep.gradients.per_example import Lookups
 from dpsweep.gradients.precision import sum_dtype
 from dpsweep.gradients.recording import RECORDED, RecordedPass
-from dpsweep.gradients.tracked_parameters import RULES, ForwardPass, Layer, Rule, plain, tracked_in, trains
+from dpsweep.gradients.tracked_parameters import (
+    RULES,
+    ForwardPass,
+    Layer,
+    Rule,
+    plain,
+    tracked_in,
+    trains,
+)
 from dpsweep.models.wide_resnet import SMALLEST_SQUARES, standardize
 
 _Rule = TypeVar("_Rule", bound=Rule)
@@ -46,7 +54,9 @@ def rule(*functions: Any, taps: bool = False) -> Callable[[_Rule], _Rule]:
 
 
 @rule(F.linear)
-def linear(forward_pass: ForwardPass, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    forward_pass: ForwardPass, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Compute ``F.linear``."""
     x = forward_pass.batch(input, weight, bias)
     if forward_pass.keeps_factors(x, weight):
@@ -253,7 +263,11 @@ def _number_by_number(
         forward_pass.batch(x, *values)
 
     def with_copies(value: Any) -> Any:
-        return forward_pass.broadcast(value, batches[0].dim(), len(batches[0])) if trains(value) else value
+        return (
+            forward_pass.broadcast(value, batches[0].dim(), len(batches[0]))
+            if trains(value)
+            else value
+        )
 
     return function(
         *(with_copies(each) for each in args),
@@ -274,7 +288,11 @@ for _function in (
 
 @rule(F.conv2d)
 def head_conv2d(
-    forward_pass: ForwardPass, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any
+    forward_pass: ForwardPass,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *settings: Any,
 ) -> Tensor:
     """Compute ``F.conv2d`` for the head of a residual network: a 1x1 kernel after global pooling."""
     x = forward_pass.one_row_each(input, weight, bias)
@@ -343,7 +361,9 @@ def embedding(
     if input.dim() == 1 and forward_pass.same_for_all(input):
         return forward_pass.derive(F.embedding, (input, weight, padding_idx), {})
     if input.dim() < 2 or input.shape[0] not in (1, forward_pass.examples):
-        raise forward_pass.refusal(f"is looked up with indices of shape {tuple(input.shape)}", weight)
+        raise forward_pass.refusal(
+            f"is looked up with indices of shape {tuple(input.shape)}", weight
+        )
     indices = input.expand(forward_pass.examples, *input.shape[1:])
 
     def receive(gradient: Tensor, _: Tensor) -> None:
