@@ -278,7 +278,7 @@ REFUSED = [
     (("b.csv", "--images", "pets"), "found b.csv; allowed: a test file with --texts or --embeddings"),
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
     (("--texts", "a.csv", "--input-column", "one"), "found 0 columns 'label'; allowed: one, of one, two"),
-    (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: one that is not"),
+    (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: each once"),
     (("--texts", "b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
     (("--texts", "none.csv"), "none.csv: no such file"),
     (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array with one label for each"),

@@ -44,15 +44,15 @@ def loaded(text: str | bytes, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("title: !!int abc", "not valid YAML"),
-        ("title: !!timestamp x", "not valid YAML"),
-        ("title: 2024-13-45", "not valid YAML"),
-        (f"privacy: {{delta: {'1' * 5000}}}", "not valid YAML"),
-        (f"title: {'[' * 500}{']' * 500}", "brackets inside of brackets"),
-        (b"title: \xff", "not valid YAML"),
+        ("title: !!int abc", "cannot be read as YAML"),
+        ("title: !!timestamp x", "cannot be read as YAML"),
+        ("title: 2024-13-45", "cannot be read as YAML"),
+        (f"privacy: {{delta: {'1' * 5000}}}", "cannot be read as YAML"),
+        (f"title: {'[' * 500}{']' * 500}", "cannot be read as YAML: maximum recursion"),
+        (b"title: \xff", "cannot be read as YAML"),
         ("? ", "the study: found null; allowed: strings"),
         ("training: {2024-01-01: 3}", 'training: found "2024-01-01"; allowed: strings'),
-        ("datasets: {digits: {source: !replace {kind: folder, path: ~nosuchuser/x}}}", "a user that exists"),
+        ("datasets: {digits: {source: !replace {kind: folder, path: ~nosuchuser/x}}}", "users that exist"),
         ('datasets: {digits: {source: !replace {kind: folder, path: "a\\0b"}}}', "control characters"),
         ('results: "a\\0b"', "control characters"),
         ('references: "a\\0b"', "control characters"),
@@ -120,7 +120,7 @@ def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert begin({"study": named}) == file
     for find in (locate_study, lambda named: begin({"study": named})):
         with pytest.raises(
-            DpsweepError, match=r"study: found \$NOWHERE/s.*\$NOWHERE is not, or is"
+            DpsweepError, match=r"path: found \$NOWHERE/s.*\$NOWHERE is not, or is"
         ):
             find("$NOWHERE/study.yaml")
 

@@ -138,18 +138,12 @@ def test_common_notations_of_numbers_are_read(base: Path, text: str) -> None:
     assert load_study(overlay(base, f"privacy: {{delta: {text}}}")).privacy.delta == 1e-5
 
 
-@pytest.mark.parametrize(
-    ("text", "as_read"),
-    [("0300", 192), ("-017", -15), ("1:30", 90), ("1:30:05", 5405), ("0_17", 15), ("1:30.5", 90.5)],
-)
-def test_octal_and_base_60_numbers_are_refused(base: Path, text: str, as_read: float) -> None:
+@pytest.mark.parametrize("text", ["0300", "-017", "1:30", "1:30:05", "0_17", "1:30.5"])
+def test_octal_and_base_60_numbers_are_texts(base: Path, text: str) -> None:
     """YAML 1.1 reads them as other numbers than a person does."""
     said = refused(overlay(base, f"datasets: {{digits: {{train_size: {text}}}}}"))
-    assert (
-        f"line 2: found {text}, which YAML reads as {as_read:g}; allowed: a decimal number" in said
-    )
-    quoted = overlay(base, f"title: '{text}'")
-    assert load_study(quoted).title == text
+    assert f'datasets.digits.train_size: found "{text}"; allowed: a valid integer' in said
+    assert load_study(overlay(base, f"title: {text}")).title == text
 
 
 def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
@@ -170,20 +164,20 @@ BROKEN = [
     "a: !!python/object/apply:os.system ['true']\n",
 ]
 REFUSED = [
-    *((text, 'not valid YAML\n*", line ') for text in BROKEN),
+    *((text, 'cannot be read as YAML: *", line ') for text in BROKEN),
     *(
         (text, "allowed: a mapping of sections (title, datasets,")
         for text in ("", "- a\n- b\n", "just text\n", "3\n", "# a comment\n")
     ),
     *(
-        (f"extends: {value}\n", "extends: found *allowed: the path of another study file")
+        (f"extends: {value}\n", "extends: found *, or the path of a file")
         for value in ("3", "[a.yaml]", "{a: b}", "true")
     ),
     *(
         (f"{EXTENDS}privacy: {{delta: {text}}}", 'privacy.delta: found "')
         for text in ("'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1")
     ),
-    (f"{EXTENDS}audit: !replace null", "line 2: found !replace before something else than a map"),
+    (f"{EXTENDS}audit: !replace null", "expected a mapping node, but found scalar*line 2"),
     (f"{EXTENDS}references: paper.csv", "references: [Errno 2] No such file"),
     (f"{EXTENDS}references: wrong.csv", "references[0].value: found"),
     (f"{EXTENDS}sweeps: {{flat: {{epsilom: [1]}}}}", "sweeps.flat.epsilom: unknown key"),
@@ -207,8 +201,8 @@ def test_invalid_study_files_are_refused(base: Path, text: str, said: str) -> No
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
-    assert refused(path) == f"{path}: cannot be read: No such file or directory"
-    assert "cannot be read: Is a directory" in refused(tmp_path)
+    assert refused(path) == f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
+    assert "cannot be read as YAML: [Errno 21] Is a directory" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, STUDY
 from dpsweep.study.load import home, named_study, only_study, study_path
 from dpsweep.study.paths import Paths
-from dpsweep.study.section import usable_path
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
@@ -37,14 +36,8 @@ def _here(study_file: Path) -> Path:
 
 
 def path(text: str) -> Path:
-    """Return a path of the command line, which expands as paths in a study do (`usable_path`).
-
-    Shells do not expand ``--ledger=~/ledger.jsonl``.
-    """
-    try:
-        return Path(usable_path(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"found {text}; {error}") from None
+    """Return a path of the command line (`study_path`); its name is that of the argument in the help."""
+    return study_path(text)
 
 
 StudyFile = Annotated[

@@ -1,19 +1,17 @@
 """A first study of a new dataset: facts from the readers of `prepare`, and a YAML file with comments."""
 
 import itertools
-import json
 import math
 import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
@@ -24,10 +22,9 @@ from dpsweep.data.images import load_folder
 from dpsweep.data.prepare import alike_classes
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
-from dpsweep.recommend.rule import facts_of_first_sweep, recommend
+from dpsweep.recommend.rule import Recommendation, facts_of_first_sweep, recommend
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
-from dpsweep.study.cells import number
 from dpsweep.study.datasets import (
     ArraysSource,
     FilesSource,
@@ -35,7 +32,7 @@ from dpsweep.study.datasets import (
     HubSource,
     refuse_column_as_unit,
 )
-from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies
+from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies, yaml_line
 from dpsweep.study.messages import NAME_PATTERN, explain, shorten, unknown
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
@@ -48,7 +45,6 @@ _EMBEDDING = "embedding"
 _FEATURES = {"transformation": "layer-norm"}
 # The mean of the tokens' outputs separates texts better than a pooler that was trained for another task.
 _TEXT_FEATURES = {"pooling": "mean"} | _FEATURES
-_PLAIN = re.compile(r"[A-Za-z0-9./~-][\w./~-]*")
 _CUT = {"test_from_train": 0.2, "seed": 0}
 """Keys of a source without test data."""
 
@@ -377,19 +373,20 @@ def draft_study(
     hashed = isinstance(section.reads_with, BytesTokenizer)
     method = "head" if head else method
     size, delta = found.protected, _delta(base, found.protected)
-    classes = max(2, len(found.classes))  # the study refuses fewer later
     private = release_epsilon is not None
-    grid = (
-        _first_grid(section, classes, size, delta, method == "head")
-        if release_epsilon is None
-        else _one_setting(section, classes, size, delta, release_epsilon, method == "head")
+    epsilons = _EPSILONS if release_epsilon is None else [release_epsilon]
+    facts = facts_of_first_sweep(
+        section,
+        max(2, len(found.classes)),  # the study refuses fewer later
+        *(size, delta, epsilons, _EPOCHS, method == "head"),
     )
+    made = [recommend(each) for each in facts]
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters["yaml"] = _yaml
+    environment.filters["yaml"] = yaml_line
     return environment.get_template("new.yaml.j2").render(
         title=re.sub(r"[-_.]+", " ", name).strip().capitalize(),
         name=name,
@@ -404,10 +401,10 @@ def draft_study(
         head=head,
         features=_TEXT_FEATURES if text and not hashed else _FEATURES,
         network=network,
-        grid=grid,
+        grid=_one_setting(made[0], size) if private else _first_grid(made, size),
         identity=identity,
         method=method,
-        epsilons=[release_epsilon] if private else _EPSILONS,
+        epsilons=epsilons,
         private=private,
         epochs=_EPOCHS,
         roles={
@@ -470,11 +467,11 @@ def _image_size(base: Study, backbone: str, method: str) -> int:
     arguments = base.backbones[backbone].arguments
     if own := arguments.get("image_size", arguments.get("img_size")):
         return int(own)
-    sweeps = list(base.sweeps.values())
-    alike = [each for each in sweeps if (each.backbone, each.method) == (backbone, method)]
-    alike += [each for each in sweeps if each.backbone == backbone]
-    alike += [each for each in sweeps if each.method == method]
-    return (base.datasets[alike[0].dataset].image_size if alike else None) or _IMAGE_SIZE
+    by_likeness = sorted(
+        base.sweeps.values(), key=lambda each: (each.backbone != backbone, each.method != method)
+    )
+    sizes = (base.datasets[each.dataset].image_size for each in by_likeness)
+    return next(filter(None, sizes), _IMAGE_SIZE)
 
 
 def _delta(base: Study, train_size: int) -> float:
@@ -484,19 +481,8 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _one_setting(
-    backbone: Backbone,
-    classes: int,
-    train_size: int,
-    delta: float,
-    epsilon: float,
-    normalised: bool,
-) -> dict[str, Any]:
+def _one_setting(one: Recommendation, train_size: int) -> dict[str, Any]:
     """Return only the recommended setting, for a release."""
-    (facts,) = facts_of_first_sweep(
-        backbone, classes, train_size, delta, [epsilon], _EPOCHS, normalised
-    )
-    one = recommend(facts)
     return {
         "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
         "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
@@ -504,16 +490,8 @@ def _one_setting(
     }
 
 
-def _first_grid(
-    backbone: Backbone, classes: int, train_size: int, delta: float, normalised: bool
-) -> dict[str, Any]:
+def _first_grid(made: Sequence[Recommendation], train_size: int) -> dict[str, Any]:
     """Join the small grids of all epsilons, with batch sizes at least a factor of three apart."""
-    made = [
-        recommend(each)
-        for each in facts_of_first_sweep(
-            backbone, classes, train_size, delta, _EPSILONS, _EPOCHS, normalised
-        )
-    ]
     sizes: list[int] = []
     for each in sorted(set().union(*(one.small_grid for one in made))):
         if not sizes or each >= 3 * sizes[-1] or each == train_size:
@@ -530,17 +508,3 @@ def _first_grid(
     }
 
 
-def _yaml(found: Any) -> str:
-    """Format a value as YAML, with quotes only where they are needed."""
-    match found:
-        case dict():
-            return f"{{{', '.join(f'{key}: {_yaml(value)}' for key, value in found.items())}}}"
-        case list():
-            return f"[{', '.join(map(_yaml, found))}]"
-        case str() if _PLAIN.fullmatch(found) and yaml.safe_load(found) == found:
-            return found
-        case str():
-            return json.dumps(found, ensure_ascii=False)
-        case None:
-            return "null"
-    return number(found)

@@ -1,9 +1,8 @@
 """Recommended hyperparameters, printed as a table and as a section ``release`` of a study."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-
-import yaml
+from typing import Any
 
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
@@ -17,8 +16,9 @@ from dpsweep.recommend.rule import (
     recommend,
 )
 from dpsweep.study import Study
-from dpsweep.study.cells import number
+from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.checks import disagreements
+from dpsweep.study.load import yaml_line
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
 
@@ -69,11 +69,11 @@ def recommendation(
         return
     yield "release:"
     for key, found in setting.items():
-        yield f"  {key}: {found}"
+        yield f"  {key}: {yaml_line(found)}"
     if not release_mistakes(study, setting | tuning):
         yield "  # To tune around this setting, with the choice covered by the same epsilon:"
         for key, found in tuning.items():
-            yield f"  # {key}: {found}"
+            yield f"  # {key}: {yaml_line(found)}"
 
 
 def compared_epochs(
@@ -124,10 +124,9 @@ def _norm_line(facts: ProblemFacts) -> str:
     return line
 
 
-def release_mistakes(study: Study, section: Mapping[str, str]) -> list[str]:
-    """Return the reasons to refuse a study with a section ``release``, given as YAML values."""
-    written = "\n".join(f"{key}: {found}" for key, found in section.items())
-    release = Release.model_validate(yaml.safe_load(written))
+def release_mistakes(study: Study, section: Mapping[str, Any]) -> list[str]:
+    """Return the reasons to refuse a study with a section ``release``."""
+    release = Release.model_validate(section)
     return list(disagreements(study.model_copy(update={"release": release})))
 
 
@@ -145,36 +144,34 @@ def _table(facts: ProblemFacts, made: Recommendation) -> Iterator[str]:
     yield _READ
 
 
-def _section(sweep: str, facts: ProblemFacts, made: Recommendation) -> dict[str, str]:
+def _section(sweep: str, facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
     """Return the keys of a section ``release`` that trains the setting."""
     return {
         "sweep": sweep,
-        "epsilon": f"{facts.epsilon:g}",
-        "epochs": f"[{facts.epochs}]",
+        "epsilon": facts.epsilon,
+        "epochs": [facts.epochs],
         "batch_size": _sizes([made.batch_size], facts),
-        "clipping_bound": _number_list([made.clipping_bound]),
-        "learning_rate": _number_list([made.learning_rate]),
+        "clipping_bound": [_two_digits(made.clipping_bound)],
+        "learning_rate": [_two_digits(made.learning_rate)],
     }
 
 
-def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, str]:
+def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
     """Return the keys that tune around the setting: every rate with every batch size."""
     return {
         "selection": "private",
         "batch_size": _sizes(made.small_grid, facts),
-        "learning_rate": _number_list([factor * made.learning_rate for factor in RATES]),
+        "learning_rate": [_two_digits(factor * made.learning_rate) for factor in RATES],
     }
 
 
-def _sizes(sizes: Iterable[int], facts: ProblemFacts) -> str:
-    whole = facts.train_size
-    return f"[{', '.join('full' if size == whole else str(size) for size in sizes)}]"
+def _sizes(sizes: Iterable[int], facts: ProblemFacts) -> list[BatchSize]:
+    return ["full" if size == facts.train_size else size for size in sizes]
 
 
-def _number_list(values: Sequence[float]) -> str:
-    return f"[{', '.join(map(_short, values))}]"
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
 
 
 def _short(value: float) -> str:
-    """Format a number with two digits, as YAML reads it."""
-    return number(float(f"{value:.2g}"))
+    return number(_two_digits(value))

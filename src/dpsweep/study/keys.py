@@ -5,17 +5,15 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study.load import parse_yaml
-from dpsweep.study.messages import unknown
+from dpsweep.study.load import parse_yaml, yaml_line
+from dpsweep.study.messages import group_by_message, unknown
 from dpsweep.study.study import Study
 
 NAME = "NAME"
@@ -37,8 +35,7 @@ This page is made from the models by `python -m dpsweep.study.keys`.
 """
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A key of a study."""
 
     path: str
@@ -47,14 +44,8 @@ class Key:
     default: str
     """as in YAML; ``required`` without one, empty if the key is left out"""
     meaning: str
+    """behind the kinds of its section that have the key, unless all have it"""
     example: str = ""
-    kinds: tuple[str, ...] = ()
-    """the kinds of its section that have the key; empty if all have it"""
-
-    @property
-    def explained(self) -> str:
-        """The meaning, behind the kinds that have the key."""
-        return f"({', '.join(self.kinds)}) {self.meaning}" if self.kinds else self.meaning
 
 
 _EXTENDS = Key(
@@ -80,7 +71,7 @@ def study_keys(part: str = "") -> list[Key]:
     Raises:
         DpsweepError: no key has this path or name.
     """
-    keys = list(_Walk().keys())
+    keys = [_EXTENDS, *_study_keys()]
     chosen = [key for key in keys if _is_in(key.path, part)]
     if not chosen:
         sections = dict.fromkeys(key.path.partition(".")[0] for key in keys)
@@ -97,7 +88,7 @@ def _is_in(path: str, part: str) -> bool:
 
 def as_lines(keys: Iterable[Key]) -> list[str]:
     """Return a line for each key, in columns."""
-    rows = [(key.path, key.type, key.default, key.example, key.explained) for key in keys]
+    rows = [(key.path, key.type, key.default, key.example, key.meaning) for key in keys]
     lines = [("key", "type", "default", "example", "meaning"), *rows]
     # A longer cell moves only its own line.
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)][:-1]
@@ -116,7 +107,7 @@ def page() -> str:
 def _table(title: str, keys: list[Key]) -> str:
     columns = ["key", "type", "default", "meaning", "example"]
     rows = [
-        [f"`{key.path}`", key.type, _code(key.default), key.explained, _code(key.example)]
+        [f"`{key.path}`", key.type, _code(key.default), key.meaning, _code(key.example)]
         for key in keys
     ]
     lines = [columns, ["---"] * len(columns), *rows]
@@ -130,96 +121,79 @@ def _code(value: str) -> str:
     return f"`{value}`" if value and value != REQUIRED else value
 
 
+def _study_keys() -> Iterator[Key]:
+    text = files("dpsweep.study").joinpath("every_key.yaml").read_text(encoding="utf-8")
+    schema = study_schema()
+    return _Walk(schema["$defs"]).section([schema], "", [parse_yaml(text)])
+
+
 class _Walk:
-    """Reads the keys from the JSON schema of a study."""
+    """Reads keys from the JSON schema of a study.
 
-    def __init__(self) -> None:
-        self.schema = study_schema()
+    Args:
+        models: schemas of the sections by name.
+    """
 
-    @cached_property
-    def example(self) -> Any:
-        text = files("dpsweep.study").joinpath("every_key.yaml").read_text(encoding="utf-8")
-        return parse_yaml(text)
+    def __init__(self, models: dict[str, Any]) -> None:
+        self._models = models
 
-    def keys(self) -> Iterator[Key]:
-        """Yield all keys."""
-        yield _EXTENDS
-        yield from self._section([self.schema], "", [self.example])
-
-    def _section(
-        self, models: list[dict[str, Any]], path: str, examples: list[Any]
+    def section(
+        self, kinds: Sequence[dict[str, Any]], path: str, examples: Sequence[Any]
     ) -> Iterator[Key]:
-        """Yield the keys of a section, which may be of one of several kinds.
+        """Yield the keys of a section, and of the sections in it.
 
         Args:
-            models: schemas of the kinds.
+            kinds: schemas of the kinds that the section may have.
             path: of the section, with a dot at its end.
             examples: mappings that are such sections.
         """
-        found: dict[str, list[tuple[Key, dict[str, Any]]]] = {}
-        for model in models:
-            kind = _kind(model)
-            properties = model["properties"]
-            for name in sorted(properties, key=lambda name: name != "kind"):
-                field = properties[name]
-                key = self._key(f"{path}{name}", name in model.get("required", ()), field)
-                alike = found.setdefault(name, [])
-                at = [
-                    index
-                    for index, (other, _) in enumerate(alike)
-                    if replace(other, kinds=()) == key
-                ]
-                if at:
-                    other = alike[at[0]][0]
-                    alike[at[0]] = replace(other, kinds=(*other.kinds, kind)), field
-                else:
-                    alike.append((replace(key, kinds=(kind,)), field))
-        for name, alike in found.items():
-            if name == "kind" and _kind(models[0]):
-                each = "; ".join(f"{_kind(model)}: {_first_sentence(model)}" for model in models)
-                yield Key(f"{path}kind", "text", REQUIRED, each, _kind(models[0]))
+        names = dict.fromkeys(name for kind in kinds for name in kind["properties"])
+        for name in sorted(names, key=lambda name: name != "kind"):
+            if name == "kind" and _kind(kinds[0]):
+                each = "; ".join(f"{_kind(kind)}: {_first_sentence(kind)}" for kind in kinds)
+                yield Key(f"{path}kind", "text", REQUIRED, each, _kind(kinds[0]))
                 continue
+            having = [kind for kind in kinds if name in kind["properties"]]
+            fields = [kind["properties"][name] for kind in having]
             values = [example[name] for example in examples if name in example]
-            key = _one_row([key for key, _ in alike])
-            kinds = () if len(key.kinds) == len(models) else key.kinds
-            yield replace(key, kinds=kinds, example=_example(values))
-            for _, field in alike:
-                yield from self._inside(f"{path}{name}", field, values)
+            types = dict.fromkeys(map(self._type, fields))
+            defaults = group_by_message((_kind(kind), _default(kind, name)) for kind in having)
+            meanings = group_by_message((_kind(kind), _meaning(kind, name)) for kind in having)
+            default, meaning = next(iter(defaults)), next(iter(meanings))
+            if len(defaults) > 1:
+                default = ", ".join(f"{text or 'none'} ({', '.join(of)})" for text, of in defaults.items())
+            if len(meanings) > 1 or len(having) < len(kinds):
+                meaning = "; ".join(f"({', '.join(of)}) {text}" for text, of in meanings.items())
+            yield Key(f"{path}{name}", " or ".join(types), default, meaning, _example(values))
+            yield from self._inside(f"{path}{name}", fields, values)
 
-    def _key(self, path: str, required: bool, field: dict[str, Any]) -> Key:
-        default = REQUIRED if required else _yaml(field.get("default"))
-        return Key(path, self._type(field), default, field.get("description", "").replace("``", ""))
-
-    def _inside(self, path: str, field: dict[str, Any], examples: list[Any]) -> Iterator[Key]:
-        """Yield the keys of the sections that a value may be."""
-        sections, named = [], []
-        for variant in self._variants(field):
-            values = [
-                *variant.get("patternProperties", {}).values(),
-                variant.get("additionalProperties"),
+    def _inside(
+        self, path: str, fields: Sequence[dict[str, Any]], values: Sequence[Any]
+    ) -> Iterator[Key]:
+        """Yield the keys of the sections that a value may be, or that its items or entries may be."""
+        sections, entries = [], []
+        for variant in (each for field in fields for each in self._variants(field)):
+            sections += [variant, *self._variants(variant.get("items", {}))]
+            inner = [*variant.get("patternProperties", {}).values()]
+            inner += [variant.get("additionalProperties")]
+            entries += [
+                each for model in inner if isinstance(model, dict) for each in self._variants(model)
             ]
-            for value in (value for value in values if isinstance(value, dict)):
-                named += [each for each in self._variants(value) if "properties" in each]
-            items = self._variants(variant.get("items", {}))
-            sections += [each for each in (variant, *items) if "properties" in each]
-        mappings = [
-            each
-            for value in examples
-            for each in (value if isinstance(value, list) else [value])
-            if isinstance(each, dict)
-        ]
-        for models, prefix, inner in (
+        flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+        mappings = [each for each in flat if isinstance(each, dict)]
+        named = [value for each in mappings for value in each.values() if isinstance(value, dict)]
+        for models, place, examples in (
             (sections, f"{path}.", mappings),
-            (named, f"{path}.{NAME}.", [value for each in mappings for value in each.values()]),
+            (entries, f"{path}.{NAME}.", named),
         ):
-            if models:
-                known = [each for each in inner if isinstance(each, dict)]
-                yield from self._section(models, prefix, known)
+            # Several kinds of the section around it may have the same one.
+            if kinds := {id(each): each for each in models if "properties" in each}:
+                yield from self.section([*kinds.values()], place, examples)
 
     def _variants(self, field: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the alternatives of a field, references resolved, without null."""
         if "$ref" in field:
-            return [self.schema["$defs"][field["$ref"].rpartition("/")[2]]]
+            return [self._models[field["$ref"].rpartition("/")[2]]]
         several = field.get("anyOf") or field.get("oneOf")
         if isinstance(kinds := field.get("type"), list):
             several = [field | {"type": kind} for kind in kinds]
@@ -243,20 +217,17 @@ class _Walk:
         return _limited(_NAMES.get(variant["type"], variant["type"]), variant)
 
 
-def _one_row(keys: list[Key]) -> Key:
-    """Return one key for those of one path, with what differs between kinds of its section."""
-    types = " or ".join(dict.fromkeys(key.type for key in keys))
-    kinds = tuple(kind for key in keys for kind in key.kinds)
-    default, meaning = keys[0].default, keys[0].meaning
-    if any(key.default != default for key in keys):
-        default = ", ".join(f"{key.default or 'none'} ({', '.join(key.kinds)})" for key in keys)
-    if any(key.meaning != meaning for key in keys):
-        meaning, kinds = "; ".join(key.explained for key in keys), ()
-    return Key(keys[0].path, types, default, meaning, kinds=kinds)
-
-
 def _kind(model: dict[str, Any]) -> str:
     return str(model["properties"].get("kind", {}).get("const", ""))
+
+
+def _default(model: dict[str, Any], name: str) -> str:
+    required = name in model.get("required", ())
+    return REQUIRED if required else _yaml(model["properties"][name].get("default"))
+
+
+def _meaning(model: dict[str, Any], name: str) -> str:
+    return str(model["properties"][name].get("description", "")).replace("``", "")
 
 
 def _first_sentence(model: dict[str, Any]) -> str:
@@ -272,11 +243,7 @@ def _limited(name: str, field: dict[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     """Return a value as YAML on one line, empty for None, an empty text and an empty section."""
-    if value in (None, "") or isinstance(value, dict):
-        return ""
-    return (
-        yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
-    )
+    return "" if value in (None, "") or isinstance(value, dict) else yaml_line(value)
 
 
 def _example(values: list[Any]) -> str:

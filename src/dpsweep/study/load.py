@@ -1,6 +1,7 @@
 """Finding a study, and reading it from YAML, with overlays and with messages for the author of the file."""
 
 import csv
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class _Replace(dict[Any, Any]):
 
 
 class StudyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loader of safe YAML: 1e-5 is a number; keys that stand twice, octal and base-60 numbers are refused.
+    """Loader of safe YAML: 1e-5 is a number, 0300 and 1:30 are texts; keys that stand twice are refused.
 
     It uses libyaml if PyYAML has it, which is ten times as fast: every job reads the study.
     """
@@ -35,9 +36,9 @@ class StudyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 
 def _mapping(loader: StudyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
-    for key_node, _ in node.value:
+    # PyYAML refuses other nodes with !replace, and a list or a mapping as a key, by itself.
+    for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
         line = key_node.start_mark.line + 1
-        # PyYAML refuses a list or a mapping as a key by itself.
         if isinstance(key_node, yaml.ScalarNode):
             if key_node.value in seen:
                 raise StudyError(
@@ -49,40 +50,21 @@ def _mapping(loader: StudyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
-def _replacing_mapping(loader: StudyLoader, node: yaml.Node) -> _Replace:
-    if not isinstance(node, yaml.MappingNode):
-        raise StudyError(
-            f"{node.start_mark.name}, line {node.start_mark.line + 1}: found !replace before something "
-            "else than a mapping; allowed: !replace {...}, or a list or a value without !replace"
-        )
-    return _Replace(_mapping(loader, node))
-
-
-# Numbers of YAML 1.1 that are others than they look: 0300 is octal, 1:30 is sixty and thirty.
-_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
-
-
-def _decimal(loader: StudyLoader, node: yaml.ScalarNode) -> int | float:
-    whole = node.tag.endswith(":int")
-    number = (loader.construct_yaml_int if whole else loader.construct_yaml_float)(node)
-    if _OTHER_BASE.fullmatch(node.value):
-        raise StudyError(
-            f"{node.start_mark.name}, line {node.start_mark.line + 1}: found {node.value}, which YAML reads "
-            f"as {number:g}; allowed: a decimal number without a leading 0, or a text in quotes"
-        )
-    return float(number) if not whole else int(number)
-
-
 StudyLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
-StudyLoader.add_constructor("tag:yaml.org,2002:int", _decimal)
-StudyLoader.add_constructor("tag:yaml.org,2002:float", _decimal)
-StudyLoader.add_constructor("!replace", _replacing_mapping)
-# YAML 1.1 requires a dot in floats, but people write 1e-5.
-StudyLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+StudyLoader.add_constructor("!replace", lambda loader, node: _Replace(_mapping(loader, node)))
+
+# As people read numbers: YAML 1.1 takes 0300 for octal, 1:30 for sixty and thirty, and 1e-5 for a text.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$",
+    "tag:yaml.org,2002:float": r"[-+]?(\.[0-9]|[0-9][0-9_]*(\.|[eE][-+]?[0-9]))[0-9_]*([eE][-+]?[0-9]+)?$"
+    r"|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$",
+}
+StudyLoader.yaml_implicit_resolvers = {
+    first: [each for each in resolvers if each[0] not in _NUMBERS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    StudyLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+.0123456789"))
 
 
 def parse_yaml(text: str | TextIO) -> Any:
@@ -97,6 +79,18 @@ def parse_yaml(text: str | TextIO) -> Any:
     return yaml.load(text, Loader=StudyLoader)  # noqa: S506 (a SafeLoader)
 
 
+def yaml_line(found: Any) -> str:
+    """Return a value as YAML on one line.
+
+    >>> yaml_line({"batch_size": [64, "full"], "delta": 1e-5})
+    '{batch_size: [64, full], delta: 1.0e-05}'
+    """
+    text: str = yaml.safe_dump(
+        found, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True
+    )
+    return text.removesuffix("\n...\n").strip()
+
+
 def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a study file, merged into the one that it extends; ``overlays`` are the files that extend it."""
     whole = f"{path} (which {overlays[-1]} extends)" if overlays else str(path)
@@ -106,15 +100,9 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         require_content(path)
         with path.open(encoding="utf-8") as stream:
             content = parse_yaml(stream)
-    except OSError as error:
-        raise StudyError(f"{whole}: cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise StudyError(
-            f"{whole}: not valid YAML: brackets inside of brackets, too deep"
-        ) from None
-    except (yaml.YAMLError, ValueError, AttributeError) as error:
+    except (OSError, RecursionError, yaml.YAMLError, ValueError, AttributeError) as error:
         # PyYAML does not catch the ValueError of int() and of dates.
-        raise StudyError(f"{whole}: not valid YAML\n{error}") from None
+        raise StudyError(f"{whole}: cannot be read as YAML: {error}") from None
     if not isinstance(content, dict):
         raise StudyError(
             f"{whole}: found {value(content)}; allowed: a mapping of sections (title, datasets, "
@@ -127,13 +115,8 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise StudyError(f"{whole}: figures or references: {error}") from None
     if base is None:
         return content
-    if not isinstance(base, str):
-        raise StudyError(
-            f"{whole}: extends: found {value(base)}; allowed: the path of another study file, or the "
-            f"name of one that comes with dpsweep, such as {PAPER}"
-        )
     try:
-        below = named_study(base, path.parent)
+        below = named_study(str(base), path.parent)
     except DpsweepError as error:
         raise StudyError(f"{whole}: extends: {str(error).removeprefix('study: ')}") from None
     merged: dict[str, Any] = _merge(_read(below, (*overlays, path)), content)
@@ -225,7 +208,7 @@ def name_of(study_file: Path) -> str:
 
 
 def study_path(text: str | Path) -> Path:
-    """Return the path of a study on a command line, which expands as paths in a study do.
+    """Return a path of a command line, which expands as paths in a study do.
 
     Shells do not expand ``--study=~/pets.yaml``.
 
@@ -235,7 +218,7 @@ def study_path(text: str | Path) -> Path:
     try:
         return Path(usable_path(str(text)))
     except ValueError as error:
-        raise DpsweepError(f"study: found {text}; {error}") from None
+        raise DpsweepError(f"path: found {text}; {error}") from None
 
 
 def named_study(name: str, folder: Path) -> Path:

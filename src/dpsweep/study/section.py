@@ -5,7 +5,6 @@ import os
 import posixpath
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -56,11 +55,9 @@ ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
 def strictly_increasing(values: list[Number]) -> list[Number]:
     """Refuse numbers that are not sorted or are repeated."""
     for smaller, larger in itertools.pairwise(values):
-        if larger == smaller:
-            raise ValueError(f"allowed: every value once, but {number(larger)} appears twice")
-        if larger < smaller:
+        if larger <= smaller:
             raise ValueError(
-                "allowed: sorted from small to large, but "
+                "allowed: sorted from small to large, each value once, but "
                 f"{number(larger)} follows {number(smaller)}"
             )
     return values
@@ -88,14 +85,12 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
     Raises:
         ValueError: a part occurs twice.
     """
-    parts = [posixpath.normpath(part) for part in train]
-    repeated = sorted({part for part in parts if parts.count(part) > 1})
-    if repeated:
-        raise ValueError(f"{train_key}: found {', '.join(repeated)} twice; allowed: each once")
-    if test is not None and posixpath.normpath(test) in parts:
-        raise ValueError(
-            f"{test_key}: found {test}, which is in {train_key} too; allowed: one that is not"
-        )
+    named = [(train_key, part) for part in train] + ([] if test is None else [(test_key, test)])
+    seen = set()
+    for key, part in named:
+        if (place := posixpath.normpath(part)) in seen:
+            raise ValueError(f"{key}: found {part}, which is in {train_key} too; allowed: each once")
+        seen.add(place)
 
 
 def usable_path(text: str) -> str:
@@ -114,12 +109,12 @@ def usable_path(text: str) -> str:
                 f"allowed: environment variables that are set; {variable[0]} is not, or is empty"
             )
     path = os.path.expandvars(os.path.expanduser(text))  # noqa: PTH111 (keeps a leading ./)
-    if any(ord(character) < ord(" ") for character in path):
-        raise ValueError("allowed: a path without control characters")
-    if path.startswith("~"):
-        raise ValueError("allowed: a path of a user that exists, or one that does not start with ~")
-    if any(len(part.encode()) > _LONGEST_NAME for part in Path(path).parts):
-        raise ValueError(f"allowed: names of at most {_LONGEST_NAME} bytes")
+    control = any(ord(character) < ord(" ") for character in path)
+    if control or path.startswith("~") or max(map(len, path.encode().split(b"/"))) > _LONGEST_NAME:
+        raise ValueError(
+            "allowed: no control characters, ~ only for users that exist, and names of at most "
+            f"{_LONGEST_NAME} bytes"
+        )
     return path
 
 
