@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common import command_line
 from dpsweep.study.load import load_study
-from dpsweep.study.study import Study
+from dpsweep.study.file import Study
 
 _HEADER = """\
 # Figures and tables

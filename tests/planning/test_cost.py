@@ -10,7 +10,6 @@ from tests.synthetic import make_study
 
 from dpsweep.planning.cost import GPU, ProblemCost, count_network
 from dpsweep.study import Study, load_study
-from dpsweep.study.trials import trials_per_cell
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +42,7 @@ def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
 
 def test_cost_follows_the_work(paper: Study) -> None:
     tiny, base = "sun397_vit-tiny_film", "sun397_vit-base_film"
-    assert trials_per_cell(paper, tiny) == 8 + 5 - 1
+    assert paper.trials_per_cell(tiny) == 8 + 5 - 1
     eight, sixteen = (cell_cost(paper, tiny, epochs).seconds for epochs in (8, 16))
     assert 1.8 < sixteen / eight < 2
     # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
@@ -90,7 +89,7 @@ def test_the_time_of_a_cell_is_the_sum_of_its_parts() -> None:
     passes = 2 * 3 * 1000 + 200
     computed = seconds(teraflops=1e-12)
     assert computed == pytest.approx(trials * passes * network.operations, rel=1e-9)
-    assert trials_per_cell(study, "automatic") == trials > trials_per_cell(study, "bounds")
+    assert study.trials_per_cell("automatic") == trials > study.trials_per_cell("bounds")
 
 
 def test_parameters_after_every_epoch_are_kept_in_memory(paper: Study) -> None:

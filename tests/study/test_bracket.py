@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsweep.study.trials import bracket_maximum, bracket_trials
+from dpsweep.study.sweeps import bracket_maximum, bracket_trials
 
 grids = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 

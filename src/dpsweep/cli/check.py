@@ -22,7 +22,6 @@ from dpsweep.study.datasets import HubSource
 from dpsweep.study.messages import group_by_message, shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Section
-from dpsweep.study.trials import trials_per_cell
 
 _FEW = 5  # undrawn targets; up to this number the reasons are always listed
 # Held-out examples of a class; with fewer, a choice by their accuracy is mostly noise.
@@ -83,7 +82,7 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
     cells = trials = 0
     for cell in study.all_cells():
         cells += 1
-        trials += trials_per_cell(study, study.sweep_of(cell))
+        trials += study.trials_per_cell(study.sweep_of(cell))
     for name, sweep in study.sweeps.items():
         rates = len(sweep.learning_rates)
         yield (

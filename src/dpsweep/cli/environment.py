@@ -59,26 +59,17 @@ def _check_encoding() -> None:
 
 
 def _check_folders() -> None:
-    named = os.environ.get("TMPDIR")
-    try:
-        found = tempfile.gettempdir()
-    except OSError:
-        found = ""
-    if not found or (named and Path(named).absolute() != Path(found)):
-        raise DpsweepError(
-            f"TMPDIR: found {named or 'none'}, where no temporary file can be written; "
-            "allowed: a folder that can be written and has space"
-        )
-    name = "XDG_CACHE_HOME" if os.environ.get("XDG_CACHE_HOME") else "HOME"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 (which raises)
-    try:
-        if not cache.is_absolute():
-            raise OSError
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache):
-            pass
-    except OSError:
-        raise DpsweepError(
-            f"{name}: found {os.environ.get(name, 'none')}, and caches of libraries cannot be written into "
-            f"{cache}; allowed: a folder that can be written (XDG_CACHE_HOME moves only the caches)"
-        ) from None
+    of_cache = "XDG_CACHE_HOME" if os.environ.get("XDG_CACHE_HOME") else "HOME"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (which raises)
+    for name, folder in (("TMPDIR", os.environ.get("TMPDIR") or "/tmp"), (of_cache, cache)):
+        try:
+            if not Path(folder).is_absolute():
+                raise OSError
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError:
+            raise DpsweepError(
+                f"{name}: found {os.environ.get(name, 'none')}, and {folder} cannot be written; allowed: an "
+                "absolute path of a folder that can be written (XDG_CACHE_HOME moves caches of libraries)"
+            ) from None

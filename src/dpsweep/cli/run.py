@@ -20,7 +20,7 @@ from dpsweep.cli import progress
 from dpsweep.cli.options import FoundStudyFile, locate_study
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.commands import CALL, UNACCOUNTED, is_true
+from dpsweep.study.commands import CALL, UNACCOUNTED, is_true, split_profiles
 from dpsweep.study.load import CHANGED, PROJECT, parse_yaml, split_study
 from dpsweep.study.paths import Paths
 
@@ -30,7 +30,7 @@ _WORKFLOW = (
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
 _RUNS_NOTHING = re.compile(f"{progress.DRY.pattern}|--unlock")
-_PREPARED = {"data", "backbones", "tokenizers", "features", "noise"}
+_PREPARED = [(name,) for name in ("data", "backbones", "tokenizers", "features", "noise")]
 _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
 
@@ -76,12 +76,13 @@ def run(
     Options of Snakemake that help: -n (what would run), --cores 4, --profile slurm.
     """
     options: list[str] = context.obj
-    if others := [word for word in words or [] if word.startswith("-")]:
+    if early := [word for word in words or [] if word.startswith("-")]:
         raise DpsweepError(
-            f"options: found {' '.join(others)}; options of Snakemake stand behind --: "
+            f"options: found {' '.join(early)}; options of Snakemake stand behind --: "
             "dpsweep run STUDY TARGETS -- OPTIONS"
         )
     _refuse_config(options)
+    profiles, others = split_profiles(options)
     os.environ[CALL] = "dpsweep run"
     named, targets = split_study(words or [])
     found = locate_study(named)
@@ -110,7 +111,8 @@ def run(
             *(["unaccounted=true"] if unaccounted else []),
             *_WORKFLOW,
             *([] if folder == Path.cwd() else ["--directory", str(folder)]),
-            *_with_profiles(options),
+            *(f"--profile={_profile(name)}" for name in profiles),
+            *others,
             *(["--", *files] if files else []),
         ]
     )
@@ -143,19 +145,6 @@ def _refuse_config(options: Sequence[str]) -> None:
                 f"options of Snakemake: found {word}; dpsweep run sets it: name the study as its first word, "
                 "and ask for sweeps of private data with --unaccounted"
             )
-
-
-def _with_profiles(options: Sequence[str]) -> list[str]:
-    """Return the options with the path of every ``--profile``."""
-    found: list[str] = []
-    for word in options:
-        if found[-1:] == ["--profile"]:
-            found[-1] = f"--profile={_profile(word)}"
-        elif word.startswith("--profile="):
-            found.append(f"--profile={_profile(word.removeprefix('--profile='))}")
-        else:
-            found.append(word)
-    return found
 
 
 def _profile(name: str) -> str:
@@ -192,9 +181,8 @@ def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> N
 
 
 def _trains_no_sweep(study: Study, target: str) -> bool:
-    file = Path(target)
-    if file.is_relative_to(study.results):
-        return bool(_PREPARED.intersection(file.relative_to(study.results).parts[:1]))
+    if Path(target).is_relative_to(study.results):
+        return Path(target).relative_to(study.results).parts[:1] in _PREPARED
     return target in ("release", "plan", "check_cluster")
 
 

@@ -23,7 +23,7 @@ from dpsweep.study.backbones import Backbone, FileWeights
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
-from dpsweep.study.trials import KEPT_PARAMETER_BYTES, trials_per_cell
+from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
@@ -273,7 +273,7 @@ class ProblemCost:
         steps = optimizer_steps(dataset.protected, min(self._batch_sizes), epochs, rounding)
         training = epochs * self._rows * self._passes * network.operations / self._rate
         testing = dataset.test_size * network.operations / self._rate
-        trials = trials or max(trials_per_cell(study, sweep) for sweep in self._sweeps)
+        trials = trials or max(study.trials_per_cell(sweep) for sweep in self._sweeps)
         setting = study.physical_batch(self._problem)
         physical = _LEAST_EXAMPLES if setting == "auto" else setting
         inputs = self.features_bytes if self._on_features else input_bytes(dataset)
@@ -337,7 +337,7 @@ class ProblemCost:
             case "theory":
                 size = min(study.batch_size(cell), study.theory.largest_batch)
                 return 45.0 * (epochs + 1) * study.theory.draws * self._theory_seeds * size
-        trials, classes = trials_per_cell(study, study.sweep_of(cell)), dataset.classes
+        trials, classes = study.trials_per_cell(study.sweep_of(cell)), dataset.classes
         rounding = study.privacy.step_rounding
         steps = optimizer_steps(dataset.protected, study.batch_size(cell), epochs, rounding)
         store = trials * (1_700 + 20 * classes + 32 * steps)

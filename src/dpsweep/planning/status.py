@@ -24,7 +24,6 @@ from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.messages import group_by_message, shorten
 from dpsweep.study.paths import Paths
-from dpsweep.study.trials import trials_per_cell
 
 # The beginning of a line with the error of a job: dpsweep's own, or the last of a traceback.
 _ERROR = re.compile(r"error: |(\w+\.)*\w*(Error|Exception)(: |$)")
@@ -112,7 +111,7 @@ class Status:
             timing = _read_timing(paths.cell_timing(study, cell))
             self.states[cell] = self._state(cell)
             sweep = study.sweep_of(cell)
-            grid, whole = study.sweeps[sweep], trials_per_cell(study, sweep)
+            grid, whole = study.sweeps[sweep], study.trials_per_cell(sweep)
             kept = sum(
                 rate in grid.learning_rates and seed <= grid.seeds and paths.trial(key).exists()
                 for rate, seed, key in timing.get("keys", [])
@@ -141,7 +140,7 @@ class Status:
 
     def seconds_of_new_trials(self, cell: Cell) -> float:
         """Estimate the time of the trials of a cell that the store does not have."""
-        whole = trials_per_cell(self._study, self._study.sweep_of(cell))
+        whole = self._study.trials_per_cell(self._study.sweep_of(cell))
         return self.forecast.seconds(cell) * self.new_trials[cell] / whole
 
     def of(self, cells: Iterable[Cell]) -> Progress:
@@ -281,7 +280,7 @@ class Forecast:
 
     def _kind(self, cell: Cell) -> tuple[str, int, int]:
         """Return problem, epochs and number of trials: cells that share them cost the same."""
-        return cell.problem, cell.epochs, trials_per_cell(self._study, self._study.sweep_of(cell))
+        return cell.problem, cell.epochs, self._study.trials_per_cell(self._study.sweep_of(cell))
 
 
 def _time_of_writing(file: Path) -> int | None:

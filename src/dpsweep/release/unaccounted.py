@@ -11,7 +11,6 @@ from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import UNACCOUNTED, is_true
 from dpsweep.study.datasets import shares_examples
-from dpsweep.study.trials import trials_per_cell
 
 
 def private_sweeps(study: Study) -> list[str]:
@@ -41,7 +40,7 @@ def epsilon_of_sweeps(study: Study, sweeps: Iterable[str]) -> float:
         for cell in study.sweep_cells(name):
             if math.isinf(cell.epsilon):
                 return math.inf
-            squares += trials_per_cell(study, name) * claimed_gaussian(cell.epsilon, delta).mu ** 2
+            squares += study.trials_per_cell(name) * claimed_gaussian(cell.epsilon, delta).mu ** 2
     return gaussian_epsilon(delta, 1 / math.sqrt(squares)) if squares else 0.0
 
 
@@ -50,7 +49,7 @@ def price(study: Study) -> str:
     sweeps = private_sweeps(study)
     if not sweeps:
         return ""
-    trials = sum(len(study.sweep_cells(name)) * trials_per_cell(study, name) for name in sweeps)
+    trials = sum(len(study.sweep_cells(name)) * study.trials_per_cell(name) for name in sweeps)
     largest = max(cell.epsilon for name in sweeps for cell in study.sweep_cells(name))
     together = epsilon_of_sweeps(study, sweeps)
     alone = (

@@ -20,7 +20,6 @@ from dpsweep.study.clipping import SMALLEST_BOUND
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
-from dpsweep.study.trials import trials_per_cell
 
 _LISTED_TRIALS = 40  # the trial files list them all
 _PASTED = 5  # sweeps in an advice
@@ -92,7 +91,7 @@ def _completeness(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
         sweeps = map(study.sweep_of, cells)
         # A bracket may end before it has tried all rates.
         expected = [
-            study.sweeps[each].seeds if bracket else trials_per_cell(study, each) for each in sweeps
+            study.sweeps[each].seeds if bracket else study.trials_per_cell(each) for each in sweeps
         ]
         partial = sum(0 < there < all_ for there, all_ in zip(found, expected, strict=True))
         if partial or 0 in found:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dpsweep.base.lazy import submodules
 from dpsweep.study.cells import Cell
 from dpsweep.study.load import StudyError, load_study
-from dpsweep.study.study import Study
+from dpsweep.study.file import Study
 
 __all__ = ["Cell", "Study", "StudyError", "load_study"]
 

@@ -11,26 +11,26 @@ A caption may have these words in braces:
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dpsweep.base.units import count
 from dpsweep.study.cells import PARTS, number
 from dpsweep.study.clipping import RULES
-from dpsweep.study.file import StudyFile
-from dpsweep.study.grid import Selection
+from dpsweep.study.grid import MistakeError, Selection
+from dpsweep.study.messages import unknown
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Target
+
+if TYPE_CHECKING:
+    from dpsweep.study.file import Study
 
 # Facts that titles and labels can show, in their order.
 _TOLD_APART = (*PARTS, "optimizer", "clipping", "epsilon", "clipping_bound", "epochs")
 # Axis, its words in a caption where it is tuned, and its symbol where it has one value.
 _TUNED = (("batch_size", "batch size", "B"), ("clipping_bound", "clipping bound", "C"))
 _ALONE = ("dataset", "backbone", "epsilon")
-CAPTION_WORDS = (
-    *PARTS, "optimizer", "epochs", "seeds", "spread", "tuned", "epsilon", "clipping_bound", "batch_size",
-    "baseline", "centre", "gamma", "theory_seeds",
-)  # fmt: skip
 
 FEWEST_FOR_A_BAND = 5
 """With fewer seeds, figures draw each seed as a point; see `dpsweep.figures.lines`."""
@@ -44,7 +44,7 @@ def listed(values: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def facts(study: StudyFile, selection: Selection) -> Facts:
+def facts(study: "Study", selection: Selection) -> Facts:
     """Describe a selection in words; an axis with several values is None."""
     bounds = selection.values("clipping_bound")
     problem = selection.problem
@@ -81,19 +81,23 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
     ]
 
 
-def caption(study: StudyFile, target: Target) -> str:
+def caption(study: "Study", target: Target) -> str:
     """Return the caption of a resolved target, with texts in place of the words in braces.
 
     Raises:
-        KeyError: a word is unknown; it is the exception's argument.
+        MistakeError: a word is unknown.
     """
-    text = re.sub(
-        r"\{([A-Za-z_]+)\}", lambda word: _replacement(study, target, word[1]), target.caption
-    )
-    return f"{text} {target.caption_end()}".rstrip()
+    words = _words(study, target)
+
+    def text(word: re.Match[str]) -> str:
+        if word[1] not in words:
+            raise MistakeError(f"caption: {unknown(word[1], words)} in braces")
+        return words[word[1]]()
+
+    return f"{re.sub(r'{([A-Za-z_]+)}', text, target.caption)} {target.caption_end()}".rstrip()
 
 
-def how_chosen(study: StudyFile, target: Target) -> list[str]:
+def how_chosen(study: "Study", target: Target) -> list[str]:
     """Return the last sentences of a caption: how settings were chosen, if any were.
 
     The rule itself is in `dpsweep.study.choice`.
@@ -117,7 +121,7 @@ def how_chosen(study: StudyFile, target: Target) -> list[str]:
     return said
 
 
-def marks_sentence(study: StudyFile, target: Target) -> str:
+def marks_sentence(study: "Study", target: Target) -> str:
     """Return the meaning of the marks of a figure (`dpsweep.analysis.statistics`)."""
     mark, group = target.marks
     if max((sweep.seeds for sweep in _sweeps(study, target.leaves())), default=0) < 2:
@@ -129,32 +133,33 @@ def _single(values: Sequence[Any], text: str) -> str | None:
     return text.format(values[0]) if len(values) == 1 else None
 
 
-def _replacement(study: StudyFile, target: Target, name: str) -> str:
-    """Return the text in place of a word in braces."""
+def _words(study: "Study", target: Target) -> dict[str, Callable[[], str]]:
+    """Return functions that return the text in place of each word in braces."""
     selections = target.leaves()
-    match name:
-        case "dataset" | "backbone" | "method" | "optimizer":
-            said = listed(dict.fromkeys(str(facts(study, each)[name]) for each in selections))
-        case "epsilon" | "clipping_bound" | "batch_size":
-            said = _values(name, selections)
-        case "epochs":
-            said = _epochs(study, selections)
-        case "seeds" | "spread":
-            seeds = {sweep.seeds for sweep in _sweeps(study, selections)}
-            said = _seeds(name, min(seeds, default=0), max(seeds, default=0))
-        case "tuned":
-            said = _tuned(study, target)
-        case "gamma":
-            said = number(study.training.automatic_clipping_gamma)
-        case "theory_seeds":
-            trained = [sweep.seeds for sweep in _sweeps(study, selections)]
-            last = min(study.theory.seeds, max(trained, default=1))
-            said = f"seeds 1 to {last}" if last > 1 else "seed 1"
-        case "baseline" | "centre":
-            said = number(getattr(target, name, "mean"))
-        case _:
-            raise KeyError(name)
-    return said
+    seeds = [sweep.seeds for sweep in _sweeps(study, selections)]
+
+    def titles(part: str) -> str:
+        return listed(dict.fromkeys(str(facts(study, each)[part]) for each in selections))
+
+    def theory_seeds() -> str:
+        last = min(study.theory.seeds, max(seeds, default=1))
+        return f"seeds 1 to {last}" if last > 1 else "seed 1"
+
+    return {
+        **{part: partial(titles, part) for part in (*PARTS, "optimizer")},
+        **{
+            axis: partial(_values, axis, selections)
+            for axis in ("epsilon", "clipping_bound", "batch_size")
+        },
+        "epochs": lambda: _epochs(study, selections),
+        "seeds": lambda: _number_of_seeds(min(seeds, default=0), max(seeds, default=0)),
+        "spread": lambda: _spread(min(seeds, default=0), max(seeds, default=0)),
+        "tuned": lambda: _tuned(study, target),
+        "gamma": lambda: number(study.training.automatic_clipping_gamma),
+        "theory_seeds": theory_seeds,
+        "baseline": lambda: number(getattr(target, "baseline", "mean")),
+        "centre": lambda: str(getattr(target, "centre", "mean")),
+    }
 
 
 def _values(axis: str, selections: Sequence[Selection]) -> str:
@@ -166,7 +171,7 @@ def _values(axis: str, selections: Sequence[Selection]) -> str:
     return f"{symbol} = {listed(f'{value:g}' for value in numbers)}"
 
 
-def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
+def _epochs(study: "Study", selections: Sequence[Selection]) -> str:
     datasets: dict[str, dict[str, None]] = {}
     for each in selections:
         title = study.datasets[each.problem.dataset].title
@@ -178,11 +183,13 @@ def _epochs(study: StudyFile, selections: Sequence[Selection]) -> str:
     return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())
 
 
-def _seeds(name: str, fewest: int, most: int) -> str:
-    """Return the number of seeds, or how their spread is drawn."""
+def _number_of_seeds(fewest: int, most: int) -> str:
+    return f"{fewest} to {most} seeds" if fewest < most else count(most, "seed")
+
+
+def _spread(fewest: int, most: int) -> str:
+    """Return how the spread over seeds is drawn."""
     some_have_more = fewest < most
-    if name == "seeds":
-        return f"{fewest} to {most} seeds" if some_have_more else count(most, "seed")
     if fewest >= FEWEST_FOR_A_BAND:
         band = "the band is from the lowest to the highest seed"
         return band + ", and wider where there are more seeds" * some_have_more
@@ -190,7 +197,7 @@ def _seeds(name: str, fewest: int, most: int) -> str:
     return points + ", of which some lines have more than others" * some_have_more
 
 
-def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> list[Sweep]:
+def _sweeps(study: "Study", selections: Sequence[Selection]) -> list[Sweep]:
     """Return the sweeps with cells in some selections."""
     return [
         sweep
@@ -203,7 +210,7 @@ def _sweeps(study: StudyFile, selections: Sequence[Selection]) -> list[Sweep]:
     ]
 
 
-def _tuned(study: StudyFile, target: Target) -> str:
+def _tuned(study: "Study", target: Target) -> str:
     """Return the axes that are tuned for every point, and those with one value."""
     selections = target.leaves()
     tuned, fixed = [], []

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dpsweep.study.backbones import (
     Backbone,
@@ -20,13 +21,15 @@ from dpsweep.study.datasets import (
     held_out_rows,
     shares_examples,
 )
-from dpsweep.study.file import StudyFile
 from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
 from dpsweep.study.methods import HeadOnly, Method, Scratch
 from dpsweep.study.sweeps import Sweep
 
+if TYPE_CHECKING:
+    from dpsweep.study.file import Study
 
-def disagreements(study: StudyFile) -> Iterator[str]:
+
+def disagreements(study: "Study") -> Iterator[str]:
     """Yield a line for each disagreement, except those of figures and tables."""
     for name, dataset in study.datasets.items():
         yield from _dataset_mistakes(study, name, dataset)
@@ -43,7 +46,7 @@ def _wrong(where: str, found: object, allowed: str) -> str:
     return f"{where}: found {found}; allowed: {allowed}"
 
 
-def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator[str]:
+def _dataset_mistakes(study: "Study", name: str, dataset: Dataset) -> Iterator[str]:
     where, source = f"datasets.{name}", dataset.source
     readers = [name for name, each in study.backbones.items() if each.reads_with is not None]
     if dataset.kind not in source.holds:
@@ -80,7 +83,7 @@ def _dataset_mistakes(study: StudyFile, name: str, dataset: Dataset) -> Iterator
         )
 
 
-def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iterator[str]:
+def _backbone_mistakes(study: "Study", where: str, backbone: Backbone) -> Iterator[str]:
     weights, tokenizer = backbone.weights, backbone.reads_with
     if backbone.library == "transformers" and tokenizer is None:
         yield f"{where}.tokenizer: missing; allowed: a mapping of kind hub, file or train"
@@ -100,7 +103,7 @@ def _backbone_mistakes(study: StudyFile, where: str, backbone: Backbone) -> Iter
         yield from _private_mistakes(study, f"{where}.{part}.dataset", dataset)
 
 
-def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[str]:
+def _private_mistakes(study: "Study", where: str, dataset: str) -> Iterator[str]:
     """Refuse data marked private, under any name, for training without noise."""
     shared = [
         name
@@ -115,7 +118,7 @@ def _private_mistakes(study: StudyFile, where: str, dataset: str) -> Iterator[st
         yield _wrong(where, found, "public data, because no noise is added there")
 
 
-def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
+def _unreadable(study: "Study", where: str, backbone: Backbone, dataset: str) -> Iterator[str]:
     """Refuse data of another kind, with other tokens, or of another dimension than the backbone reads."""
     section = study.datasets[dataset]
     tokenizer = section.tokenizer
@@ -134,7 +137,7 @@ def _unreadable(study: StudyFile, where: str, backbone: Backbone, dataset: str) 
         )
 
 
-def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
+def _sweep_mistakes(study: "Study") -> Iterator[str]:
     for name, sweep in study.sweeps.items():
         where, problem = f"sweeps.{name}", sweep.problem.name
         for part in PARTS:
@@ -162,7 +165,7 @@ def _sweep_mistakes(study: StudyFile) -> Iterator[str]:
                 yield from _opacus_mistakes(study, where, sweep)
 
 
-def _opacus_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+def _opacus_mistakes(study: "Study", where: str, sweep: Sweep) -> Iterator[str]:
     """Refuse what the engine opacus cannot do."""
     gpus, method = study.gpus(sweep.problem.name), study.methods[sweep.method]
     for found in (
@@ -177,7 +180,7 @@ def _opacus_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
             )
 
 
-def _augmentation_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+def _augmentation_mistakes(study: "Study", where: str, sweep: Sweep) -> Iterator[str]:
     dataset, views = study.datasets[sweep.dataset], study.methods[sweep.method].augmentations
     if views is None:
         return
@@ -216,7 +219,7 @@ def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Metho
         yield _wrong(f"{where}.backbone", found, "features of a network with weights")
 
 
-def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str]:
+def _public_mistakes(study: "Study", where: str, sweep: Sweep) -> Iterator[str]:
     """Refuse weights that were pretrained on the private data."""
     if sweep.epsilon == [math.inf]:
         return
@@ -233,7 +236,7 @@ def _public_mistakes(study: StudyFile, where: str, sweep: Sweep) -> Iterator[str
             )
 
 
-def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
+def _shared_cell_mistakes(study: "Study") -> Iterator[str]:
     """Refuse sweeps that disagree about a shared name, cell or problem."""
     for (first, other), (name, sweep) in itertools.combinations(study.sweeps.items(), 2):
         if other.problem.name != sweep.problem.name:
@@ -260,7 +263,7 @@ def _shared_cell_mistakes(study: StudyFile) -> Iterator[str]:
                 )
 
 
-def _audit_mistakes(study: StudyFile) -> Iterator[str]:
+def _audit_mistakes(study: "Study") -> Iterator[str]:
     audit = study.audit
     if audit is None:
         return
@@ -272,7 +275,7 @@ def _audit_mistakes(study: StudyFile) -> Iterator[str]:
         yield from _batch_mistakes("audit", audit.batch_size, size, what)
 
 
-def _release_mistakes(study: StudyFile) -> Iterator[str]:
+def _release_mistakes(study: "Study") -> Iterator[str]:
     release = study.release
     if release is None:
         return
@@ -308,7 +311,7 @@ def _release_mistakes(study: StudyFile) -> Iterator[str]:
         yield from _public_mistakes(study, f"sweeps.{release.sweep}", private)
 
 
-def _role_mistakes(study: StudyFile) -> Iterator[str]:
+def _role_mistakes(study: "Study") -> Iterator[str]:
     roles = study.roles
     for part in PARTS:
         section = getattr(study, f"{part}s")

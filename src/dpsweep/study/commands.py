@@ -103,8 +103,18 @@ def begin(config: Mapping[str, Any]) -> Path:
     # `dpsweep` is in the folder of this Python, even if the environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()])
     # Suggested commands repeat the profile of this call.
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--profile", action="append", default=[])
-    given, _ = options.parse_known_args()
-    os.environ.setdefault(OPTIONS, shlex.join(f"--profile={each}" for each in given.profile))
+    profiles, _ = split_profiles(sys.argv[1:])
+    os.environ.setdefault(OPTIONS, shlex.join(f"--profile={each}" for each in profiles))
     return study
+
+
+def split_profiles(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the profiles among options of Snakemake, and the other options.
+
+    >>> split_profiles(["--profile", "slurm", "-n"])
+    (['slurm'], ['-n'])
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--profile", action="append", default=[])
+    given, others = parser.parse_known_args(options)
+    return given.profile, others

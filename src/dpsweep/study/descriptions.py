@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dpsweep.study.captions import CAPTION_WORDS, caption, facts, shared, tell_apart
+from dpsweep.study.captions import caption, facts, shared, tell_apart
 from dpsweep.study.cells import NAMED, number
 from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError
 from dpsweep.study.messages import (
@@ -36,13 +36,12 @@ from dpsweep.study.messages import (
     explain,
     group_by_message,
     shorten,
-    unknown,
     value,
 )
 from dpsweep.study.targets import Figure, PrintedTable, Target, named_rule
 
 if TYPE_CHECKING:
-    from dpsweep.study.study import Study
+    from dpsweep.study.file import Study
 
 
 PAPER = "dpsweep.figures.paper"
@@ -320,10 +319,7 @@ def _finished(target: Target, grids: Grids) -> Target:
     """Return a target with titles and a caption."""
     if target.part == "panels" and target.parts():
         target = target.model_copy(update={"panels": _titled(target, grids)})
-    try:
-        return target.model_copy(update={"caption": caption(grids.study, target)})
-    except KeyError as word:
-        raise MistakeError(f"caption: {unknown(word.args[0], CAPTION_WORDS)} in braces") from None
+    return target.model_copy(update={"caption": caption(grids.study, target)})
 
 
 def _titled(target: Target, grids: Grids) -> list[Any]:

@@ -1,7 +1,8 @@
-"""The whole study file: its smaller sections, and the cells and problems that follow from all of them."""
+"""A study: its smaller sections, and the cells, problems, figures and tables that follow from all of them."""
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -15,10 +16,20 @@ from pydantic import (
 )
 
 from dpsweep.privacy import Sampling
-from dpsweep.study.backbones import Backbone, Features
+from dpsweep.study.backbones import Backbone, BytesTokenizer, Features
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
-from dpsweep.study.clipping import Clipping, ClippingBound, PrivateRule, clipping_rule
+from dpsweep.study.checks import disagreements
+from dpsweep.study.clipping import (
+    Clipping,
+    ClippingBound,
+    PrivateRule,
+    clipping_kind,
+    clipping_rule,
+)
 from dpsweep.study.datasets import Dataset, held_out_rows
+from dpsweep.study.descriptions import Targets, resolve_targets
+from dpsweep.study.fingerprints import SettingsHash
+from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.methods import HeadOnly, Method
 from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
 from dpsweep.study.release import Audit, Budget, Release
@@ -32,7 +43,8 @@ from dpsweep.study.section import (
     strictly_increasing,
     usable_folder,
 )
-from dpsweep.study.sweeps import Sweep, one_method_each, one_optimizer_each
+from dpsweep.study.sweeps import Sweep, bracket_trials, one_method_each, one_optimizer_each
+from dpsweep.study.targets import Figure, PrintedTable
 
 NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""
@@ -279,8 +291,8 @@ class Theory(Section):
     again"""
 
 
-class StudyFile(Section):
-    """The sections of a study, and the cells that its sweeps span."""
+class Study(Section):
+    """The sections of a study file, which agree with each other; its cells, figures and tables."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -326,6 +338,34 @@ class StudyFile(Section):
     budget: Annotated[Budget | None, Field(exclude_if=lambda value: value is None)] = None
     """limits all releases on the same data"""
 
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        # Resolve targets only if the sections are valid.
+        mistakes = list(disagreements(self)) or self.targets.mistakes
+        if mistakes:
+            raise ValueError("\n".join(mistakes))
+        return self
+
+    @cached_property
+    def targets(self) -> Targets:
+        """The resolved figures and tables, and the reasons for those that are not drawn."""
+        return resolve_targets(self)
+
+    @cached_property
+    def settings_hash(self) -> SettingsHash:
+        """The digits in file names, a hash of the settings of results."""
+        return SettingsHash(self)
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """The figures that are drawn, by name."""
+        return self.targets.figures
+
+    @property
+    def tables(self) -> dict[str, PrintedTable]:
+        """The tables that are written, by name."""
+        return self.targets.tables
+
     @property
     def figure_files(self) -> list[str]:
         """The Python files with the study's own figures and tables."""
@@ -361,6 +401,17 @@ class StudyFile(Section):
     def sweep_cells(self, sweep: str) -> list[Cell]:
         """Return all cells of a sweep, in grid order."""
         return self.sweeps[sweep].cells()
+
+    def trials_per_cell(self, sweep: str) -> int:
+        """Return the number of trials that a cell trains; with ``selection: bracket``, the maximum."""
+        grid = self.sweeps[sweep]
+        rates = len(grid.learning_rates)
+        match self.training.selection:
+            case "exhaustive":
+                return rates * grid.seeds
+            case "bracket":
+                return bracket_trials(rates) + grid.seeds - 1
+        return rates + grid.seeds - 1
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
@@ -556,3 +607,37 @@ class StudyFile(Section):
     def train_size(self, dataset: str) -> int:
         """Return N: the examples, or units, that training samples from; noise is calibrated for N."""
         return self.datasets[dataset].protected - self.holdout_size(dataset)
+
+    def reads_bytes(self, dataset: str) -> bool:
+        """Return whether the tokens of a dataset of texts are bytes."""
+        reader = self.backbones.get(self.datasets[dataset].tokenizer or "")
+        return reader is not None and isinstance(reader.reads_with, BytesTokenizer)
+
+    def grid(
+        self,
+        dataset: str = "main",
+        backbone: str = "weak",
+        method: str = "main",
+        optimizer: str = "adam",
+        clipping: str = "flat",
+        several: tuple[str, ...] = (),
+    ) -> Grid:
+        """Return the grid of a problem; arguments and errors as of ``one`` of `dpsweep.study.grid.Grids`."""
+        return Grids(self).one(dataset, backbone, method, optimizer, clipping, several)
+
+    @cached_property
+    def blocks(self) -> Mapping[tuple[str, str], list[Block]]:
+        """The values of each sweep by axis, by the name of its problem and its kind of clipping."""
+        found: dict[tuple[str, str], list[Block]] = {}
+        for sweep in self.sweeps.values():
+            kind = clipping_kind(sweep.clipping_bound)
+            block = {axis: frozenset(values) for axis, values in sweep.axes.items()}
+            found.setdefault((sweep.problem.name, kind), []).append(block)
+        return found
+
+    @cached_property
+    def cells_by_epochs(self) -> Counter[tuple[str, int]]:
+        """The number of cells of each dataset with each number of epochs."""
+        return Counter(
+            (self.problems[cell.problem].dataset, cell.epochs) for cell in self.all_cells()
+        )

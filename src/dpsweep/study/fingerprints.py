@@ -22,7 +22,7 @@ from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
     from dpsweep.study.paths import Paths
-    from dpsweep.study.study import Study
+    from dpsweep.study.file import Study
 
 Kind = Literal["dataset", "backbone", "tokenizer"]
 

@@ -24,7 +24,7 @@ from dpsweep.study.messages import nearest, shorten, unknown
 from dpsweep.study.section import Settings
 
 if TYPE_CHECKING:
-    from dpsweep.study.study import Study
+    from dpsweep.study.file import Study
 
 MOST_STEPS = 100
 """The batch size of `smallest_batch` has at most this many steps an epoch."""

@@ -14,7 +14,7 @@ import yaml
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.load import parse_yaml, yaml_line
 from dpsweep.study.messages import group_by_message, unknown
-from dpsweep.study.study import Study
+from dpsweep.study.file import Study
 
 NAME = "NAME"
 """The part of a path that the author of a study chooses."""

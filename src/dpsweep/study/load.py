@@ -16,7 +16,7 @@ from dpsweep.base.files import require_content
 from dpsweep.study.file import NO_FIGURES
 from dpsweep.study.messages import explain, screen, unknown, value
 from dpsweep.study.section import usable_path
-from dpsweep.study.study import Study
+from dpsweep.study.file import Study
 
 
 class StudyError(DpsweepError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study.cells import BatchSize, Cell, number
 from dpsweep.study.clipping import ClippingBound
-from dpsweep.study.study import Study
+from dpsweep.study.file import Study
 
 _MADE_FOR = re.compile(r"-[0-9a-f]{10}$")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dpsweep.study.file import Style
     from dpsweep.study.paths import Paths
-    from dpsweep.study.study import Study
+    from dpsweep.study.file import Study
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]

@@ -25,7 +25,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import TRIALS, trial_table
-from dpsweep.study.trials import KEPT_PARAMETER_BYTES, bracket_maximum
+from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
