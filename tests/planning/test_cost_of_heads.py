@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.planning.finished import cell_cost
 
-from dpsweep.planning.cost import Device, ProblemCost, Stage, backbone_bytes
+from dpsweep.planning.cost import Device, ProblemCost, Stage
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
@@ -64,36 +64,3 @@ def test_estimates_of_trials_are_near_the_measured_times(
     study = frozen(tmp_path, sweeps={name: one for name in names if name in known})
     (estimate, without) = (cell_cost(study, problem, epochs, CORE, each) for each in (2, 1))
     assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds
-
-
-def local(folder: Path, configuration: str | None) -> Study:
-    """Load the study with local weights of the text network, and a config.json beside them."""
-    if configuration is not None:
-        (folder / "config.json").write_text(configuration)
-    weights = f"!replace {{kind: file, path: {folder}/model.safetensors}}"
-    (folder / "study.yaml").write_text(
-        f"extends: {ROOT}/studies/frozen-features.yaml\n"
-        f"backbones: {{minilm: {{weights: {weights}, tokenizer: {{kind: file, path: t.json}}}}}}\n"
-        "figures: none\n"
-    )
-    return load_study(folder / "study.yaml")
-
-
-@pytest.mark.parametrize(
-    ("configuration", "smaller"),
-    [
-        ('{"hidden_size": 384, "num_hidden_layers": 6}', 2),
-        *((text, 1) for text in (None, "", "[]", "{")),
-    ],
-)
-def test_sizes_come_from_the_file_beside_the_weights(
-    tmp_path: Path, configuration: str | None, smaller: int
-) -> None:
-    study, usual = local(tmp_path, configuration), frozen(tmp_path)
-    ratio = ProblemCost(usual, TEXTS).features_bytes / ProblemCost(study, TEXTS).features_bytes
-    assert ratio == pytest.approx(smaller, rel=0.01)
-    sizes = [
-        backbone_bytes(each.backbones["minilm"], each.datasets["20newsgroups"])
-        for each in (usual, study)
-    ]
-    assert sizes[0] == sizes[1] * smaller**2

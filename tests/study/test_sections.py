@@ -1,4 +1,4 @@
-"""The sections `audit` and `features`: their cells and problems."""
+"""The section `features`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,6 @@ import pytest
 from tests.study.small import load_small
 
 from dpsweep.study.cells import FeatureSource
-
-AUDIT = {
-    **{"sweep": "flat", "epsilon": [1, 8], "epochs": 4, "batch_size": [256, "full"]},
-    **{"clipping_bound": 1, "learning_rate": 0.01},
-}
-
-
-# -- features ---------------------------------------------------------------------------------
 
 HEAD = {
     "methods/head": {"kind": "head"},

@@ -79,10 +79,8 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
 
 
 def _sizes(study: Study, every_target: bool) -> Iterator[str]:
-    cells = trials = 0
-    for cell in study.all_cells():
-        cells += 1
-        trials += study.trials_per_cell(study.sweep_of(cell))
+    cells = study.all_cells()
+    trials = sum(study.trials_per_cell(study.sweep_of(cell)) for cell in cells)
     for name, sweep in study.sweeps.items():
         rates = len(sweep.learning_rates)
         yield (
@@ -90,7 +88,7 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
             f"{count(rates, 'learning rate')}, {count(sweep.seeds, 'seed')}"
         )
     yield (
-        f"{count(len(study.sweeps), 'sweep')}, {count(cells, 'cell')}, {count(trials, 'trial')} "
+        f"{count(len(study.sweeps), 'sweep')}, {count(len(cells), 'cell')}, {count(trials, 'trial')} "
         f"({study.training.selection}), {count(len(study.figures), 'figure')}, "
         f"{count(len(study.tables), 'table')}"
     )

@@ -11,15 +11,11 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-from dpsweep.base.files import read_json
 from dpsweep.base.gpus import Gpu
 from dpsweep.planning.outputs import Stage
 from dpsweep.study import Study
-from dpsweep.study.backbones import Backbone, FileWeights
+from dpsweep.study.backbones import Backbone
 from dpsweep.study.cells import Cell, optimizer_steps
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
@@ -147,8 +143,6 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
         return NetworkSize(0.0, 0.0, 0.0, dataset.dimension or 1, 0.0)
     if dataset.kind == "text":
         # The keys of DistilBERT, then of BERT; without both, the size of DistilBERT.
-        if isinstance(backbone.weights, FileWeights):
-            arguments = _described(backbone.weights.path) | arguments
         width = arguments.get("dim", arguments.get("hidden_size", 768))
         depth = arguments.get("n_layers", arguments.get("num_hidden_layers", 6))
         return _transformer(dataset.max_length or 512, int(width), int(depth))
@@ -169,15 +163,6 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
     width = int(arguments.get("embed_dim", width))
     depth = int(arguments.get("depth", depth))
     return _transformer((size // patch) ** 2 + 1, width, depth)
-
-
-@cache
-def _described(path: str) -> dict[str, Any]:
-    """Read the ``config.json`` beside a local file of weights; empty if there is none."""
-    try:
-        return dict(read_json(Path(path).with_name("config.json")))
-    except (OSError, ValueError, TypeError):
-        return {}  # the preparation reports the error
 
 
 # -- inputs ----------------------------------------------------------------------------------

@@ -90,11 +90,11 @@ class Outputs:
         study = self._study
         yield from self._prepared()
         yield from map(self.features, study.feature_sources())
-        noise: dict[tuple[str, float, int, BatchSize], None] = {}
-        for cell in study.all_cells():
-            dataset = study.problems[cell.problem].dataset
-            noise[dataset, cell.epsilon, cell.epochs, cell.batch_size] = None
-        for setting in noise:
+        noise = (
+            (study.problems[each.problem].dataset, each.epsilon, each.epochs, each.batch_size)
+            for each in study.all_cells()
+        )
+        for setting in dict.fromkeys(noise):
             yield self.noise(*setting)
         yield from map(self.cell, study.all_cells())
         yield from map(self.gradient_norms, self.drawn_norms())
@@ -116,25 +116,18 @@ class Outputs:
     def drawn_norms(self, *targets: Target) -> list[NormsKey]:
         """Return the gradient norms that some figures and tables draw, or all if none is given."""
         selections = (each for target in self._targets(targets) for each in target.gradient_norms())
-        return NormsKey.of(self._cells(selections))
+        return NormsKey.of(_cells(selections))
 
     def drawn_theory(self, *targets: Target) -> list[Cell]:
         """Return the cells whose gradients some figures and tables draw, or all if none is given."""
-        return self._cells(each for target in self._targets(targets) for each in target.overlaps())
+        return _cells(each for target in self._targets(targets) for each in target.overlaps())
 
     def drawn_cells(self, *targets: Target) -> list[Cell]:
         """Return the cells whose trials some figures and tables draw, or all if none is given."""
-        return self._cells(
-            each for target in self._targets(targets) for each in target.selections()
-        )
+        return _cells(each for target in self._targets(targets) for each in target.selections())
 
     def _targets(self, some: Sequence[Target]) -> Sequence[Target]:
         return some or [*self._study.figures.values(), *self._study.tables.values()]
-
-    def _cells(self, selections: Iterable[Selection]) -> list[Cell]:
-        """Return the cells of some selections, each once."""
-        cells = (cell for each in selections for cell in each.cells())
-        return list(dict.fromkeys(cells))
 
     # -- for the rules of the workflow ---------------------------------------------------------------
 
@@ -417,6 +410,11 @@ class Outputs:
         if self._study.features(problem) is not None:
             folders.append(self._paths.features(parts.dataset, parts.backbone))
         return tuple(folder / "metadata.json" for folder in folders)
+
+
+def _cells(selections: Iterable[Selection]) -> list[Cell]:
+    """Return the cells of some selections, each once."""
+    return list(dict.fromkeys(cell for each in selections for cell in each.cells()))
 
 
 def pick_cell(study: Study, problem: str, name: str) -> Cell:

@@ -269,15 +269,6 @@ class Training(Section):
     """let torch compile the training step if the engine supports it (expanded): minutes at the start
     of a cell, faster steps on a GPU"""
 
-    @model_validator(mode="after")
-    def _engine_has_precision(self) -> Self:
-        if self.precision == "bfloat16" and self.engine == "opacus":
-            raise ValueError(
-                "precision: found bfloat16 with engine opacus, whose norms would not be float32; "
-                "allowed: auto, float32, or another engine"
-            )
-        return self
-
 
 class Theory(Section):
     """Batches for measuring per-example gradients along a trial. Not private."""
