@@ -21,10 +21,10 @@ LISTED = "0, GPU-00, H100, 76294\n1, GPU-10, H100, 76294\n"
 JOB = """
 import os, sys, time
 from pathlib import Path
-from dpsweep.base.gpus import taken_gpu
+from dpsweep.base.gpus import taken_gpus
 print("ready", flush=True)
-with taken_gpu(Path(sys.argv[1])) as gpu:
-    print(gpu.label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)
+with taken_gpus(int(sys.argv[3]), Path(sys.argv[1])) as taken:
+    print(taken[0].label, os.environ["CUDA_VISIBLE_DEVICES"], time.monotonic(), flush=True)
     time.sleep(float(sys.argv[2]))
     print(time.monotonic(), flush=True)
 """
@@ -81,7 +81,7 @@ def start(folder: Path, seconds: float) -> "subprocess.Popen[str]":
         # SIGINT is ignored in background jobs of a script; the default makes it work there too.
         [
             *("env", "--default-signal=INT", sys.executable, "-c", JOB),
-            *(str(folder / "locks"), str(seconds)),
+            *(str(folder / "locks"), str(seconds), "1"),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -186,11 +186,7 @@ def test_gpus_are_visible_again_after_the_job(
 
 @pytest.mark.usefixtures("two_gpus")
 def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    job = JOB.replace("taken_gpu(", "taken_gpus(2, ").replace(
-        "import taken_gpu", "import taken_gpus"
-    )
-    job = job.replace("gpu.label", "len(gpu)")
-    command = [sys.executable, "-c", job, str(tmp_path), "0.1"]
+    command = [sys.executable, "-c", JOB, str(tmp_path), "0.1", "2"]
     jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     spans = sorted(tuple(map(float, each.communicate()[0].split()[3:])) for each in jobs)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))

@@ -164,12 +164,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically; keys keep their order."""
-    write_text(path, indented_json(value))
-
-
-def indented_json(value: Any) -> str:
-    """Return the text that `write_json` writes."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

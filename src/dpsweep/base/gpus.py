@@ -96,13 +96,6 @@ def describe(gpus: Sequence[Gpu]) -> str:
 
 
 @contextlib.contextmanager
-def taken_gpu(folder: Path | None = None) -> Iterator[Gpu | None]:
-    """Lock one GPU as `taken_gpus` does, and yield it, or None without a visible GPU."""
-    with taken_gpus(1, folder) as taken:
-        yield taken[0] if taken else None
-
-
-@contextlib.contextmanager
 def taken_gpus(count: int, folder: Path | None = None) -> Iterator[list[Gpu]]:
     """Lock some of the visible GPUs, make them the only visible ones, and yield them; wait for them.
 

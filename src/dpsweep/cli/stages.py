@@ -376,10 +376,10 @@ def check_machine(
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
     """Compute as in training; in a job of Slurm, also test the signal before its time limit."""
-    from dpsweep.base.gpus import taken_gpu
+    from dpsweep.base.gpus import taken_gpus
     from dpsweep.training.job import check_machine as check
     from dpsweep.training.job import watched
 
     study = open_study(study_file).study
-    with taken_gpu(), watched():
+    with taken_gpus(1), watched():
         check(study.training, written)

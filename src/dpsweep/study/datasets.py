@@ -115,7 +115,16 @@ class SourceSection(Section):
     """whether images have one channel; others have three"""
 
 
-class DigitsSource(SourceSection):
+class SampledSource(SourceSection):
+    """Base of sources of which a share is drawn."""
+
+    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """stratified share of the training set"""
+    seed: int = 0
+    """of the split, the shares and the transformations"""
+
+
+class DigitsSource(SampledSource):
     """The 1,797 handwritten digits (8 x 8, grey) that come with scikit-learn, or some of them."""
 
     grey: ClassVar[bool] = True
@@ -128,12 +137,8 @@ class DigitsSource(SourceSection):
     """the digits that are classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """stratified share of the test set"""
-    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """stratified share of the training set"""
     imbalance: Annotated[float, Field(ge=1)] = 1.0
     """ratio of training examples of the first class to those of the last; sizes between fall geometrically"""
-    seed: int = 0
-    """of the split, the shares and the transformations"""
 
 
 class GlyphsSource(SourceSection):
@@ -151,24 +156,20 @@ class GlyphsSource(SourceSection):
     """of the split, the shares and the transformations"""
 
 
-class IdxSource(SourceSection):
+class IdxSource(SampledSource):
     """A folder with the four IDX files of MNIST or a similar dataset, plain or compressed (``.gz``)."""
 
     grey: ClassVar[bool] = True
     kind: Literal["idx"]
     path: LocalPath
     """of the folder"""
-    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """stratified share of the training set"""
-    seed: int = 0
-    """of the split, the shares and the transformations"""
 
     def local_folders(self) -> dict[str, str]:
         """Return the folder of the files."""
         return {"path": self.path}
 
 
-class HubSource(SourceSection):
+class HubSource(SampledSource):
     """A Hugging Face dataset at a pinned revision, or a local folder with the same parquet layout."""
 
     holds: ClassVar[tuple[KindName, ...]] = ("image", "text")
@@ -195,12 +196,8 @@ class HubSource(SourceSection):
         Field(exclude_if=lambda merged: merged is None),
     ] = None
     """coarser classes by name, each with the names of the classes that it replaces; every class once"""
-    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """stratified share of the training set"""
     test_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """stratified share of the test set"""
-    seed: int = 0
-    """of the split, the shares and the transformations"""
 
     @model_validator(mode="after")
     def _splits_and_columns_are_disjoint(self) -> Self:
@@ -213,7 +210,7 @@ class HubSource(SourceSection):
         return {} if self.path is None else {"path": self.path}
 
 
-class FolderSource(SourceSection):
+class FolderSource(SampledSource):
     """A folder of images, ``<path>/<split>/<class>/<image>``; hidden files are ignored."""
 
     kind: Literal["folder"]
@@ -226,10 +223,6 @@ class FolderSource(SourceSection):
     test_from_train: Annotated[float | None, Field(gt=0, lt=1)] = None
     """share of the training images that becomes the test set if there is no test folder; each image is
     drawn independently"""
-    train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """stratified share of the training set"""
-    seed: int = 0
-    """of the split, the shares and the transformations"""
 
     @model_validator(mode="after")
     def _folders_are_disjoint(self) -> Self:

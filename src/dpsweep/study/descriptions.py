@@ -34,7 +34,6 @@ from dpsweep.study.messages import (
     LONGEST_JOINED_NAME,
     NAME_PATTERN,
     explain,
-    group_by_message,
     shorten,
     value,
 )
@@ -234,10 +233,6 @@ class Targets:
     undrawn: dict[str, str] = field(default_factory=dict)
     own_undrawn: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
-
-    def reasons(self) -> dict[str, list[str]]:
-        """Return the targets that are not drawn, by reason."""
-        return group_by_message(self.undrawn.items())
 
     def add(self, study: "Study", description: Description) -> None:
         """Add the targets of a description."""
