@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.common import command_line
-from dpsweep.study.load import load_study
 from dpsweep.study.file import Study
+from dpsweep.study.load import load_study
 
 _HEADER = """\
 # Figures and tables

@@ -119,9 +119,7 @@ def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert locate_study(named).file == file
         assert begin({"study": named}) == file
     for find in (locate_study, lambda named: begin({"study": named})):
-        with pytest.raises(
-            DpsweepError, match=r"path: found \$NOWHERE/s.*\$NOWHERE is not, or is"
-        ):
+        with pytest.raises(DpsweepError, match=r"path: found \$NOWHERE/s.*\$NOWHERE is not, or is"):
             find("$NOWHERE/study.yaml")
 
 

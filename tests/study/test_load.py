@@ -201,7 +201,10 @@ def test_invalid_study_files_are_refused(base: Path, text: str, said: str) -> No
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
-    assert refused(path) == f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
+    assert (
+        refused(path)
+        == f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
+    )
     assert "cannot be read as YAML: [Errno 21] Is a directory" in refused(tmp_path)
 
 

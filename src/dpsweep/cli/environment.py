@@ -61,7 +61,10 @@ def _check_encoding() -> None:
 def _check_folders() -> None:
     of_cache = "XDG_CACHE_HOME" if os.environ.get("XDG_CACHE_HOME") else "HOME"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (which raises)
-    for name, folder in (("TMPDIR", os.environ.get("TMPDIR") or "/tmp"), (of_cache, cache)):
+    for name, folder in (
+        ("TMPDIR", os.environ.get("TMPDIR") or tempfile.gettempdir()),
+        (of_cache, cache),
+    ):
         try:
             if not Path(folder).is_absolute():
                 raise OSError

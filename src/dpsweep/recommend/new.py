@@ -506,5 +506,3 @@ def _first_grid(made: Sequence[Recommendation], train_size: int) -> dict[str, An
         # A list, so that a wider one keeps the trials of these rates.
         "learning_rate": [float(f"{rate:.2g}") for rate in spread],
     }
-
-

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from dpsweep.base.lazy import submodules
 from dpsweep.study.cells import Cell
-from dpsweep.study.load import StudyError, load_study
 from dpsweep.study.file import Study
+from dpsweep.study.load import StudyError, load_study
 
 __all__ = ["Cell", "Study", "StudyError", "load_study"]
 

@@ -21,8 +21,8 @@ from dpsweep.study.section import Section
 from dpsweep.study.targets import Target
 
 if TYPE_CHECKING:
-    from dpsweep.study.paths import Paths
     from dpsweep.study.file import Study
+    from dpsweep.study.paths import Paths
 
 Kind = Literal["dataset", "backbone", "tokenizer"]
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study.file import Study
 from dpsweep.study.load import parse_yaml, yaml_line
 from dpsweep.study.messages import group_by_message, unknown
-from dpsweep.study.file import Study
 
 NAME = "NAME"
 """The part of a path that the author of a study chooses."""
@@ -161,7 +161,9 @@ class _Walk:
             meanings = group_by_message((_kind(kind), _meaning(kind, name)) for kind in having)
             default, meaning = next(iter(defaults)), next(iter(meanings))
             if len(defaults) > 1:
-                default = ", ".join(f"{text or 'none'} ({', '.join(of)})" for text, of in defaults.items())
+                default = ", ".join(
+                    f"{text or 'none'} ({', '.join(of)})" for text, of in defaults.items()
+                )
             if len(meanings) > 1 or len(having) < len(kinds):
                 meaning = "; ".join(f"({', '.join(of)}) {text}" for text, of in meanings.items())
             yield Key(f"{path}{name}", " or ".join(types), default, meaning, _example(values))
@@ -179,7 +181,9 @@ class _Walk:
             entries += [
                 each for model in inner if isinstance(model, dict) for each in self._variants(model)
             ]
-        flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+        flat = [
+            each for value in values for each in (value if isinstance(value, list) else [value])
+        ]
         mappings = [each for each in flat if isinstance(each, dict)]
         named = [value for each in mappings for value in each.values() if isinstance(value, dict)]
         for models, place, examples in (

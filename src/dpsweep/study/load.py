@@ -13,10 +13,9 @@ from pydantic import ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
-from dpsweep.study.file import NO_FIGURES
+from dpsweep.study.file import NO_FIGURES, Study
 from dpsweep.study.messages import explain, screen, unknown, value
 from dpsweep.study.section import usable_path
-from dpsweep.study.file import Study
 
 
 class StudyError(DpsweepError):

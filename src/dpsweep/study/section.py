@@ -89,7 +89,9 @@ def require_disjoint(train_key: str, train: Sequence[str], test_key: str, test: 
     seen = set()
     for key, part in named:
         if (place := posixpath.normpath(part)) in seen:
-            raise ValueError(f"{key}: found {part}, which is in {train_key} too; allowed: each once")
+            raise ValueError(
+                f"{key}: found {part}, which is in {train_key} too; allowed: each once"
+            )
         seen.add(place)
 
 

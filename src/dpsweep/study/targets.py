@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas as pd
 
-    from dpsweep.study.file import Style
+    from dpsweep.study.file import Study, Style
     from dpsweep.study.paths import Paths
-    from dpsweep.study.file import Study
 
 Panels = Annotated[list[Panel], Field(min_length=1)]
 LinePanels = Annotated[list[LinePanel], Field(min_length=1)]
