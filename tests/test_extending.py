@@ -49,7 +49,7 @@ assert {name for name in names if name.endswith("weight")} == {"head.weight"}
 """,
     "An optimizer": """
 import torch
-from dpsweep.training.torch_optimizer import make_optimizer, mistaken_optimizers
+from dpsweep.training.optimizer import make_optimizer, mistaken_optimizers
 assert list(study.sweeps) == ["one", "lion_lion", "lion_long-memory"]
 assert study.sweeps["lion_long-memory"].learning_rates == [0.001, 0.003]
 assert study.optimizer("lion").identity() == "lion"

@@ -81,7 +81,7 @@ def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     for name in ("memory_allocated", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda: 0)
-    monkeypatch.setattr("dpsweep.training.specification.resolve_precision", lambda *_: "bfloat16")
+    monkeypatch.setattr("dpsweep.training.cell.resolve_precision", lambda *_: "bfloat16")
     # Opacus reads the memory of a real GPU.
     monkeypatch.setattr(step_cost, "find_spec", lambda name: None)
     import_module("timm")  # before the simulated GPU replaces classes that it imports

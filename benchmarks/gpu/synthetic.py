@@ -13,7 +13,7 @@ from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import TrialSpec
 
 _BLOCK = 1000
 

@@ -10,7 +10,7 @@ from timm.layers import StdConv2d
 from torch import nn
 
 from dpsweep.gradients import per_example
-from dpsweep.gradients.parametrizations import Derived
+from dpsweep.gradients.per_example import Derived
 from dpsweep.models.wide_resnet import StandardizedConv2d
 
 # Input channels, output channels, and the size of images.

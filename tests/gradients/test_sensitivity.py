@@ -10,8 +10,7 @@ from timm.layers import StdConv2d
 from torch import Tensor, nn
 
 from dpsweep.gradients import GradientSum, make_engine
-from dpsweep.gradients.convolutions import Convolutions
-from dpsweep.gradients.per_example import Lookups, OuterProducts
+from dpsweep.gradients.per_example import Convolutions, Lookups, OuterProducts
 from dpsweep.models.architectures import seeded
 from dpsweep.models.wide_resnet import StandardizedConv2d
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping

@@ -36,7 +36,7 @@ from dpsweep.training.canaries import (
 from dpsweep.training.context import TrialContext
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.randomness import PoissonSampler, numpy_stream
-from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import TrialSpec
 
 MicroBatches = Iterable[tuple[Tensor, Tensor, Tensor]]
 Check = Callable[[AuditedTrial, TrialSpec], None]

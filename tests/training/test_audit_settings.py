@@ -16,7 +16,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training import canaries
 from dpsweep.training.canaries import AuditedTrial, CanaryContext, audit_trial, measure_setting
 from dpsweep.training.randomness import numpy_stream
-from dpsweep.training.specification import TrialSpec
+from dpsweep.training.trial import TrialSpec
 
 CANARIES = 60
 AUDIT = {

@@ -16,11 +16,9 @@ from torchvision.transforms.v2 import functional as torchvision
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.methods import Augmentations
-from dpsweep.training.augmentations import Views, viewed
-from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.gradient_norms import training_set_norms
+from dpsweep.training.context import Examples, TrialContext, Views, viewed
+from dpsweep.training.gradient_norms import Trajectory, training_set_norms
 from dpsweep.training.physical import PhysicalBatch
-from dpsweep.training.trajectory import Trajectory
 from dpsweep.training.trial import train_trial
 
 THREE = {"count": 3, "crop": 2, "flip": True}

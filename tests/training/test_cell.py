@@ -15,9 +15,8 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import cell as module
 from dpsweep.training.cell import run_cell
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.trial import train_trial
+from dpsweep.training.trial import TrialSpec, train_trial
 
 BATCH_SIZE, RATES = 200, [0.001, 0.003, 0.01, 0.03]
 CELL = Cell("digits_vit_method", 8.0, 1, BATCH_SIZE, 1.0)

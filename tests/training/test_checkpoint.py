@@ -18,9 +18,8 @@ from tests.waiting import PATIENCE
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
-from dpsweep.training.trial import epoch_ends, train_trial
+from dpsweep.training.trial import TrialSpec, epoch_ends, train_trial
 
 Trial = tuple[TrialSpec, TrialContext]
 

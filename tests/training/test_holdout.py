@@ -12,8 +12,7 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell
 from dpsweep.study.datasets import held_out_rows
-from dpsweep.training.cell import OpenCell
-from dpsweep.training.specification import CellError, cell_noise
+from dpsweep.training.cell import CellError, OpenCell, cell_noise
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 

@@ -14,8 +14,7 @@ from dpsweep.gradients.engine import is_out_of_memory
 from dpsweep.gradients.engines import ExpandedEngine
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError, PhysicalBatch
-from dpsweep.training.specification import TrialSpec
-from dpsweep.training.trial import train_trial
+from dpsweep.training.trial import TrialSpec, train_trial
 
 STEPS, B = 9, 60
 

@@ -21,8 +21,8 @@ from dpsweep.training.gradient_norms import training_set_norms
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.randomness import numpy_stream
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays
+from dpsweep.training.trial import TrialSpec
 
 STEPS, B, AT_ONCE = 3, 30, 20
 CLIPPINGS = (FlatClipping(1.0), AutomaticClipping(), NoClipping())

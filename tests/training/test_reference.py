@@ -24,8 +24,8 @@ from torch import nn
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
-from dpsweep.training.specification import TrialSpec, cell_noise
-from dpsweep.training.trial import train_trial
+from dpsweep.training.cell import cell_noise
+from dpsweep.training.trial import TrialSpec, train_trial
 
 B, EPOCHS, STEPS, GAMMA, RATE = 30, 1, 9, 0.3, 0.5
 

@@ -9,7 +9,7 @@ import torch
 from tests.study.small import load_small
 
 from dpsweep.study.optimizers import optimizer_of
-from dpsweep.training.torch_optimizer import (
+from dpsweep.training.optimizer import (
     AdamBC,
     OptimizerError,
     RunningAverage,

@@ -29,13 +29,13 @@ from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
-from dpsweep.training import gradient_norms, trajectory
+from dpsweep.training import gradient_norms
 from dpsweep.training.cell import run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
+from dpsweep.training.gradient_norms import Trajectory, TrajectoryError
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore
-from dpsweep.training.trajectory import Trajectory, TrajectoryError
 
 PROBLEM, EPOCHS = "digits_vit_method", 2
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")
@@ -96,7 +96,7 @@ def measure_until_saved(made: Prepared, stage: str, patch: pytest.MonkeyPatch) -
         return Interrupted(EXIT_AGAIN) if saved else None
 
     with patch.context() as here:
-        here.setattr(trajectory, "interruption", told)
+        here.setattr(gradient_norms, "interruption", told)
         with pytest.raises(Interrupted):
             measure(made, stage)
 
@@ -256,9 +256,9 @@ def test_theory_measures_several_seeds(
     both = edited(trained, seeds=2)
     measure_until_saved(both, "theory", monkeypatch)
     again = []
-    train = trajectory.train_trial
+    train = gradient_norms.train_trial
     monkeypatch.setattr(
-        trajectory,
+        gradient_norms,
         "train_trial",
         lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
     )
@@ -307,9 +307,9 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
 def test_a_trial_is_trained_again_once_however_often_jobs_end(
     trained: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, again, train = edited(trained, seeds=2), [], trajectory.train_trial
+    both, again, train = edited(trained, seeds=2), [], gradient_norms.train_trial
     monkeypatch.setattr(
-        trajectory,
+        gradient_norms,
         "train_trial",
         lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
     )
@@ -343,7 +343,7 @@ def test_finished_epochs_are_kept(
         return Interrupted(EXIT_AGAIN if saved else 1) if stops else None
 
     monkeypatch.setattr(module, function, counted)
-    monkeypatch.setattr(trajectory, "interruption", told)
+    monkeypatch.setattr(gradient_norms, "interruption", told)
     with pytest.raises((KeyboardInterrupt, Interrupted)) as stop:
         measure(trained, stage)
     assert getattr(stop.value, "code", EXIT_AGAIN) == EXIT_AGAIN

@@ -38,7 +38,7 @@ from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
-from dpsweep.training.cell import OpenCell, _row, run_cell
+from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Examples, Sampled, TrialContext
 from dpsweep.training.gradient_norms import (
@@ -48,7 +48,6 @@ from dpsweep.training.gradient_norms import (
     measure_overlap,
 )
 from dpsweep.training.randomness import PoissonSampler
-from dpsweep.training.specification import CellError, check_size
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trial import evaluate, train_trial
 

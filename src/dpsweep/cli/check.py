@@ -66,7 +66,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     wrong += yield from _hub(study, paths)
     if study.optimizers:
         # The import takes seconds.
-        from dpsweep.training.torch_optimizer import mistaken_optimizers
+        from dpsweep.training.optimizer import mistaken_optimizers
 
         wrong += mistaken_optimizers(study)
     if seconds:

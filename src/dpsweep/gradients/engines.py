@@ -34,10 +34,15 @@ from dpsweep.gradients.per_example import (
     slices,
 )
 from dpsweep.gradients.precision import full_precision, sum_dtype
-from dpsweep.gradients.recording import Constants, RecordedPass
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
-from dpsweep.gradients.tracked_parameters import ForwardPass, TrackedParameter, trains
+from dpsweep.gradients.tracked_parameters import (
+    Constants,
+    ForwardPass,
+    RecordedPass,
+    TrackedParameter,
+    trains,
+)
 from dpsweep.gradients.units import Units, unit_starts
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import shorten

@@ -1,6 +1,7 @@
 """Storage of per-example gradients in the cheapest form: instantiated, or as factors of products.
 
-A rule makes one of these classes for the parameters of a layer (`dpsweep.gradients.rules`). It computes
+A rule makes one of these classes for the parameters of a layer (`dpsweep.gradients.rules`): of a linear
+layer, an embedding, a convolution, or of parameters from which the model computes a weight. It computes
 the norms of a micro-batch's gradients, and sums the gradients times factors. Everything is computed in
 float32 (float64 for float64).
 
@@ -8,12 +9,18 @@ Examples that are not ``usable`` (masked, or not finite) must not change a sum. 
 but zero times infinity is not zero. So their numbers are replaced by zeros as well.
 """
 
+import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 from dpsweep.gradients.precision import sum_dtype
 from dpsweep.gradients.units import Units
@@ -346,3 +353,395 @@ def scaled(tensor: Tensor, factors: Tensor, usable: Tensor) -> Tensor:
 def _column(per_example: Tensor, like: Tensor) -> Tensor:
     """Return one value per example in a shape that broadcasts with ``like``."""
     return per_example.view(-1, *[1] * (like.dim() - 1))
+
+
+# From this many pixels, a convolution on the CPU is faster than unfolding its input.
+_PIXELS = 128
+
+
+class ChannelSums(NamedTuple):
+    """Sums over each example's gradient g per output channel, each of shape (examples, out)."""
+
+    squares: Tensor
+    """of g^2"""
+    total: Tensor
+    """of g"""
+    along: Tensor
+    """of g times given weights"""
+    rounding: Tensor
+    """the scale of their rounding errors: the sum of g^2, or more"""
+
+
+def sums_of_rows(rows: Tensor, weights: Tensor) -> ChannelSums:
+    """Return sums per output channel of gradients of shape (examples, out, in, height, width)."""
+    rows = rows.flatten(2)
+    squares = torch.linalg.vector_norm(rows, dim=2).square()
+    # One matrix product per channel reads the rows once for both sums.
+    probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
+    total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
+    return ChannelSums(squares, total, along, squares)
+
+
+@dataclass(frozen=True)
+class Convolutions(WeightGradients):
+    """Gradients of the weight of ``F.conv2d`` as factors: inputs, and gradients of the outputs.
+
+    For each group of channels, the norms are those of `OuterProducts`: the tokens are the output's
+    pixels, each with its input patch.
+
+    Attributes:
+        name: the weight.
+        shape: its shape (out, in / groups, height, width).
+        inputs: shape (examples, in, rows, columns).
+        outputs: gradients of the loss by the outputs, shape (examples, out, rows, columns).
+        stride, padding, dilation: for rows and columns.
+        groups: of channels.
+        responses: the layer's outputs without bias, shape of ``outputs``; None if they were not
+            stored in the precision of sums.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    responses: Tensor | None = None
+
+    def by_unit(self, units: Units) -> Sequence[WeightGradients | Instantiated]:
+        """See ``PerExampleGradients``: as products of patches if rows of a unit have few pixels."""
+        out, *patch = self.shape
+        if self.groups > 1 or not factors_are_cheaper(
+            units.largest * self._pixels, math.prod(patch), out
+        ):
+            return super().by_unit(units)
+        patches, outputs = (each[:, 0].mT for each in self._tokens())
+        return OuterProducts(self.name, self.shape, patches, outputs).by_unit(units)
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        products, outputs = self._products()
+        ghost = products * (outputs.mT @ outputs)
+        patches = products.diagonal(dim1=2, dim2=3).sqrt()
+        lengths = patches * torch.linalg.vector_norm(outputs, dim=2)
+        return above_rounding(ghost.sum((1, 2, 3)), lengths.sum((1, 2)))
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``; this is a convolution's usual gradient for scaled outputs."""
+        inputs, outputs = only_usable(usable, self.inputs), scaled(self.outputs, factors, usable)
+        return {self.name: self._weight_gradient(self.shape, inputs, outputs, self.groups)}
+
+    def rows(self, examples: slice = ALL) -> Tensor:
+        """See ``WeightGradients``."""
+        if self._suits_groups:
+            inputs, outputs = widened(self.inputs[examples]), widened(self.outputs[examples])
+            count, (out, *patch) = len(inputs), self.shape
+            gradient = self._weight_gradient(
+                (count * out, *patch),
+                inputs.flatten(0, 1)[None],
+                outputs.flatten(0, 1)[None],
+                count * self.groups,
+            )
+            return gradient.view(-1, *self.shape)
+        patches, outputs = self._tokens(examples)
+        return (outputs @ patches.mT).view(-1, *self.shape)
+
+    def without_level(self) -> Self:
+        """Return gradients of the same standardised weights, from inputs with mean zero.
+
+        Standardised weights sum to zero. So the mean of an example's inputs, including padding, only
+        adds numbers that cancel each other.
+        """
+        rows, columns = self.padding
+        inputs = F.pad(widened(self.inputs), (columns, columns, rows, rows))
+        level = inputs.mean((1, 2, 3), keepdim=True)
+        return replace(self, inputs=inputs - level, padding=(0, 0))
+
+    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """Return sums of each example's gradient per output channel; for one group only.
+
+        Args:
+            weights: for ``along``, shape (out, in, height, width).
+            scale: the ratio of the layer's weights to these, shape (out,).
+        """
+        if self.products_are_cheaper:
+            return self._sums_of_products(weights, scale)
+        parts = [
+            sums_of_rows(self.rows(some), weights)
+            for some in slices(len(self.inputs), self.shape.numel(), self.inputs.device)
+        ]
+        return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+    def _sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """Compute ``channel_sums`` from inner products of patches and the layer's outputs."""
+        products, outputs = (each.squeeze(1) for each in self._products())
+        patches = products.diagonal(dim1=1, dim2=2).sum(1).sqrt()
+        lengths = torch.linalg.vector_norm(outputs, dim=2) * patches[:, None]
+        squares = above_rounding((outputs @ products * outputs).sum(2), lengths)
+        inputs, outputs = widened(self.inputs), widened(self.outputs)
+        settings = self.stride, self.padding, self.dilation
+        ones = weights.new_ones(1, 1, *self.shape[2:])
+        sums = F.conv2d(inputs.sum(1, keepdim=True), ones, None, *settings)
+        total = (outputs * sums).sum((2, 3))
+        if self.responses is not None and bool(scale.all()):
+            along = (outputs * self.responses).sum((2, 3)) / scale
+        else:
+            along = (outputs * F.conv2d(inputs, weights, None, *settings)).sum((2, 3))
+        return ChannelSums(squares, total, along, lengths.square())
+
+    def _products(self) -> tuple[Tensor, Tensor]:
+        """Return inner products of each example's patches, and the gradients of its outputs.
+
+        Returns:
+            Products of shape (examples, groups, tokens, tokens), gradients (examples, groups, out /
+            groups, tokens).
+        """
+        if not self._is_shifted:
+            patches, outputs = self._tokens()
+            return patches.mT @ patches, outputs
+        # For one position of the kernel, the patches are the shifted padded image. Zeros make rows of
+        # outputs as long as those of the padded image, so a shift is an offset in memory. One more
+        # row of padding makes room for the largest offset.
+        height, width = self.shape[2:]
+        rows, columns = self.padding
+        x = F.pad(widened(self.inputs), (columns, columns, rows, rows + (width > 1)))
+        outputs = widened(self.outputs)
+        outputs = F.pad(outputs, (0, x.shape[3] - outputs.shape[3])).flatten(2)
+        pixels, length = x.flatten(2), outputs.shape[2]
+        of_pixels = pixels.mT @ pixels
+        products = of_pixels.new_zeros(len(x), length, length)
+        for row, column in itertools.product(range(height), range(width)):
+            some = slice(row * x.shape[3] + column, row * x.shape[3] + column + length)
+            products += of_pixels[:, some, some]
+        return products[:, None], outputs[:, None]
+
+    def _tokens(self, examples: slice = ALL) -> tuple[Tensor, Tensor]:
+        """Return patches and output gradients, both of shape (examples, groups, ..., pixels)."""
+        patches = F.unfold(
+            widened(self.inputs[examples]), self.shape[2:], self.dilation, self.padding, self.stride
+        )
+        outputs = widened(self.outputs[examples]).flatten(2)
+        grouped = (len(outputs), self.groups, -1, outputs.shape[2])
+        return patches.view(grouped), outputs.reshape(grouped)
+
+    def _weight_gradient(
+        self, shape: tuple[int, ...], inputs: Tensor, outputs: Tensor, groups: int
+    ) -> Tensor:
+        gradient: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+            inputs, shape, outputs, self.stride, self.padding, self.dilation, groups
+        )
+        return gradient
+
+    @property
+    def _is_shifted(self) -> bool:
+        """Whether the patches of neighbouring pixels are shifted by one pixel in the image."""
+        return self.groups == 1 and self.stride == (1, 1) and self.dilation == (1, 1)
+
+    @property
+    def _pixels(self) -> int:
+        return self.outputs.shape[2] * self.outputs.shape[3]
+
+    @property
+    def _suits_groups(self) -> bool:
+        """Whether one convolution with a group for each example is the fastest way to compute rows.
+
+        It is on the CPU for large images, two to four times as fast as a batched matrix product.
+        """
+        return self.outputs.device.type == "cpu" and self._pixels >= _PIXELS
+
+    @property
+    def products_are_cheaper(self) -> bool:
+        """Whether inner products of patches are less work than rows; for one group only."""
+        out, channels, *kernel = self.shape
+        patch, pixels = channels * math.prod(kernel), self._pixels
+        rows = pixels * patch * out
+        if not self._is_shifted:
+            return pixels**2 * (patch + out) < rows
+        padded = (
+            each + 2 * padding
+            for each, padding in zip(self.inputs.shape[2:], self.padding, strict=True)
+        )
+        return math.prod(padded) ** 2 * (channels + out) < rows
+
+    @property
+    def reads_responses(self) -> bool:
+        """Whether ``channel_sums`` uses products of patches and the layer's outputs."""
+        return self.groups == 1 and self.products_are_cheaper and not self.rows_are_smaller
+
+    @property
+    def rows_are_smaller(self) -> bool:
+        """Whether rows need less memory than the factors, without more work for the norms."""
+        factors = self.inputs[0].numel() + self.outputs[0].numel()
+        return not self.is_cheaper and self.shape.numel() <= factors
+
+    @property
+    def is_cheaper(self) -> bool:
+        """Whether the factors are cheaper than rows."""
+        out_channels, *patch = self.shape
+        return factors_are_cheaper(self._pixels, math.prod(patch), out_channels // self.groups)
+
+
+# Its arguments: input, four other tensors, training, momentum and epsilon.
+_BATCH_NORM = signature(F.batch_norm)
+
+
+@dataclass(frozen=True)
+class Derived(PerExampleGradients):
+    """Gradients of parameters from which the model computes a weight, such as a standardised one.
+
+    Gradients of the weight go back through that computation: for the sum, only the summed gradient.
+    For the norms, the gradient of each example does, a few at a time to limit memory.
+
+    Attributes:
+        weight: the computed weight, with its graph.
+        sources: the parameters.
+        gradients: of the weight.
+        examples: how many.
+    """
+
+    weight: Tensor
+    sources: Mapping[str, Tensor]
+    gradients: WeightGradients | Instantiated
+    examples: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See ``PerExampleGradients``."""
+        return tuple(self.sources)
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        parts = []
+        for some in slices(self.examples, self.weight.numel(), self.weight.device):
+            rows = self.gradients.rows(some)
+            gradients = through(self.weight, self.sources, rows, is_grads_batched=True)
+            squares = [each.flatten(1).square().sum(1) for each in gradients.values()]
+            parts.append(torch.stack(squares).sum(0))
+        return torch.cat(parts)
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        (total,) = self.gradients.weighted_sums(factors, usable).values()
+        gradients = through(self.weight, self.sources, total, is_grads_batched=False)
+        # If no example is usable, the computation itself may not be finite.
+        return {name: torch.where(usable.any(), each, 0) for name, each in gradients.items()}
+
+    def instantiated(self) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        rows = self.gradients.rows()
+        return through(self.weight, self.sources, rows, is_grads_batched=True)
+
+    def by_unit(self, units: Units) -> Sequence[PerExampleGradients]:
+        """See ``PerExampleGradients``."""
+        (gradients,) = self.gradients.by_unit(units)
+        return [replace(self, gradients=gradients, examples=units.count)]
+
+
+def through(
+    weight: Tensor, sources: Mapping[str, Tensor], gradient: Tensor, *, is_grads_batched: bool
+) -> dict[str, Tensor]:
+    """Return the gradients of the parameters from which a weight was computed, in the dtype of sums.
+
+    Args:
+        weight: the computed weight, with its graph.
+        sources: the parameters.
+        gradient: of the weight; with ``is_grads_batched`` one for each example.
+        is_grads_batched: see ``torch.autograd.grad``.
+    """
+    found = torch.autograd.grad(
+        weight,
+        list(sources.values()),
+        gradient.to(weight.dtype),
+        retain_graph=True,
+        is_grads_batched=is_grads_batched,
+    )
+    return {name: widened(each) for name, each in zip(sources, found, strict=True)}
+
+
+class Standardization(NamedTuple):
+    """The inputs of a standardisation of weights per output channel."""
+
+    raw: Tensor
+    """the weights before standardisation, shape (out, ...)"""
+    gain: Tensor | None
+    """norms of the standardised channels, trainable, shape (out,); None: variance 1"""
+    epsilon: float
+    """added to the variance"""
+
+    @classmethod
+    def by_batch_norm(cls, *args: Any, **kwargs: Any) -> Self | None:
+        """Return the standardisation that ``F.batch_norm`` does to weights (1, out, inputs), else None."""
+        given = _BATCH_NORM.bind(*args, **kwargs)
+        given.apply_defaults()
+        weights, *others, training, _, epsilon = given.arguments.values()
+        alone = weights.dim() == 3 and len(weights) == 1 and all(each is None for each in others)
+        return cls(weights[0], None, epsilon) if alone and training else None
+
+
+@dataclass(frozen=True)
+class Standardized(Derived):
+    """Gradients of a convolution's standardised weights, with norms in closed form.
+
+    With weights w of K inputs, standardised x = (w - mean(w)) r, and y = gain / sqrt(K) x, a
+    gradient g by y becomes, for each output channel::
+
+        dw = gain / sqrt(K) r (g - mean(g) - x mean(g x)),    dgain = sum(g x) / sqrt(K)
+
+    So the squared norms need three sums for each channel and example: of g^2, g and g x. The outputs of
+    the layer give the last one. The mean of g has no influence, but is nearly all of g where inputs are
+    nearly uniform. So it is subtracted before the sums; rows are stored without it.
+    """
+
+    origin: Standardization
+
+    def squared_norms(self) -> Tensor:
+        """See ``PerExampleGradients``."""
+        raw = widened(self.origin.raw.detach())
+        gain = None if self.origin.gain is None else widened(self.origin.gain.detach())
+        inputs = raw[0].numel()
+        centred = raw.flatten(1) - raw.flatten(1).mean(1, keepdim=True)
+        variance = centred.square().mean(1)
+        rate = (variance + self.origin.epsilon).rsqrt()
+        # slope is y / x for each channel; without a gain, y is x.
+        slope = torch.ones_like(rate) if gain is None else gain / math.sqrt(inputs)
+        standardized = (centred * rate[:, None]).view_as(self.weight)
+        gradients = self._without_level()
+        squares, total, along, rounding = (
+            gradients.channel_sums(standardized, slope)
+            if isinstance(gradients, Convolutions)
+            else _sums_of_rows(gradients, standardized, self.examples)
+        )
+        # The sum of squares of x is a little less than K, because of epsilon.
+        overlap = 2 - variance / (variance + self.origin.epsilon)
+        exact = squares - total.square() / inputs - overlap * along.square() / inputs
+        # Differences of large numbers: at least their rounding error.
+        weights = (slope * rate).square() * exact.maximum(
+            ERROR * torch.finfo(raw.dtype).eps * rounding
+        )
+        return (weights if gain is None else weights + along.square() / inputs).sum(1)
+
+    def weighted_sums(self, factors: Tensor, usable: Tensor) -> dict[str, Tensor]:
+        """See ``PerExampleGradients``."""
+        level = replace(self, gradients=self._without_level())
+        return Derived.weighted_sums(level, factors, usable)
+
+    def by_unit(self, units: Units) -> Sequence[PerExampleGradients]:
+        """See ``PerExampleGradients``."""
+        (gradients,) = self._without_level().by_unit(units)
+        return [replace(self, gradients=gradients, examples=units.count)]
+
+    def _without_level(self) -> WeightGradients | Instantiated:
+        if isinstance(self.gradients, Convolutions):
+            return self.gradients.without_level()
+        return self.gradients
+
+
+def _sums_of_rows(
+    gradients: WeightGradients | Instantiated, weights: Tensor, examples: int
+) -> ChannelSums:
+    """Return `sums_of_rows` of all examples, a few at a time to limit memory."""
+    parts = [
+        sums_of_rows(rows := gradients.rows(some), weights.to(rows.dtype))
+        for some in slices(examples, weights.numel(), weights.device)
+    ]
+    return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))

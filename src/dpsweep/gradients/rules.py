@@ -24,15 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpsweep.gradients.convolutions import Convolutions
-from dpsweep.gradients.parametrizations import Standardization
-from dpsweep.gradients.per_example import Lookups
+from dpsweep.gradients.per_example import Convolutions, Lookups, Standardization
 from dpsweep.gradients.precision import sum_dtype
-from dpsweep.gradients.recording import RECORDED, RecordedPass
 from dpsweep.gradients.tracked_parameters import (
+    RECORDED,
     RULES,
     ForwardPass,
     Layer,
+    RecordedPass,
     Rule,
     plain,
     tracked_in,

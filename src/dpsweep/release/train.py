@@ -48,15 +48,15 @@ from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
+from dpsweep.training.cell import check_size, specify
 from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import FeatureRun, open_inputs
 from dpsweep.training.launch import launch
 from dpsweep.training.processes import on_first
 from dpsweep.training.randomness import new_secret, numpy_stream
-from dpsweep.training.specification import TrialSpec, check_size, specify
 from dpsweep.training.store import TrialStore
-from dpsweep.training.trial import evaluate, train_trial
+from dpsweep.training.trial import TrialSpec, evaluate, train_trial
 
 log = logging.getLogger(__name__)
 

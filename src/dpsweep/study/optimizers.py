@@ -210,7 +210,7 @@ class SGD(OptimizerSection):
 class BiasCorrectedAdam(TwoMoments):
     """Adam with the noise variance subtracted from its second moment: DP-AdamBC (Tang et al. 2024)."""
 
-    constructor = "dpsweep.training.torch_optimizer:AdamBC"
+    constructor = "dpsweep.training.optimizer:AdamBC"
     needs_noise_variance = True
 
     kind: Literal["adam-bc"]

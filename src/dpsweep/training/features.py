@@ -23,8 +23,8 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.write import progress, write_prepared
 from dpsweep.gradients import UnsupportedModelError
+from dpsweep.gradients.checks import check_passes, mixes
 from dpsweep.gradients.precision import full_precision
-from dpsweep.gradients.state import check_passes, mixes
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess

@@ -9,7 +9,7 @@ import logging
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,24 +20,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpsweep import __version__
-from dpsweep.gradients.precision import full_precision
+from dpsweep import TRAINER_VERSION, __version__
+from dpsweep.base.files import fingerprint
+from dpsweep.gradients.precision import Precision, full_precision
 from dpsweep.models.build import head_parameter_names, trainable_parameters
+from dpsweep.privacy import Sampling
+from dpsweep.study.clipping import Clipping
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training import processes
-from dpsweep.training.augmentations import Views
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import (
     Examples,
     Sampled,
     TrialContext,
+    Views,
     load_trainable,
     sample,
 )
 from dpsweep.training.job import interruption
-from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
-from dpsweep.training.physical import MicroBatches, padded_size, parts_of_units
+from dpsweep.training.optimizer import (
+    MicroBatch,
+    PrivateOptimizer,
+    RunningAverage,
+    StepStatistics,
+    make_optimizer,
+    set_learning_rate,
+)
+from dpsweep.training.physical import MicroBatches, PhysicalBatchSize, padded_size, parts_of_units
 from dpsweep.training.randomness import (
     GaussianNoise,
     Indices,
@@ -45,11 +55,62 @@ from dpsweep.training.randomness import (
     PoissonSampler,
     microbatches,
 )
-from dpsweep.training.specification import TrialSpec
 from dpsweep.training.store import Arrays, StoredTrial
-from dpsweep.training.torch_optimizer import RunningAverage, make_optimizer, set_learning_rate
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """Everything that determines a trial, as plain values."""
+
+    data: str
+    """checksum of the prepared dataset"""
+    classes: str
+    """fingerprint of the list of its classes"""
+    backbone: str
+    """checksum of the prepared backbone"""
+    method: dict[str, Any]
+    """which parameters train: the identity of a method of the study"""
+    optimizer: str | dict[str, Any]
+    """the update after the noise: the identity of an optimizer of the study"""
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    train_size: int
+    batch_size: int
+    """expected batch size B"""
+    epochs: int
+    steps: int
+    clipping: Clipping
+    """the rule that bounds the influence of one example"""
+    learning_rate: float
+    seed: int
+    engine: str
+    physical_batch: PhysicalBatchSize
+    threads: int
+    device: str = "cpu"
+    """kind of device; each kind draws other noise and rounds differently"""
+    precision: Precision = "float32"
+    """of the forward and backward pass"""
+    holdout: int = 0
+    """number of examples for selection; train_size does not count them"""
+    compile: bool = False
+    rows_per_unit: int = 0
+    """the most rows of a unit in a step; train_size counts units. 0: each row is a unit"""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling of the training set."""
+        return Sampling(self.train_size, self.batch_size, self.steps)
+
+    @property
+    def key(self) -> str:
+        """The trial's name in the store: a hash of the specification and the trainer's version."""
+        fields = asdict(self)
+        if not self.rows_per_unit:  # the keys of trials from before there were units
+            del fields["rows_per_unit"]
+        return fingerprint({"trainer": TRAINER_VERSION, **fields})
 
 
 def epoch_ends(steps: int, epochs: int) -> dict[int, int]:
