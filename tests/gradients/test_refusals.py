@@ -433,13 +433,13 @@ def outputs(change: Callable[[Tensor], Any], classes: int = CLASSES) -> nn.Modul
 OUTPUTS = {
     message: Refused(partial(outputs, change, classes), message, ("auto", "loop"))
     for change, classes, message in (
-        (lambda y: y, 1, "found 1 for each example.*two or more"),
+        (lambda y: y, 1, r"\(3, 1\) for 3 examples.*two classes or more"),
         (lambda y: y[:, 0], CLASSES, r"outputs: found float32 of shape \(3,\)"),
         (lambda y: y[..., None], CLASSES, r"\(3, 5, 1\) for 3 examples"),
         (lambda y: (y, y), CLASSES, "outputs: found a tuple"),
         (
             lambda y: SimpleNamespace(logits=y),
-            *(CLASSES, "outputs: found a SimpleNamespace.*return its logits"),
+            *(CLASSES, "outputs: found a SimpleNamespace .*allowed: logits"),
         ),
         (lambda y: y.argmax(1), CLASSES, "outputs: found int64"),
         (lambda y: y[:1], CLASSES, r"\(1, 5\) for 3 examples"),

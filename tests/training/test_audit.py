@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientSum
-from dpsweep.gradients.engine import FactoredEngine
+from dpsweep.gradients.engine import FactoredEngine, Rows
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.study import Study
@@ -349,21 +349,14 @@ def test_an_engine_without_clipping_is_caught(
     prepared: Inputs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clipped = FactoredEngine.clipped_sum
+    clipped = FactoredEngine.compute
     context, trial = TrialContext(*prepared, FILM, device=CPU), spec(1.0)
     check_contributions(context, trial)
 
-    def clipped_sum(
-        self: FactoredEngine,
-        inputs: Tensor,
-        labels: Tensor,
-        mask: Tensor,
-        clipping: Clipping,
-        units: Any = None,
-    ) -> GradientSum:
-        return clipped(self, inputs, labels, mask, NoClipping(), units)
+    def compute(self: FactoredEngine, rows: Rows, _: Clipping) -> GradientSum:
+        return clipped(self, rows, NoClipping())
 
-    monkeypatch.setattr(FactoredEngine, "clipped_sum", clipped_sum)
+    monkeypatch.setattr(FactoredEngine, "compute", compute)
     # Canaries are added after the engine, so the audit cannot find this mistake.
     check_guesses(audit(trial), trial)
     with pytest.raises(AssertionError, match="not clipped"):

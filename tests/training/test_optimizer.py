@@ -114,7 +114,7 @@ def test_one_example_among_many_moves_the_sum_by_its_length(
     def clipped_sum(inputs: Tensor, labels: Tensor, mask: Tensor, _: Clipping) -> GradientSum:
         """Sum equal float32 gradients of length 1."""
         sums = {name: mask.sum() * (each / length).float() for name, each in drawn.items()}
-        return GradientSum(sums, torch.zeros(1), torch.zeros(1), torch.zeros(1))
+        return GradientSum(sums, *torch.zeros(4, 1))
 
     def total(examples: int) -> Tensor:
         model = net()

@@ -29,6 +29,7 @@ from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import (
     GradientEngine,
     GradientSum,
+    Rows,
     example_losses,
     gradients_of,
     is_out_of_memory,
@@ -101,30 +102,22 @@ class ValidatingEngine(GradientEngine):
         self._layers: list[tuple[nn.Module, bool]] | None = None
         self._forms = {name: _form(each) for name, each in self.parameters.items()}
 
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``."""
-        with self._watched(inputs, labels, mask) as engine:
+        with self._watched(rows) as engine:
             if engine is not None:
-                batch = inputs.detach(), labels.where(mask, 0), mask, clipping
-                return engine.clipped_sum(*batch, units)
+                inputs, labels, mask, units = rows
+                return engine.compute(
+                    Rows(inputs.detach(), labels.where(mask, 0), mask, units), clipping
+                )
         zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
-        return GradientSum(zeros, _zeros(inputs), _zeros(inputs), mask)
-
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        with self._watched(inputs, labels, mask) as engine:
-            if engine is not None:
-                return engine.norms(inputs.detach(), labels.where(mask, 0), mask, units)
-        return _zeros(inputs), _zeros(inputs)
+        nothing = torch.zeros(0, device=rows.inputs.device)
+        return GradientSum(zeros, nothing, nothing, nothing, rows.mask)
 
     def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         mask = torch.ones(len(labels), dtype=torch.bool, device=inputs.device)
-        with self._watched(inputs, labels, mask) as engine:
+        with self._watched(Rows(inputs, labels, mask)) as engine:
             if engine is not None:
                 return engine.gradients(inputs.detach(), labels, units)
         size = sum(each.numel() for each in self.parameters.values())
@@ -151,9 +144,7 @@ class ValidatingEngine(GradientEngine):
         return self._chosen
 
     @contextmanager
-    def _watched(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor
-    ) -> Iterator[GradientEngine | None]:
+    def _watched(self, rows: Rows) -> Iterator[GradientEngine | None]:
         """Yield the engine for a micro-batch, None if it is empty; refuse tensors written meanwhile.
 
         Raises:
@@ -161,6 +152,7 @@ class ValidatingEngine(GradientEngine):
             UnsupportedModelError: the trainable parameters have changed, or see `choose`.
         """
         self._refuse_changes()
+        inputs, labels, mask, _ = rows
         check_batch(inputs, labels, mask, next(iter(self.parameters.values())).device)
         if not len(labels):
             yield None
@@ -326,10 +318,6 @@ def _with_random_values(model: nn.Module) -> nn.Module:
 
 def _made_up_labels(inputs: Tensor) -> Tensor:
     return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
-
-
-def _zeros(inputs: Tensor) -> Tensor:
-    return torch.zeros(len(inputs), device=inputs.device)
 
 
 def _one_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ class GradientSum:
             gradient; float32, or float64 for a float64 parameter and from ``expanded`` and ``linear``.
         norms: norm of each example's gradient over all trainable parameters, before scaling,
             shape (physical_batch,); 0 where masked or not finite.
+        head_norms: likewise over those of the head; 0 where masked.
         losses: cross entropy of each example, shape (physical_batch,); 0 where masked.
         nonfinite: unmasked examples whose gradient norm was not finite, shape (physical_batch,),
             bool. Their contribution to the sum is zero.
@@ -51,8 +52,27 @@ class GradientSum:
 
     gradients: dict[str, Tensor]
     norms: Tensor
+    head_norms: Tensor
     losses: Tensor
     nonfinite: Tensor
+
+
+class Rows(NamedTuple):
+    """The rows of a micro-batch; see `GradientEngine`."""
+
+    inputs: Tensor
+    labels: Tensor
+    mask: Tensor
+    units: Any = None
+
+    @property
+    def ids(self) -> Any:
+        """The number of each row's unit."""
+        return np.arange(len(self.labels)) if self.units is None else np.asarray(self.units)
+
+    def part(self, first: int, last: int) -> "Rows":
+        """Return the rows from one to before another."""
+        return Rows(*(each[first:last] for each in (*self[:3], self.ids)))
 
 
 class GradientEngine(ABC):
@@ -95,6 +115,9 @@ class GradientEngine(ABC):
         self._compile = compile
 
     @abstractmethod
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
+        """Compute `clipped_sum`; without ``clipping``, ``gradients`` is left empty."""
+
     def clipped_sum(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
     ) -> GradientSum:
@@ -110,8 +133,8 @@ class GradientEngine(ABC):
         Raises:
             BatchError: the rows of a unit do not stand together.
         """
+        return self.compute(Rows(inputs, labels, mask, units), clipping)
 
-    @abstractmethod
     def norms(
         self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
     ) -> tuple[Tensor, Tensor]:
@@ -129,6 +152,8 @@ class GradientEngine(ABC):
         Raises:
             BatchError: the rows of a unit do not stand together.
         """
+        found = self.compute(Rows(inputs, labels, mask, units), None)
+        return found.norms.masked_fill(found.nonfinite, torch.nan), found.head_norms
 
     def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """Return the per-example gradients themselves; for analysis, not for training.
@@ -147,13 +172,9 @@ class GradientEngine(ABC):
 
     def alone(self, inputs: Tensor, labels: Tensor, units: Any = None) -> list[GradientSum]:
         """Return the gradient of each example, computed in a batch of one."""
-        ids = np.arange(len(labels)) if units is None else np.asarray(units)
-        parts = [slice(a, b) for a, b in pairwise(unit_starts(ids, len(labels)))]
-        mask = torch.ones_like(labels, dtype=torch.bool)
-        return [
-            self.clipped_sum(inputs[some], labels[some], mask[some], NoClipping(), ids[some])
-            for some in parts
-        ]
+        rows = Rows(inputs, labels, torch.ones_like(labels, dtype=torch.bool), units)
+        starts = unit_starts(rows.ids, len(labels))
+        return [self.compute(rows.part(*some), NoClipping()) for some in pairwise(starts)]
 
 
 def example_losses(
@@ -201,57 +222,44 @@ class FactoredEngine(GradientEngine):
         """Return the losses and the gradients: each parameter once, head and others separate."""
 
     @full_precision()
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``."""
-        losses, per_example, mask = self._per_unit(inputs, labels, mask, units)
+        losses, per_example, mask = self._per_unit(rows)
         gradients: dict[str, Tensor] = {}
-        norms = _norms(per_example, losses)
+        squares = [(each.names[0] in self._head, each.squared_norms()) for each in per_example]
+        norms = _norms([each for _, each in squares], losses)
+        head_norms = _norms([each for of_head, each in squares if of_head], losses)
         finite = norms.isfinite()
         usable = mask & finite
-        factors = torch.where(usable, clipping.factors(norms), 0)
-        factors = factors.to(torch.promote_types(losses.dtype, self.sums))
-        while per_example:  # pop frees the memory of each after its sum
-            gradients |= per_example.pop().weighted_sums(factors, usable)
+        if clipping is not None:
+            factors = torch.where(usable, clipping.factors(norms), 0)
+            factors = factors.to(torch.promote_types(losses.dtype, self.sums))
+            while per_example:  # pop frees the memory of each after its sum
+                gradients |= per_example.pop().weighted_sums(factors, usable)
         return GradientSum(
             gradients=gradients,
             norms=torch.where(usable, norms, 0).to(losses.dtype),
+            head_norms=torch.where(mask, head_norms, 0).to(losses.dtype),
             losses=torch.where(mask, losses, 0),
             nonfinite=mask & ~finite,
         )
 
-    @full_precision()
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        losses, per_example, mask = self._per_unit(inputs, labels, mask, units)
-        of_head = [each for each in per_example if each.names[0] in self._head]
-        total, head = (
-            torch.where(mask, _norms(some, losses), 0).to(losses.dtype)
-            for some in (per_example, of_head)
-        )
-        return total, head
-
-    def _per_unit(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, ids: Any
-    ) -> tuple[Tensor, list[PerExampleGradients], Tensor]:
+    def _per_unit(self, rows: Rows) -> tuple[Tensor, list[PerExampleGradients], Tensor]:
         """Return the losses, the gradients and the mask of units, those of rows without units."""
-        units = units_of(ids, mask)
-        losses, per_example = self._per_example(inputs, labels)
+        units = units_of(rows.units, rows.mask)
+        losses, per_example = self._per_example(rows.inputs, rows.labels)
         if units is None:
-            return losses, per_example, mask
+            return losses, per_example, rows.mask
         gradients: list[PerExampleGradients] = []
         while per_example:  # pop frees the memory of the rows
             gradients[:0] = per_example.pop().by_unit(units)
-        return units.mean(losses.where(mask, 0)), gradients, units.counted
+        return units.mean(losses.where(rows.mask, 0)), gradients, units.counted
 
     @full_precision()
     def gradients(self, inputs: Tensor, labels: Tensor, units: Any = None) -> tuple[Tensor, Tensor]:
         """See ``GradientEngine``."""
         mask = torch.ones_like(labels, dtype=torch.bool)
-        _, per_example, _ = self._per_unit(inputs, labels, mask, units)
+        _, per_example, _ = self._per_unit(Rows(inputs, labels, mask, units))
         found: dict[str, Tensor] = {}
         while per_example:
             found |= per_example.pop().instantiated()
@@ -260,8 +268,7 @@ class FactoredEngine(GradientEngine):
         return only_usable(finite, rows), ~finite
 
 
-def _norms(gradients: Iterable[PerExampleGradients], like: Tensor) -> Tensor:
-    squares = [each.squared_norms() for each in gradients]
+def _norms(squares: list[Tensor], like: Tensor) -> Tensor:
     return reduce(torch.add, squares).sqrt() if squares else torch.zeros_like(like)
 
 

@@ -22,6 +22,7 @@ from dpsweep.gradients.engine import (
     FactoredEngine,
     GradientEngine,
     GradientSum,
+    Rows,
     example_losses,
     gradients_of,
 )
@@ -360,14 +361,12 @@ class VmapEngine(StatelessEngine):
 
     by_example: ClassVar[bool] = True
 
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``."""
         parts = []
         total: dict[str, Tensor] = {}
-        for chunk in self._chunks(inputs, labels, mask, units):
-            part = super().clipped_sum(*chunk[:3], clipping, chunk[3])
+        for chunk in self._chunks(rows):
+            part = super().compute(chunk, clipping)
             if total:
                 torch._foreach_add_(list(total.values()), [part.gradients[name] for name in total])
                 part.gradients.clear()
@@ -377,20 +376,10 @@ class VmapEngine(StatelessEngine):
         return GradientSum(
             gradients=total,
             norms=torch.cat([part.norms for part in parts]),
+            head_norms=torch.cat([part.head_norms for part in parts]),
             losses=torch.cat([part.losses for part in parts]),
             nonfinite=torch.cat([part.nonfinite for part in parts]),
         )
-
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        parts = [
-            super(VmapEngine, self).norms(*chunk)
-            for chunk in self._chunks(inputs, labels, mask, units)
-        ]
-        norms, head_norms = (torch.cat(each) for each in zip(*parts, strict=True))
-        return norms, head_norms
 
     def _per_example(
         self, inputs: Tensor, labels: Tensor
@@ -407,18 +396,13 @@ class VmapEngine(StatelessEngine):
             gradients, losses = gradient(shared, inputs, labels)
         return losses, self._grouped(gradients)
 
-    def _chunks(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Any]]:
+    def _chunks(self, rows: Rows) -> Iterator[Rows]:
         """Yield parts of a micro-batch that hold whole units."""
-        ids = np.arange(len(labels)) if units is None else np.asarray(units)
-        starts = unit_starts(units if units is not None else ids, len(labels))
+        starts = unit_starts(rows.ids, len(rows.labels))
         size = sum(each.numel() for each in self.parameters.values())
         size *= int(np.diff(starts).max())
-        for some in slices(len(starts) - 1, size, inputs.device, _AT_ONCE):
-            first, last = starts[some.start], starts[min(some.stop, len(starts) - 1)]
-            rows = slice(int(first), int(last))
-            yield inputs[rows], labels[rows], mask[rows], ids[rows]
+        for some in slices(len(starts) - 1, size, rows.inputs.device, _AT_ONCE):
+            yield rows.part(starts[some.start], starts[min(some.stop, len(starts) - 1)])
 
 
 class LoopEngine(GradientEngine):
@@ -427,55 +411,43 @@ class LoopEngine(GradientEngine):
     by_example: ClassVar[bool] = True
 
     @full_precision()
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``."""
-        sums = {
-            name: torch.zeros_like(each, dtype=sum_dtype(each))
-            for name, each in self.parameters.items()
-        }
-        units = _units(units, mask)
-        norms, losses = [], []
+        sums: dict[str, Tensor] = {}
+        units = Units(rows.ids, rows.mask)
+        norms, head_norms, losses = [], [], []
         for (loss, gradients), counted in zip(
-            self._per_unit(inputs, labels, units), units.counted, strict=True
+            self._per_unit(rows, units), units.counted, strict=True
         ):
             norm = _norm(gradients.values())
             usable = counted & norm.isfinite()
-            factor = clipping.factors(norm)
-            for name, gradient in gradients.items():
-                sums[name] += torch.where(usable, factor * gradient, 0)
+            if clipping is not None:
+                factor = clipping.factors(norm)
+                for name, gradient in gradients.items():
+                    scaled = torch.where(usable, factor * gradient, 0)
+                    sums[name] = sums[name] + scaled if name in sums else scaled
+            head = [each for name, each in gradients.items() if name in self._head]
+            head_norms.append(_norm(head or [torch.zeros_like(loss)]))
             norms.append(norm)
             losses.append(loss)
         found = torch.stack(norms)
         return GradientSum(
             gradients=sums,
             norms=torch.where(found.isfinite(), found, 0),
+            head_norms=torch.stack(head_norms),
             losses=torch.stack(losses),
             nonfinite=units.counted & ~found.isfinite(),
         )
 
-    @full_precision()
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        found = []
-        for loss, gradients in self._per_unit(inputs, labels, _units(units, mask)):
-            head = [each for name, each in gradients.items() if name in self._head]
-            found.append((_norm(gradients.values()), _norm(head or [torch.zeros_like(loss)])))
-        norms, head_norms = (torch.stack(each) for each in zip(*found, strict=True))
-        return norms, head_norms
-
-    def _per_unit(
-        self, inputs: Tensor, labels: Tensor, units: Units
-    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    def _per_unit(self, rows: Rows, units: Units) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Yield the loss and the gradients of each unit: the means over its rows that count."""
-        rows = zip(self._per_example(inputs, labels), units.mask, units.weights, strict=True)
+        each_row = zip(
+            self._per_example(rows.inputs, rows.labels), units.mask, units.weights, strict=True
+        )
         for size in np.diff(units.starts):
             total: Tensor | None = None
             gradients: dict[str, Tensor] = {}
-            for (loss, row), counts, weight in islice(rows, int(size)):
+            for (loss, row), counts, weight in islice(each_row, int(size)):
                 share = torch.where(counts, weight.to(loss.dtype) * loss, 0)
                 total = share if total is None else total + share
                 for name, each in row.items():
@@ -500,10 +472,6 @@ class LoopEngine(GradientEngine):
                 for (name, each), gradient in zip(self.parameters.items(), found, strict=True)
             }
             yield loss.detach(), gradients
-
-
-def _units(ids: Any, mask: Tensor) -> Units:
-    return Units(np.arange(len(mask)) if ids is None else ids, mask)
 
 
 def _norm(gradients: Iterable[Tensor]) -> Tensor:

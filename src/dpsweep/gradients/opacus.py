@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dpsweep.gradients.engine import GradientEngine, GradientSum, example_losses, gradients_of
+from dpsweep.gradients.engine import GradientEngine, GradientSum, Rows, example_losses, gradients_of
 from dpsweep.gradients.engines import LoopEngine
 from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
@@ -59,40 +59,32 @@ class OpacusEngine(GradientEngine):
 
     @full_precision()
     @_no_warning()
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``."""
-        _refuse_units(units, mask)
-        losses, squared = self._pass(inputs, labels)
+        mask = rows.mask
+        _refuse_units(rows.units, mask)
+        losses, squared = self._pass(rows.inputs, rows.labels)
         norms = torch.stack(list(squared.values())).sum(0).sqrt()
         if not bool(norms.isfinite().all()):
-            return LoopEngine(self.model, self._head).clipped_sum(inputs, labels, mask, clipping)
-        factors = torch.where(mask, clipping.factors(norms), 0)
-        sums = gradients_of((factors * losses).sum(), self.parameters.values())
-        return GradientSum(
-            gradients={
+            return LoopEngine(self.model, self._head).compute(rows, clipping)
+        gradients: dict[str, Tensor] = {}
+        if clipping is not None:
+            factors = torch.where(mask, clipping.factors(norms), 0)
+            sums = gradients_of((factors * losses).sum(), self.parameters.values())
+            gradients = {
                 name: each.to(sum_dtype(each))
                 for name, each in zip(self.parameters, sums, strict=True)
                 if each is not None  # `_pass` has refused others
-            },
+            }
+        of_head = [each for name, each in squared.items() if name in self._head]
+        head_norms = torch.stack([torch.zeros_like(norms), *of_head]).sum(0).sqrt()
+        return GradientSum(
+            gradients=gradients,
             norms=torch.where(mask, norms, 0),
+            head_norms=torch.where(mask, head_norms, 0),
             losses=torch.where(mask, losses.detach(), 0),
             nonfinite=torch.zeros_like(mask),
         )
-
-    @full_precision()
-    @_no_warning()
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``."""
-        _refuse_units(units, mask)
-        _, squared = self._pass(inputs, labels)
-        total = torch.stack(list(squared.values())).sum(0)
-        of_head = [each for name, each in squared.items() if name in self._head]
-        head = torch.stack([torch.zeros_like(total), *of_head]).sum(0)
-        return torch.where(mask, total.sqrt(), 0), torch.where(mask, head.sqrt(), 0)
 
     def _pass(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses with their graph, and the squared norms of each parameter."""

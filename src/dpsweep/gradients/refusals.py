@@ -150,15 +150,19 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
             "found torch.inference_mode(), in which there are no gradients; allowed: torch.no_grad(), or none"
         )
     wanted = (len(inputs),)
-    if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != wanted:
-        raise BatchError(
-            f"labels: found {_described(labels)}; allowed: the number of each example's class, int64 of "
-            f"shape {wanted}; labels.argmax(1) makes it of one-hot labels, labels.flatten().long() of others"
-        )
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != wanted:
-        raise BatchError(
-            f"mask: found {_described(mask)}; allowed: whether each example counts, bool of shape {wanted}"
-        )
+    for name, each, kind, what in (
+        (
+            "labels",
+            labels,
+            torch.int64,
+            "the class of each example (labels.argmax(1) of one-hot labels)",
+        ),
+        ("mask", mask, torch.bool, "whether each example counts"),
+    ):
+        if not isinstance(each, Tensor) or each.dtype != kind or each.shape != wanted:
+            raise BatchError(
+                f"{name}: found {_described(each)}; allowed: {what}, {kind} of shape {wanted}"
+            )
     for name, each in (("inputs", inputs), ("labels", labels), ("mask", mask)):
         if each.device != device:
             raise BatchError(
@@ -185,23 +189,14 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     Raises:
         UnsupportedModelError: they are something else.
     """
-    if not isinstance(outputs, Tensor):
-        more = "; let the network return its logits" if hasattr(outputs, "logits") else ""
-        raise UnsupportedModelError(
-            f"outputs: found {_described(outputs)}; allowed: one tensor of logits, shape (examples, "
-            f"classes){more}"
-        )
-    if outputs.dim() != 2 or len(outputs) != examples or not outputs.is_floating_point():
+    numbers = isinstance(outputs, Tensor) and outputs.is_floating_point()
+    if not numbers or outputs.dim() != 2 or len(outputs) != examples or outputs.shape[1] < 2:
         raise UnsupportedModelError(
             f"outputs: found {_described(outputs)} for {examples} examples; allowed: logits of shape "
-            f"({examples}, classes)"
+            f"({examples}, classes), with two classes or more"
         )
-    if outputs.shape[1] < 2:
-        raise UnsupportedModelError(
-            f"outputs: found {outputs.shape[1]} for each example; allowed: a logit for each class, two or "
-            "more, because the cross entropy of one class is always 0"
-        )
-    return outputs
+    found: Tensor = outputs
+    return found
 
 
 def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:

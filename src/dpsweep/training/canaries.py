@@ -26,6 +26,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, GradientSum
+from dpsweep.gradients.engine import Rows
 from dpsweep.gradients.precision import Precision
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
@@ -94,10 +95,10 @@ class CanaryEngine(GradientEngine):
         self._sign = 1
         self._real = self._seen = torch.zeros(())
 
-    def clipped_sum(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, clipping: Clipping, units: Any = None
-    ) -> GradientSum:
+    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
         """See ``GradientEngine``; all rows of a canary have its label."""
+        assert clipping is not None  # noqa: S101 (norms of canaries are known)
+        inputs, labels, mask, units = rows
         canary = labels >= self._classes
         real = labels.where(~canary, 0), mask & ~canary
         part = self._engine.clipped_sum(inputs, *real, clipping, units)
@@ -119,16 +120,10 @@ class CanaryEngine(GradientEngine):
                 for (name, each), piece in zip(self.parameters.items(), pieces, strict=True)
             },
             norms=part.norms + norms,
+            head_norms=part.head_norms,
             losses=part.losses,
             nonfinite=part.nonfinite,
         )
-
-    def norms(
-        self, inputs: Tensor, labels: Tensor, mask: Tensor, units: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        """See ``GradientEngine``; canaries are masked."""
-        canary = labels >= self._classes
-        return self._engine.norms(inputs, labels.where(~canary, 0), mask & ~canary, units)
 
     def forget(self) -> None:
         """Reset the sum of the present step."""

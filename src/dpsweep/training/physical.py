@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients.engine import first_line, is_out_of_memory
+from dpsweep.gradients.units import unit_starts
 from dpsweep.training import processes
 from dpsweep.training.randomness import Indices, whole_units
 
@@ -132,20 +134,19 @@ def part_size(examples: int, physical_batch: int) -> int:
     return physical_batch if processes.count() == 1 else _equal_parts(examples, physical_batch)
 
 
-def parts_of_units(units: Indices, physical_batch: int, rows_per_unit: int) -> list[slice]:
+def parts_of_units(units: Indices, physical_batch: int) -> list[slice]:
     """Return the micro-batches of a batch, which hold whole units: as many equal ones for each process.
 
     >>> units = torch.tensor([7, 7, 4, 4, 9]).numpy()
-    >>> parts_of_units(units, physical_batch=3, rows_per_unit=2)  # one process
+    >>> parts_of_units(units, physical_batch=3)  # one process
     [slice(0, 2, None), slice(2, 5, None)]
 
     Args:
         units: of each row; the rows of a unit stand together.
         physical_batch: the most rows of a micro-batch, if a unit has no more.
-        rows_per_unit: the most rows of a unit.
     """
-    size = max(part_size(len(units), physical_batch), rows_per_unit)
-    return list(whole_units(units, size))
+    largest = int(np.diff(unit_starts(units, len(units))).max(initial=1))
+    return list(whole_units(units, max(part_size(len(units), physical_batch), largest)))
 
 
 def _equal_parts(examples: int, most: int) -> int:

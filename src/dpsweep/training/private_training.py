@@ -24,6 +24,7 @@ from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
 from dpsweep.privacy.record import Calibration
 from dpsweep.study.clipping import Clipping
+from dpsweep.study.datasets import ROWS_PER_UNIT
 from dpsweep.training import processes
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
 from dpsweep.training.physical import (
@@ -34,7 +35,6 @@ from dpsweep.training.physical import (
     usual_batch,
 )
 from dpsweep.training.randomness import (
-    ROWS_PER_UNIT,
     GaussianNoise,
     Indices,
     PoissonSampler,
@@ -272,8 +272,7 @@ class PrivateTraining:
             return part if units is None else (*part, units[rows])
 
         ids = batch.rows if units is None else units[batch.rows]
-        parts = parts_of_units(ids, size, self._sampler.most_rows)
-        return MicroBatches([batch.rows[some] for some in parts], load)
+        return MicroBatches([batch.rows[some] for some in parts_of_units(ids, size)], load)
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration

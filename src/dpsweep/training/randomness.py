@@ -27,7 +27,9 @@ from torch import Tensor
 
 from dpsweep.base.files import canonical_json
 from dpsweep.base.numbers import integer
+from dpsweep.gradients.units import unit_starts
 from dpsweep.privacy import Sampling
+from dpsweep.study.datasets import ROWS_PER_UNIT
 
 KEY_BITS = 128
 """Length of a stream's key, as numpy's Philox generator takes it."""
@@ -111,10 +113,6 @@ def _checked(secret: bytes | None) -> bytes:
             f"secret: found a {type(secret).__name__}; allowed: bytes, as dpsweep.new_secret() returns"
         )
     return secret or b""
-
-
-ROWS_PER_UNIT = 4
-"""How many rows of a sampled unit a step reads at most."""
 
 
 class PoissonSampler:
@@ -301,7 +299,7 @@ def whole_units(units: Indices, physical_batch: int) -> Iterator[slice]:
     Raises:
         ValueError: a unit has more rows.
     """
-    ends = np.append(np.flatnonzero(units[1:] != units[:-1]) + 1, len(units))[: len(units)]
+    ends = unit_starts(units, len(units))[1:]
     start = 0
     while start < len(units):
         fitting = int(np.searchsorted(ends, start + physical_batch, side="right"))

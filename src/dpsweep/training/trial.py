@@ -232,7 +232,7 @@ def _take_steps(
     ends = epoch_ends(spec.steps, spec.epochs)
 
     def take(sampled: Sampled, size: int) -> StepStatistics:
-        return optimizer.step(_microbatches(sampled, spec, context, size, rows_per_unit))
+        return optimizer.step(_microbatches(sampled, spec, context, size))
 
     started = saved = time.monotonic()
     for step in range(progress.step + 1, spec.steps + 1):
@@ -271,7 +271,6 @@ def _microbatches(
     spec: TrialSpec,
     context: TrialContext,
     physical_batch: int,
-    rows_per_unit: int,
 ) -> Sequence[MicroBatch]:
     """Return the micro-batches of a sampled batch, which are loaded without waiting for the device.
 
@@ -280,7 +279,6 @@ def _microbatches(
         spec: of the trial.
         context: of the trial.
         physical_batch: the most rows of a micro-batch.
-        rows_per_unit: the most rows of a unit.
     """
     if sampled.units is None and spec.compile and context.device.type != "cpu":
         # Code that is compiled for a GPU takes one number of rows.
@@ -291,7 +289,7 @@ def _microbatches(
 
         size = padded_size(physical_batch, spec.batch_size, spec.train_size)
         return MicroBatches(list(microbatches(sampled.rows, size)), load_padded)
-    parts = parts_of_units(sampled.ids, physical_batch, rows_per_unit)
+    parts = parts_of_units(sampled.ids, physical_batch)
     return MicroBatches(parts, partial(context.part, sampled))
 
 
