@@ -43,14 +43,14 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch, no_collection: None) -> Memory:
-    memory, clipped_sum = Memory(), ExpandedEngine.clipped_sum
+    memory, compute = Memory(), ExpandedEngine.compute
 
-    def limited(engine: Any, inputs: Any, *rest: Any) -> Any:
-        found = clipped_sum(engine, inputs, *rest)
-        memory.use(len(inputs))
+    def limited(engine: Any, rows: Any, clipping: Any) -> Any:
+        found = compute(engine, rows, clipping)
+        memory.use(len(rows.labels))
         return found
 
-    monkeypatch.setattr(ExpandedEngine, "clipped_sum", limited)
+    monkeypatch.setattr(ExpandedEngine, "compute", limited)
     return memory
 
 

@@ -134,7 +134,7 @@ class ValidatingEngine(GradientEngine):
             refuse_batch_statistics(self.model)
             examples, others, unused = self._check_passes(inputs)
             changed = _with_random_values(self.model)
-            _refuse_mixing(changed, examples, others)
+            refuse_mixing(changed, examples, others)
             with full_precision(), torch.enable_grad(), no_warnings(), same_draws(inputs.device):
                 operation = data_dependent(changed, examples)
             if unused and operation is None:
@@ -366,18 +366,38 @@ def _refuse_random(model: nn.Module, inputs: Tensor) -> None:
 
 
 @full_precision()
-def _refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
-    @torch.no_grad()
+@torch.no_grad()
+def refuse_mixing(model: nn.Module, inputs: Tensor, others: Tensor) -> None:
+    """Refuse a network whose output for an example depends on the others of its batch.
+
+    All batches have one size, so kernels round in the same way.
+
+    Args:
+        model: it is not changed.
+        inputs: of distinct examples.
+        others: of as many other examples.
+
+    Raises:
+        UnsupportedModelError: the network mixes examples.
+    """
+
     def run(batch: Tensor) -> Tensor:
         with same_draws(batch.device):
             outputs: Tensor = model(batch)
         return outputs
 
-    if mixes(run, inputs, others):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} mixes the examples of a batch: its output for one depends on the "
-            "others, so examples have no gradients of their own"
-        )
+    together = run(inputs)
+    error = torch.finfo(together.dtype).eps ** 0.75 * together.abs().nan_to_num(posinf=0).amax()
+    for row, alone in enumerate(together):
+        among = others.clone()
+        among[row] = inputs[row]
+        found = run(among)[row]
+        if not torch.allclose(found, alone, rtol=0, atol=float(error), equal_nan=True):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} mixes the examples of a batch: its output for one depends on the "
+                "others, so examples have no gradients of their own; allowed: normalisation of each example "
+                "by itself"
+            )
 
 
 Run = Callable[[nn.Module, Tensor], Tensor]
@@ -712,28 +732,6 @@ def from_batch(inputs: Tensor) -> tuple[Tensor, Tensor]:
     rows = inputs[torch.arange(2 * COUNT, device=inputs.device) % len(inputs)]
     factors = 0.5 + 0.5 * torch.rand(rows.shape, generator=generator)
     return _halves(rows * factors.to(rows.device, rows.dtype))
-
-
-def mixes(run: Callable[[Tensor], Tensor], inputs: Tensor, others: Tensor) -> bool:
-    """Return whether a network's output for an example depends on the others of its batch.
-
-    All batches have one size, so kernels round in the same way.
-
-    Args:
-        run: maps inputs to outputs, with the same random numbers in every call.
-        inputs: of distinct examples.
-        others: of as many other examples.
-    """
-    together = run(inputs)
-    error = torch.finfo(together.dtype).eps ** 0.75 * together.abs().nan_to_num(posinf=0).amax()
-    for row in range(len(inputs)):
-        among = others.clone()
-        among[row] = inputs[row]
-        if not torch.allclose(
-            run(among)[row], together[row], rtol=0, atol=float(error), equal_nan=True
-        ):
-            return True
-    return False
 
 
 def _halves(examples: Tensor) -> tuple[Tensor, Tensor]:

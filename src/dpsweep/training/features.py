@@ -23,7 +23,7 @@ from dpsweep.data.prepared import (
 )
 from dpsweep.data.write import progress, write_prepared
 from dpsweep.gradients import UnsupportedModelError
-from dpsweep.gradients.checks import check_passes, mixes
+from dpsweep.gradients.checks import check_passes, refuse_mixing
 from dpsweep.gradients.precision import full_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
@@ -181,13 +181,9 @@ def check_representation(network: Representation, inputs: Tensor, others: Tensor
 
     try:
         check_passes(network, run, inputs, others)
+        refuse_mixing(network, inputs, others)
     except UnsupportedModelError as error:
         raise BackboneError(f"features of {name}: {error}") from error
-    if mixes(lambda batch: run(network, batch), inputs, others):
-        raise BackboneError(
-            f"features of {name}: it mixes the examples of a batch, so that those of one example would "
-            "change with the others; allowed: a network that normalises each example by itself"
-        )
 
 
 class FeatureRun:
