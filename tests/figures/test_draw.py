@@ -25,7 +25,7 @@ from tests.synthetic import (
     write_overlaps,
 )
 
-from dpsweep.analysis.frames import MissingResultsError
+from dpsweep.analysis.frames import MissingResultsError, read_numbers
 from dpsweep.base.errors import DpsweepError
 from dpsweep.figures import draw, style
 from dpsweep.study import Cell, Study
@@ -196,7 +196,7 @@ def test_files_are_ready_for_print(printed: Printed, family: str) -> None:
     position = png.index(b"pHYs") + 4
     assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
     numbers = STUDY.figures[family].compute(STUDY, paths)
-    read = pd.read_csv(paths.figure(family, "csv"))
+    read = read_numbers(paths.figure(family, "csv"))
     assert list(read.columns) == list(numbers.columns)
     for column in numbers.select_dtypes("number"):
         np.testing.assert_array_equal(read[column], numbers[column])  # in full precision
