@@ -7,6 +7,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload, progress
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import commands, fingerprints, load_study
+from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.paths import Paths
 from workflow.resources import JobResources
 
@@ -19,6 +20,18 @@ except DpsweepError as error:
     raise WorkflowError(str(error))
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 progress.show_requests(workflow)
+
+
+def inputs(output):
+    """Return the inputs of an output, and make it again if it was made for other settings.
+
+    The output's own note tells, because Snakemake's records are those of one working folder.
+    """
+    if output.outdated():
+        workflow.dag.forcefiles.update(map(str, output.files))
+    return output.inputs
+
+
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study, fingerprints
 from dpsweep.study.cells import Cell
 from dpsweep.study.fingerprints import (
@@ -339,3 +340,47 @@ def test_drawing_code_imports_only_modules_in_its_hash(
         for module in re.findall(r"^ *from dpsweep\.([\w.]+) import", file.read_text(), re.M):
             place = package / module.replace(".", "/")
             assert {place / "__init__.py", place.with_suffix(".py")} & files, (file, module)
+
+
+def test_a_note_tells_the_settings_that_a_file_was_made_for(tmp_path: Path) -> None:
+    file = tmp_path / "map.csv"
+    assert fingerprints.has_settings(file, "one") is None
+    fingerprints.write_settings(file, "one")
+    assert fingerprints.has_settings(tmp_path / "map.pdf", "one") is True
+    assert fingerprints.has_settings(file, "other") is False
+    assert not list(tmp_path.glob("[!.]*")), "a listing shows results only"
+
+
+@pytest.mark.parametrize("axis", ["epsilon", "clipping_bound", "batch_size"])
+def test_a_shorter_grid_outdates_what_keeps_its_name(tmp_path: Path, axis: str) -> None:
+    whole, problem = study_with({}), "images_vit_film"
+
+    def outputs(study: Study) -> list[Output]:
+        every = Outputs(study, Paths(tmp_path))
+        return [every.problem(problem), every.explore(), every.report()]
+
+    page = fingerprints.report_fingerprint(whole)
+    hashes = [fingerprints.problem_fingerprint(whole, problem), page, page]
+    for output, settings in zip(outputs(whole), hashes, strict=True):
+        assert output.outdated(), "nothing tells what it was made for"
+        fingerprints.write_settings(output.files[0], settings)
+        assert not output.outdated()
+    first = CONTENT["sweeps"]["film"][axis][:1]
+    assert all(each.outdated() for each in outputs(study_with({f"sweeps/film/{axis}": first})))
+    moved = study_with({"results": str(tmp_path / "elsewhere")})
+    assert not any(each.outdated() for each in outputs(moved)), "a clone names the folder otherwise"
+
+
+def test_prepared_files_are_outdated_only_if_their_note_differs(tmp_path: Path) -> None:
+    paths, study = Paths(tmp_path), study_with({})
+
+    def outdated(study: Study) -> list[bool]:
+        every = Outputs(study, paths)
+        return [every.dataset("images").outdated(), every.backbone("vit").outdated()]
+
+    assert outdated(study) == [False, False], "it takes hours to prepare data without a reason"
+    fingerprints.note_settings(study, paths, "dataset", "images")
+    fingerprints.note_settings(study, paths, "backbone", "vit")
+    assert outdated(study) == [False, False]
+    assert outdated(study_with({"datasets/images/image_size": 16})) == [True, False]
+    assert outdated(study_with({"backbones/vit/mean": [0.4, 0.5, 0.5]})) == [False, True]

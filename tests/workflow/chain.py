@@ -17,7 +17,7 @@ from dpsweep.study.paths import Paths
 ROOT = Path(__file__).parents[2]
 PATHS = Paths(Path("results"))
 # As in profiles/default.
-TRIGGERS = ("--rerun-triggers", "mtime", "params", "input")
+TRIGGERS = ("--rerun-triggers", "mtime", "params")
 
 
 VIT = """

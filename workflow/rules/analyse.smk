@@ -1,7 +1,7 @@
 # All trials of a problem in one table.
 rule aggregate:
     input:
-        lambda w: OUTPUTS.problem(w.problem).inputs,
+        lambda w: inputs(OUTPUTS.problem(w.problem)),
     output:
         R / "problems/{problem}.parquet",
     log:
@@ -12,31 +12,32 @@ rule aggregate:
 
 
 # A figure or table depends on exactly the cells that it shows. It is made again if one of them is newer, or if its
-# section of the study or its source code has changed (`settings`).
+# section of the study or its source code has changed (`inputs`). Snakemake does not record parameters that are
+# functions of `output`, so a figure that another clone has drawn is not drawn again.
 rule figure:
     input:
-        lambda w: OUTPUTS.figure(w.figure).inputs,
+        lambda w: inputs(OUTPUTS.figure(w.figure)),
     output:
         expand(R / "figures/{{figure}}.{suffix}", suffix=["pdf", "png", "csv"]),
     log:
         R / "logs/figures/{figure}.log",
     localrule: True
     params:
-        settings=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
+        settings=lambda w, output: fingerprints.target_fingerprint(STUDY, STUDY.figures[w.figure]),
     shell:
         "dpsweep figure {wildcards.figure} --planned {params.settings} > {log:q} 2>&1"
 
 
 rule table:
     input:
-        lambda w: OUTPUTS.table(w.table).inputs,
+        lambda w: inputs(OUTPUTS.table(w.table)),
     output:
         expand(R / "tables/{{table}}.{suffix}", suffix=["tex", "md", "csv"]),
     log:
         R / "logs/tables/{table}.log",
     localrule: True
     params:
-        settings=lambda w: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
+        settings=lambda w, output: fingerprints.target_fingerprint(STUDY, STUDY.tables[w.table]),
     shell:
         "dpsweep table {wildcards.table} --planned {params.settings} > {log:q} 2>&1"
 
@@ -51,28 +52,24 @@ use rule table as table_with_comparisons with:
 
 rule explore:
     input:
-        OUTPUTS.explore().inputs,
+        lambda w: inputs(OUTPUTS.explore()),
     output:
         R / "explore.html",
     log:
         R / "logs/explore.log",
     localrule: True
-    params:
-        settings=fingerprints.report_fingerprint(STUDY),
     shell:
         "dpsweep explore > {log:q} 2>&1"
 
 
 rule report:
     input:
-        OUTPUTS.report().inputs,
+        lambda w: inputs(OUTPUTS.report()),
     output:
         R / "report.html",
     log:
         R / "logs/report.log",
     localrule: True
-    params:
-        settings=fingerprints.report_fingerprint(STUDY),
     shell:
         "dpsweep report > {log:q} 2>&1"
 

@@ -5,7 +5,7 @@ if STUDY.audit is not None:
 
     rule audit_setting:
         input:
-            OUTPUTS.trained_on(AUDITED),
+            lambda w: inputs(OUTPUTS.audited(Cell.parse(AUDITED, w.cell))),
         output:
             R / "audit/{cell}.json",
         log:
@@ -20,14 +20,12 @@ if STUDY.audit is not None:
 
     rule audit_evidence:
         input:
-            OUTPUTS.audit().inputs,
+            lambda w: inputs(OUTPUTS.audit()),
         output:
             expand(R / "audit/audit.{suffix}", suffix=["csv", "pdf", "png", "tex", "md"]),
         log:
             R / "logs/audit/evidence.log",
         localrule: True
-        params:
-            settings=fingerprints.report_fingerprint(STUDY),
         shell:
             "dpsweep audit-evidence > {log:q} 2>&1"
 

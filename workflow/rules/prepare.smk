@@ -4,6 +4,8 @@ PREPARED = ["metadata.json", "train_inputs.npy", "train_labels.npy", "test_input
 
 
 rule prepare_tokenizer:
+    input:
+        lambda w: inputs(OUTPUTS.tokenizer(w.backbone)),
     output:
         R / "tokenizers/{backbone}.json",
     log:
@@ -17,7 +19,7 @@ rule prepare_tokenizer:
 
 rule prepare_dataset:
     input:
-        lambda w: OUTPUTS.dataset(w.dataset).inputs,
+        lambda w: inputs(OUTPUTS.dataset(w.dataset)),
     output:
         expand(R / "data/{{dataset}}/{file}", file=PREPARED),
     log:
@@ -31,7 +33,7 @@ rule prepare_dataset:
 
 rule prepare_backbone:
     input:
-        lambda w: OUTPUTS.backbone(w.backbone).inputs,
+        lambda w: inputs(OUTPUTS.backbone(w.backbone)),
     output:
         R / "backbones/{backbone}/metadata.json",
         R / "backbones/{backbone}/model.safetensors",
@@ -47,8 +49,7 @@ rule prepare_backbone:
 # Features for heads, computed on a GPU if there is one.
 rule features:
     input:
-        R / "data/{dataset}/metadata.json",
-        R / "backbones/{backbone}/metadata.json",
+        lambda w: inputs(OUTPUTS.features(FeatureSource(w.dataset, w.backbone))),
     output:
         expand(R / "features/{{dataset}}/{{backbone}}/{file}", file=PREPARED),
     log:

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from dpsweep.analysis.row_checks import MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path, fingerprint
+from dpsweep.base.files import atomic_path
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
 from dpsweep.study import Cell, Study
+from dpsweep.study.fingerprints import problem_fingerprint, write_settings
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, Panel, Selection
 
@@ -29,8 +30,6 @@ TRIAL_COLUMNS = [
     "best", "noise_multiplier", "macro_accuracy", "selection_accuracy", "diverged", "trial_key",
 ]  # fmt: skip
 STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
-SETTINGS = b"settings"
-"""The metadata key of a problem's table that holds `table_settings`."""
 NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
 
 
@@ -300,18 +299,8 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         tables.append(table)
     table = pa.concat_tables(tables, promote_options="permissive")
-    metadata = {SETTINGS: table_settings(study, paths, problem).encode()}
-    write_rows(paths.problem(problem), table, metadata)
-
-
-def table_settings(study: Study, paths: Paths, problem: str) -> str:
-    """Return a hash of the file names of a problem's cells, which contain the cells' settings."""
-    return fingerprint(
-        [
-            str(paths.cell_trials(study, cell).relative_to(paths.results))
-            for cell in study.problem_cells(problem)
-        ]
-    )
+    write_rows(paths.problem(problem), table)
+    write_settings(paths.problem(problem), problem_fingerprint(study, problem))
 
 
 def read_all(

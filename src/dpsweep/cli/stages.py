@@ -26,7 +26,7 @@ from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.cells import number
 from dpsweep.study.commands import DEFAULT_STUDY
-from dpsweep.study.fingerprints import check_settings, note_settings
+from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
 from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
 
@@ -120,6 +120,8 @@ def compute_features(
     )
     with training():
         compute(study, paths, chosen)
+    features = fingerprints.section_fingerprint(study.backbones[backbone].features)
+    write_settings(paths.features(*chosen) / "metadata.json", features)
 
 
 @app.command()
@@ -246,6 +248,7 @@ def audit_setting(
     _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
     with training():
         measure_setting(study, paths, study.audit, cell)
+    write_settings(paths.audited(cell), fingerprints.audit_fingerprint(study))
 
 
 @app.command()

@@ -12,6 +12,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, group_starts, write_printed
 
@@ -33,6 +34,7 @@ def write_audit(study: Study, paths: Paths) -> None:
         style.save(plot(numbers), paths.audit("pdf"), paths.audit("png"))
     write_numbers(numbers, paths.audit("csv"))
     write_printed(paths.audit, show(numbers), caption(numbers), "audit")
+    write_settings(paths.audit("csv"), report_fingerprint(study))
 
 
 def plot(numbers: pd.DataFrame) -> Figure:

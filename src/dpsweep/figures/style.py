@@ -34,6 +34,7 @@ from dpsweep.base.files import atomic_path
 from dpsweep.base.units import count, one_line
 from dpsweep.study import Study, targets
 from dpsweep.study.file import Style
+from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
@@ -171,6 +172,7 @@ def draw(study: Study, paths: Paths, target: str) -> None:
         say_missing(drawing, len(set(missing or ())))
         save(drawing, paths.figure(target, "pdf"), paths.figure(target, "png"))
     frames.write_numbers(numbers, paths.figure(target, "csv"))
+    write_settings(paths.figure(target, "csv"), target_fingerprint(study, figure))
 
 
 _PANEL: dict[str, Any] = {"panel": 0, "title": "", "clipping": "flat", "full_batch": False}

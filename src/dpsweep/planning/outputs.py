@@ -6,13 +6,13 @@ Outdated files have other digits in their names than the study has now.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.study import Study
+from dpsweep.study import Study, fingerprints
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.grid import Selection
@@ -34,6 +34,8 @@ class Output:
     files: tuple[Path, ...]
     inputs: tuple[Path, ...]
     """files of other outputs"""
+    outdated: Callable[[], bool] = field(default=lambda: False, kw_only=True, compare=False)
+    """returns whether the files were made for other settings than those of the study now"""
 
     def missing(self) -> list[Path]:
         """Return its files that do not exist."""
@@ -190,7 +192,10 @@ class Outputs:
 
     def tokenizer(self, backbone: str) -> Output:
         """Return the tokenizer of a backbone that reads text."""
-        return Output(f"tokenizers/{backbone}", (self._paths.tokenizer(backbone),), ())
+        file = self._paths.tokenizer(backbone)
+        return Output(
+            f"tokenizers/{backbone}", (file,), (), outdated=self._unprepared("tokenizer", backbone)
+        )
 
     def dataset(self, name: str) -> Output:
         """Return a prepared dataset."""
@@ -199,6 +204,7 @@ class Outputs:
             f"data/{name}",
             prepared_files(self._paths.dataset(name)),
             () if tokenizer is None else (self._paths.tokenizer(tokenizer),),
+            outdated=self._unprepared("dataset", name),
         )
 
     def backbone(self, name: str) -> Output:
@@ -213,6 +219,7 @@ class Outputs:
             f"backbones/{name}",
             (folder / "metadata.json", folder / "model.safetensors"),
             tuple(inputs),
+            outdated=self._unprepared("backbone", name),
         )
 
     def features(self, source: FeatureSource) -> Output:
@@ -220,15 +227,18 @@ class Outputs:
         reads = next(
             each for each in self._study.problems if self._study.feature_source(each) == source
         )
+        files = prepared_files(self._paths.features(*source))
+        settings = self._study.backbones[source.backbone].features
         return GpuOutput(
             f"features/{'/'.join(source)}",
-            prepared_files(self._paths.features(*source)),
+            files,
             (
                 self._metadata(source.dataset),
                 self._paths.backbone(source.backbone) / "metadata.json",
             ),
             "features",
             self._study.problem_cells(reads)[0],
+            outdated=self._measured(files, lambda: fingerprints.section_fingerprint(settings)),
         )
 
     def noise(self, dataset: str, epsilon: float, epochs: int, batch_size: BatchSize) -> Output:
@@ -323,36 +333,38 @@ class Outputs:
         """Return the table of a problem's trials."""
         cells = self._study.problem_cells(name)
         inputs = tuple(self._paths.cell_trials(self._study, cell) for cell in cells)
-        return Output(f"problems/{name}", (self._paths.problem(name),), inputs)
+        settings = partial(fingerprints.problem_fingerprint, self._study, name)
+        return self._drawn(f"problems/{name}", [self._paths.problem(name)], inputs, settings)
 
     def figure(self, name: str) -> Output:
         """Return a figure."""
-        files = tuple(self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv"))
-        return Output(f"figures/{name}", files, self.drawn_from(self._study.figures[name]))
+        files = [self._paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]
+        return self._target(f"figures/{name}", files, self._study.figures[name])
 
     def table(self, name: str) -> Output:
         """Return a table."""
         target = self._study.tables[name]
-        files = tuple(self._paths.table(name, suffix) for suffix in target.table_files)
-        return Output(f"tables/{name}", files, self.drawn_from(target))
+        files = [self._paths.table(name, suffix) for suffix in target.table_files]
+        return self._target(f"tables/{name}", files, target)
 
     def audited(self, cell: Cell) -> Output:
         """Return the audit of one setting."""
         files = (self._paths.audited(cell),)
-        return GpuOutput(f"audit/{cell.name}", files, self.trained_on(cell.problem), "audit", cell)
+        return GpuOutput(
+            *(f"audit/{cell.name}", files, self.trained_on(cell.problem), "audit", cell),
+            outdated=self._measured(files, partial(fingerprints.audit_fingerprint, self._study)),
+        )
 
     def audit(self) -> Output:
         """Return the audit of all settings."""
-        return Output(
-            "audit/audit",
-            tuple(self._paths.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")),
-            tuple(map(self._paths.audited, self._study.audit_cells())),
-        )
+        files = [self._paths.audit(suffix) for suffix in ("csv", "pdf", "png", "tex", "md")]
+        inputs = map(self._paths.audited, self._study.audit_cells())
+        return self._drawn("audit/audit", files, inputs, self._page)
 
     def explore(self) -> Output:
         """Return the interactive page with all cells."""
-        inputs = tuple(map(self._paths.problem, self._study.problems))
-        return Output("explore", (self._paths.explore,), inputs)
+        inputs = map(self._paths.problem, self._study.problems)
+        return self._drawn("explore", [self._paths.explore], inputs, self._page)
 
     def report(self) -> Output:
         """Return the report, made from all that it shows."""
@@ -368,7 +380,7 @@ class Outputs:
         )
         audit = (paths.audit(suffix) for suffix in ("png", "csv") if study.audit)
         inputs = (*figures, *tables, *map(paths.problem, study.problems), *audit, paths.explore)
-        return Output("report", (paths.report,), inputs)
+        return self._drawn("report", [paths.report], inputs, self._page)
 
     def drawn_from(self, target: Target) -> tuple[Path, ...]:
         """Return the files that a figure or table reads: of exactly the cells that it draws."""
@@ -397,6 +409,32 @@ class Outputs:
         yield from map(self.tokenizer, filter(None, dict.fromkeys(tokenizers)))
         yield from map(self.dataset, dict.fromkeys(datasets))
         yield from map(self.backbone, names)
+
+    # -- settings that outputs were made for ---------------------------------------------------
+
+    @cached_property
+    def _page(self) -> Callable[[], str]:
+        return cache(partial(fingerprints.report_fingerprint, self._study))
+
+    def _target(self, name: str, files: Iterable[Path], target: Target) -> Output:
+        settings = partial(fingerprints.target_fingerprint, self._study, target)
+        return self._drawn(name, files, self.drawn_from(target), settings)
+
+    @staticmethod
+    def _drawn(
+        name: str, files: Iterable[Path], inputs: Iterable[Path], settings: Callable[[], str]
+    ) -> Output:
+        """Return an output that is made in seconds, and so again if nothing says what it was made for."""
+        first, *_ = files = tuple(files)
+        outdated = lambda: not fingerprints.has_settings(first, settings())  # noqa: E731
+        return Output(name, files, tuple(inputs), outdated=outdated)
+
+    @staticmethod
+    def _measured(files: Sequence[Path], settings: Callable[[], str]) -> Callable[[], bool]:
+        return lambda: fingerprints.has_settings(files[0], settings()) is False
+
+    def _unprepared(self, kind: fingerprints.Kind, name: str) -> Callable[[], bool]:
+        return lambda: not fingerprints.is_prepared(self._study, self._paths, kind, name)
 
     # -- inputs ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from dpsweep.report.embed import batch_text, bound_text, render, titles, values
 from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
+from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.load import name_of
 from dpsweep.study.paths import Paths
 
@@ -47,6 +48,7 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     """
     trials = read_trials(study, paths, _READ)
     write_text(paths.explore, page(study, study_file, trials, partial=paths.partial))
+    write_settings(paths.explore, report_fingerprint(study))
 
 
 def page(

@@ -18,6 +18,7 @@ from dpsweep.report.targets import sections, shared_sentences
 from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.report.warnings import warnings
 from dpsweep.study import Study
+from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 
@@ -94,6 +95,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         configuration_download=download_content("study.yaml", configuration.encode()),
     )
     write_text(paths.report, page)
+    write_settings(paths.report, report_fingerprint(study))
 
 
 def _account(study: Study, paths: Paths) -> "Account | None":

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
-from pyarrow import ArrowException
 
-from dpsweep.analysis.frames import SETTINGS, read_all, table_settings
+from dpsweep.analysis.frames import read_all
 from dpsweep.analysis.row_checks import COMPARED, current_trials
-from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.study import Study
+from dpsweep.study.fingerprints import has_settings, problem_fingerprint
 from dpsweep.study.paths import Paths
 
 COLUMNS = [
@@ -62,18 +60,10 @@ def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[st
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
     """Return the table of a problem, or the files of its cells that exist."""
     table = paths.problem(problem)
-    if table.exists() and _settings(table) == table_settings(study, paths, problem):
+    if table.exists() and has_settings(table, problem_fingerprint(study, problem)):
         return [table]
     cells = (paths.cell_trials(study, cell) for cell in study.problem_cells(problem))
     return [file for file in cells if file.exists()]
-
-
-def _settings(table: Path) -> str:
-    try:
-        metadata: dict[bytes, bytes] = pq.read_schema(table).metadata or {}
-    except (OSError, ArrowException) as error:
-        raise UnreadableResultsError(f"{table}: cannot be read ({error})", (table,)) from error
-    return metadata.get(SETTINGS, b"").decode()
 
 
 def is_private(trials: pd.DataFrame) -> pd.Series:

@@ -1,8 +1,8 @@
 """Fingerprints: hashes of the settings, and local files, that an output depends on.
 
-Prepared data, networks and tokenizers are large, so other settings overwrite them. A note beside them has a
-hash of their settings, which is checked when they are read. Snakemake makes them again if their section
-changes; if its records are lost, the note still detects files of other settings.
+Prepared data, networks, figures and pages have one name for all settings, so other settings overwrite them.
+A note beside each has a hash of the settings that it was made for: records of Snakemake are those of one
+working folder, and can be lost.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import checksum, fingerprint, read_json, visible_files, write_json
+from dpsweep.base.files import checksum, fingerprint, visible_files, write_text
 from dpsweep.study.backbones import Backbone
 from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import ClippingBound
@@ -196,9 +196,19 @@ def target_fingerprint(study: "Study", target: Target) -> str:
     return fingerprint(parts)
 
 
+def problem_fingerprint(study: "Study", problem: str) -> str:
+    """Return a hash of the cells of a problem and of their settings."""
+    cells = study.problem_cells(problem)
+    return fingerprint([[cell.name, study.settings_hash.cell(cell)] for cell in cells])
+
+
 def report_fingerprint(study: "Study") -> str:
-    """Return a hash of the whole study and of the code that writes the report and the other pages."""
-    return fingerprint([_settings(study), sources(*_WRITING)])
+    """Return a hash of the whole study and of the code that writes the report and the other pages.
+
+    Paths are left out: two clones can have one folder of results.
+    """
+    plain = study.model_dump(mode="json", exclude={"results", "described_in"})
+    return fingerprint([plain, sources(*_WRITING)])
 
 
 def audit_fingerprint(study: "Study") -> str:
@@ -295,6 +305,26 @@ def _settings(section: Any) -> Any:
     return section.model_dump(mode="json")
 
 
+def has_settings(file: Path, settings: str) -> bool | None:
+    """Return whether a file was made for some settings, None if it has no note.
+
+    Args:
+        file: of a dataset or network its metadata; of a figure or table any of its files.
+        settings: their hash.
+    """
+    note = _note(file)
+    return note.read_text(encoding="utf-8") == settings if note.exists() else None
+
+
+def write_settings(file: Path, settings: str) -> None:
+    """Write the hash of the settings that a file was made for into a hidden file beside it."""
+    write_text(_note(file), settings)
+
+
+def _note(file: Path) -> Path:
+    return file.with_name(f".{file.stem}.settings")
+
+
 def note_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> None:
     """Write the note of a prepared file.
 
@@ -304,7 +334,13 @@ def note_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> None
         kind: the kind of the prepared file.
         name: its name in the study.
     """
-    write_json(_note(paths, kind, name), prepared_fingerprint(study, kind, name))
+    write_settings(_file(paths, kind, name), prepared_fingerprint(study, kind, name))
+
+
+def is_prepared(study: "Study", paths: "Paths", kind: Kind, name: str) -> bool:
+    """Return whether a prepared file has the note of the study's settings, or none (see `check_settings`)."""
+    settings = prepared_fingerprint(study, kind, name)
+    return has_settings(_file(paths, kind, name), settings) is not False
 
 
 def check_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> None:
@@ -319,8 +355,7 @@ def check_settings(study: "Study", paths: "Paths", kind: Kind, name: str) -> Non
     Raises:
         DpsweepError: the study has other settings now.
     """
-    note = _note(paths, kind, name)
-    if note.exists() and read_json(note) != prepared_fingerprint(study, kind, name):
+    if not is_prepared(study, paths, kind, name):
         file = _file(paths, kind, name)
         raise DpsweepError(f"{file}: was prepared for other settings of {name}", (file,))
 
@@ -330,7 +365,3 @@ def _file(paths: "Paths", kind: Kind, name: str) -> Path:
         return paths.tokenizer(name)
     folder = paths.dataset(name) if kind == "dataset" else paths.backbone(name)
     return folder / "metadata.json"
-
-
-def _note(paths: "Paths", kind: Kind, name: str) -> Path:
-    return _file(paths, kind, name).with_suffix(".settings.json")

@@ -154,7 +154,7 @@ class Datasets(PrintedTable):
             counts = metadata["train_counts"]
             rows.append(
                 {
-                    "dataset": metadata["title"],
+                    "dataset": study.datasets[name].title,
                     "source": metadata["source"],
                     "revision": metadata["revision"],
                     "classes": len(metadata["classes"]),

@@ -19,6 +19,7 @@ from dpsweep.base.lazy import pd
 from dpsweep.base.units import count, markdown, one_line
 from dpsweep.study import Study
 from dpsweep.study.captions import how_chosen
+from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrintedTable
@@ -199,6 +200,7 @@ def write(study: Study, paths: Paths, target: str) -> None:
     write_printed(partial(paths.table, target), printed, caption, target)
     for suffix, frame in rows.items():
         frames.write_numbers(frame, paths.table(target, suffix))
+    write_settings(paths.table(target, "csv"), target_fingerprint(study, table))
 
 
 def write_printed(
