@@ -108,6 +108,8 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
             "dpsweep.study.fingerprints, dpsweep.planning.plan, dpsweep.cli.main",
             {"torch", "pandas", "numpy", "matplotlib"},
         ),
+        # Each job of a study imports the descriptions of figures, and the classes that they name.
+        ("dpsweep.figures.paper", {"torch", "pandas", "numpy", "matplotlib", "scipy", "seaborn"}),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),
         (
             "dpsweep.data.prepare, dpsweep.models.backbone",

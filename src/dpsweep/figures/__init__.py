@@ -5,10 +5,15 @@ docstring of a class has the columns. Drawing code is imported on first use, bec
 imports the descriptions.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpsweep.base.lazy import submodules
+
+# Before the classes, which take the drawing code from here.
+__getattr__ = submodules(__name__, "lines", "style")
+
 from dpsweep.figures import families
+from dpsweep.figures.families import *  # noqa: F403
 from dpsweep.study.descriptions import figure, table
 
 if TYPE_CHECKING:
@@ -17,13 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "families", "figure", "table"]
 
-_modules = submodules(__name__, "lines", "style")
-
 
 def draw(study: "Study", paths: "Paths", target: str) -> None:
     """Write the files of a figure; see `dpsweep.figures.style.draw`."""
-    _modules("style").draw(study, paths, target)
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(families, name) if name in families.__all__ else _modules(name)
+    __getattr__("style").draw(study, paths, target)
