@@ -12,6 +12,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json
 from dpsweep.figures import style
 from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study.cells import number
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, group_starts, write_printed
@@ -99,7 +100,7 @@ def show(numbers: pd.DataFrame) -> TextTable:
             "q": f"{row['sampling_rate']:.3g}",
             "T": str(row["steps"]),
             "σ": f"{row['noise_multiplier']:.3f}",
-            "Claimed ε": f"{row['epsilon']:g}",
+            "Claimed ε": number(row["epsilon"]),
             "Measured ε, at least": f"{row['curve_bound']:.2f}",
             "by the noise": f"{row['noise_bound']:.2f}",
             "Right guesses": f"{row['correct']} of {row['guesses']}",
@@ -186,7 +187,7 @@ def verdict(audit: pd.DataFrame) -> str:
         )
     rows, bounds = refuted.to_dict("records"), refuted[BOUNDS].max(axis=1)
     listed = "; ".join(
-        f"B = {row['batch_size']}: claimed ε = {row['epsilon']:g}, measured at least {bound:.2f}"
+        f"B = {row['batch_size']}: claimed ε = {number(row['epsilon'])}, measured at least {bound:.2f}"
         for row, bound in zip(rows, bounds, strict=True)
     )
     return f"The audit refutes {len(refuted)} of {len(audit)} claims ({listed})."

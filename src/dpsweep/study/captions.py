@@ -55,11 +55,10 @@ def facts(study: "Study", selection: Selection) -> Facts:
         "method": method.title,
         "optimizer": study.optimizer_title(problem.optimizer, selection.values("epsilon")),
         "clipping": RULES[bounds[0]].title if bounds[0] in RULES else "Tuned",
-        "epsilon": _single(selection.values("epsilon"), "ε = {:g}"),
-        "clipping_bound": _single(
-            [each for each in bounds if not isinstance(each, str)], "C = {:g}"
-        ),
+        "epsilon": _single(selection.values("epsilon"), "ε = {}"),
+        "clipping_bound": _single([each for each in bounds if not isinstance(each, str)], "C = {}"),
         "epochs": _single(selection.values("epochs"), "{} epochs"),
+        "batch_size": _single(selection.values("batch_size"), "B = {}"),
         "rank": str(getattr(method, "rank", "–")),
     }
 
@@ -75,10 +74,16 @@ def shared(parts: Sequence[Facts]) -> Facts:
 
 def tell_apart(parts: Sequence[Facts]) -> list[str]:
     """Return a short text for each part of a figure: the facts that differ between the parts."""
-    differing = [name for name in _TOLD_APART if len({each[name] for each in parts}) > 1]
-    return [
-        ", ".join(text for name in differing or _ALONE if (text := each[name])) for each in parts
-    ]
+    texts = list[str]()
+    for names in (_TOLD_APART, (*_TOLD_APART, "batch_size")):
+        differing = [name for name in names if len({each[name] for each in parts}) > 1]
+        texts = [
+            ", ".join(text for name in differing or _ALONE if (text := each[name]))
+            for each in parts
+        ]
+        if len(set(texts)) == len(texts):
+            break
+    return texts
 
 
 def caption(study: "Study", target: Target) -> str:
@@ -130,7 +135,7 @@ def marks_sentence(study: "Study", target: Target) -> str:
 
 
 def _single(values: Sequence[Any], text: str) -> str | None:
-    return text.format(values[0]) if len(values) == 1 else None
+    return text.format(number(values[0])) if len(values) == 1 else None
 
 
 def _words(study: "Study", target: Target) -> dict[str, Callable[[], str]]:
@@ -168,7 +173,7 @@ def _values(axis: str, selections: Sequence[Selection]) -> str:
     if axis == "batch_size":
         return listed([f"{value:,}" for value in numbers] + ["full"] * ("full" in values))
     symbol = {"epsilon": "ε", "clipping_bound": "C"}[axis]
-    return f"{symbol} = {listed(f'{value:g}' for value in numbers)}"
+    return f"{symbol} = {listed(map(number, numbers))}"
 
 
 def _epochs(study: "Study", selections: Sequence[Selection]) -> str:

@@ -18,6 +18,7 @@ import itertools
 import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -346,11 +347,16 @@ def _leaves(panel: Any) -> list[Any]:
 
 
 def _labelled(lines: Sequence[Line], labels: Sequence[str], ordered: bool) -> list[Line]:
-    """Return lines with labels and difficulties; those that are given stay."""
+    """Return lines with labels and difficulties; those that are given stay.
+
+    Raises:
+        NotDrawnError: two lines have one label, and would be drawn as one.
+    """
+    labels = [line.label or label for line, label in zip(lines, labels, strict=True)]
+    if double := [label for label, times in Counter(labels).items() if times > 1]:
+        raise NotDrawnError(f"several lines are called {double[0]}: give each a title or a label")
     shades = _SHADES.get(len(lines) if ordered else 0, (None,) * len(lines))
     return [
-        line.model_copy(
-            update={"label": line.label or label, "difficulty": line.difficulty or shade}
-        )
+        line.model_copy(update={"label": label, "difficulty": line.difficulty or shade})
         for line, label, shade in zip(lines, labels, shades, strict=True)
     ]

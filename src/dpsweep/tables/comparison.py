@@ -12,6 +12,7 @@ from dpsweep.analysis import frames
 from dpsweep.base.lazy import np, pd
 from dpsweep.study import choice
 from dpsweep.study.captions import facts
+from dpsweep.study.cells import number
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
 from dpsweep.study.targets import Missing, PrintedTable
@@ -78,7 +79,7 @@ class ComparisonTable(PrintedTable):
         places = []
         for entry in self.entries:
             said = facts(study, entry)
-            epsilons = " ".join(f"{value:g}" for value in entry.values("epsilon"))
+            epsilons = " ".join(map(number, entry.values("epsilon")))
             row = [(said | {"epsilon": epsilons})[label] or "–" for label in self.rows]
             column = ", ".join(said[label] or "–" for label in self.columns)
             references = (each for each in study.reference_values if _is_of(each, entry))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dpsweep.analysis import frames, optimizers
 from dpsweep.base.lazy import pd
+from dpsweep.study.cells import number
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
 from dpsweep.study.messages import unknown
@@ -75,7 +76,7 @@ class OptimizerTable(ComparedGrids):
         """Lay out a block of optimizers for each epsilon, and one for all epsilons."""
         rows = [
             {
-                "ε": "all" if pd.isna(row["epsilon"]) else f"{row['epsilon']:g}",
+                "ε": "all" if pd.isna(row["epsilon"]) else number(row["epsilon"]),
                 "Optimizer": str(row["title"]),
                 "Settings": str(row["settings"]),
                 "Gain [these settings]": _gain(row, ""),
