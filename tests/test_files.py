@@ -1,6 +1,7 @@
 """Tests of atomic writes, fingerprints, and messages about files."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -80,6 +81,26 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert [each.name for each in link.iterdir()] == ["two"]
     assert link.is_symlink() and [*folder.parent.iterdir()] == [folder]
+
+
+def test_what_a_killed_call_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """But not the parts of calls that run, of the same folder or of one whose name begins alike."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from dpsweep.base.files import atomic_folder
+with atomic_folder(Path({str(tmp_path / "pets")!r})) as made:
+    (made / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    called([sys.executable, "-B", "-c", program], status=-signal.SIGKILL)
+    (left,) = tmp_path.iterdir()
+    with atomic_folder(tmp_path / "pets-small"):
+        assert left.exists()
+    with atomic_folder(tmp_path / "pets") as first:
+        assert not left.exists()
+        with atomic_folder(tmp_path / "pets"), atomic_folder(tmp_path / "pets-small"):
+            assert first.is_dir()
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_keys() -> None:

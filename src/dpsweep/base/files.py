@@ -1,13 +1,15 @@
 """Atomic writes, canonical JSON and checksums for the files of all stages."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +68,48 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def folder_beside(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside ``folder`` for its parts, and remove what killed calls have left there.
+
+    A lock tells the folder of a running process from that of a killed one.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".partial-{folder.name}+"
+    for left in folder.parent.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as aside,
+        ExitStack() as lock,
+    ):
+        with suppress(OSError):  # some network file systems cannot: then nothing is removed either
+            lock.enter_context(_locked(Path(aside)))
+        yield Path(aside)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
+
+
+@contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder on the same disk that replaces ``folder`` when the block succeeds.
 
     A reader sees the old folder, or for a moment none, or the new one. Open files stay readable.
     """
     folder = folder.resolve()  # a link to a folder on another disk stays
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder.parent) as aside:
-        made = Path(aside, "new")
+    with folder_beside(folder) as aside:
+        made = aside / "new"
         made.mkdir()
         yield made
         if folder.exists():
-            folder.replace(Path(aside, "old"))
+            folder.replace(aside / "old")
         made.replace(folder)
         sync_folder(folder.parent)
 

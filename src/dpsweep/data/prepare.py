@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import folder_beside
 from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Split
@@ -78,12 +78,11 @@ def prepare(
     if known:
         _compare(name, dataset, data)
     resize = identity = None
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".partial-", dir=folder.parent) as decoded:
+    with folder_beside(folder) as decoded:
         if dataset.kind == "text":
             data, identity = _tokenized(name, dataset, data, tokenizer)
         elif isinstance(data.train.inputs, EncodedImages):
-            data, resize = _decoded(name, dataset, data, Path(decoded))
+            data, resize = _decoded(name, dataset, data, decoded)
         if not known:
             _compare(name, dataset, data)
         prepared = write_prepared(
