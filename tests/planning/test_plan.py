@@ -208,3 +208,22 @@ def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:
     times = [duration(cost * share) for share in (3, 1.5, 1, 1)]
     assert len(set(times)) == 3
     assert wall.endswith(f"{times[0]} at 1, {times[1]} at 2, {times[2]} at 3, {times[3]} at 50.")
+
+
+def test_a_plan_has_the_release_in_the_place_of_sweeps_that_are_refused(paths: Paths) -> None:
+    settings = {"epsilon": 4.0, "epochs": [2], "batch_size": ["full"], "clipping_bound": [1.0]}
+    tuned = settings | {"learning_rate": [0.01, 0.1], "selection": "private", "mean_trials": 3.5}
+    study = study_of(content() | {"release": {"sweep": SWEEP} | tuned})
+    release = Plan(study, paths, refused={SWEEP}).estimates()["release"]
+    one = ProblemCost(study, SWEEP).cell(2, trials=1).seconds
+    assert (release.cells, release.trials) == (0, 4)
+    assert release.seconds == pytest.approx(3.5 * one)
+    everything = Plan(study, paths).estimates()
+    assert "release" not in everything
+    left = Plan(study, paths, refused={SWEEP}).estimates()
+    assert SWEEP not in left and left[OTHER] == everything[OTHER]
+    assert set(Plan(study, paths, ["release"]).estimates()) == {"release"}
+    text = "\n".join(Plan(study, paths, refused={SWEEP, OTHER}).lines())
+    assert "0 of 0 cells" in text and "release" in text
+    paths.release.mkdir(parents=True)
+    assert "release" not in Plan(study, paths, refused={SWEEP}).estimates()

@@ -209,7 +209,13 @@ def plan(
     _, study, paths = find_study(named or study_file)
     here = [] if teraflops else visible_gpus()
     device = device_of(teraflops, here)
-    chosen = Plan(study, paths, wanted, device)
+    refused = set[str]()
+    if study.has_private_data:
+        from dpsweep.release.unaccounted import price, refused_problems
+
+        if refused := refused_problems(study):
+            typer.echo(f"{price(study)}. They need --unaccounted, and are not planned.")
+    chosen = Plan(study, paths, wanted, device, refused=refused)
     counts = [len(here)] if here else GPUS if device.unit == "GPU" else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))

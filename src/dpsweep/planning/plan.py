@@ -3,8 +3,9 @@
 All numbers are estimates (`dpsweep.planning.cost`), corrected by the times of finished cells of the study.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dpsweep.base.units import columns, duration, size
@@ -14,6 +15,7 @@ from dpsweep.planning.status import Status
 from dpsweep.study import Study
 from dpsweep.study.cells import Cell
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Release
 
 GPUS = (1, 8, 64)
 _STAGES = ("train", "features", "gradient_norms", "theory", "audit")  # in the order of the plan
@@ -47,9 +49,11 @@ class Plan:
     Args:
         study: the study.
         paths: its files.
-        targets: see `Outputs.asked`; none means everything.
+        targets: see `Outputs.asked`, or ``release``; none means everything.
         device: the device of the estimates; times are counted in its unit.
         status: of the study, for the same device; computed if it is None, which is slow.
+        refused: problems whose sweeps do not run, because their data are private. The study's release, if
+            it is not there, is planned in their place.
 
     Raises:
         DpsweepError: the study has no such target.
@@ -62,16 +66,20 @@ class Plan:
         targets: Sequence[str] = (),
         device: Device = GPU,
         status: Status | None = None,
+        refused: Collection[str] = (),
     ) -> None:
         self._study, self._device = study, device
         self._status = status or Status(study, paths, device=device)
         outputs = Outputs(study, paths)
-        asked = [each for target in targets or ("all",) for each in outputs.asked(target)]
-        needed = self._status.needed(asked)
+        others = [target for target in targets or ("all",) if target != "release"]
+        needed = self._status.needed(each for target in others for each in outputs.asked(target))
+        jobs = (each for each in needed if isinstance(each, GpuOutput))
         self._jobs = sorted(
-            (each for each in needed if isinstance(each, GpuOutput)),
+            (job for job in jobs if job.stage == "features" or job.cell.problem not in refused),
             key=lambda job: _STAGES.index(job.stage),
         )
+        planned = "release" in targets or (refused and not targets)
+        self._release = study.release if planned and not paths.release.exists() else None
 
     def estimates(self) -> dict[str, CostEstimate]:
         """Return the missing work by row: problems, then features, norms, theory and audit."""
@@ -82,12 +90,17 @@ class Plan:
             kind = f"{job.stage.replace('_', ' ')} ({counts[job.stage]})"
             row = job.cell.problem if job.stage == "train" else kind
             estimates[row] = estimates.get(row, CostEstimate()) + self._cost(job)
+        if self._release is not None:
+            estimates["release"] = self._cost_of_release(self._release)
         return estimates
 
     def preparation_bytes(self) -> float:
         """Estimate the size of the datasets and backbones that are not prepared yet."""
         study, lacking = self._study, self._status.lacking
-        problems = [study.problems[name] for name in {cell.problem for cell in self._cells()}]
+        names = {cell.problem for cell in self._cells()}
+        if self._release is not None:
+            names.add(study.sweeps[self._release.sweep].problem.name)
+        problems = [study.problems[name] for name in names]
         datasets = {each.dataset for each in problems}
         backbones = {each.backbone: each.dataset for each in problems}
         return sum(
@@ -128,7 +141,7 @@ class Plan:
                 yield f"{name}: epsilon protects {dataset.protects}; N = {dataset.protected}"
         if not estimates:
             return
-        if self._device.unit == "GPU":
+        if self._device.unit == "GPU" and self._missing():
             yield f"{len(self._missing()):,} jobs with a GPU; the largest are those of {self._memory()}."
         walls = (
             f"{duration(max(everything.seconds / k, everything.longest))} at {k}" for k in gpus
@@ -155,3 +168,14 @@ class Plan:
         if job.stage != "features":  # the times of trials do not depend on those of features
             seconds *= forecast.ratio
         return CostEstimate(0, int(job.stage == "audit"), seconds * gpus, seconds, disk)
+
+    def _cost_of_release(self, release: Release) -> CostEstimate:
+        """Estimate the training of a release: the mean of its secret number of trials, the longest epochs."""
+        sweep, gpus = self._study.sweeps[release.sweep], self._study.release_gpus(release)
+        trials = release.mean_trials if release.selection == "private" else 1
+        cost = self._status.forecast.cost(sweep.problem.name)
+        longest = cost.cell(max(release.epochs), trials=1, gpus=gpus).seconds
+        seconds = trials * self._status.forecast.ratio * longest
+        section = self._study.backbones[sweep.backbone]
+        disk = backbone_bytes(section, self._study.datasets[sweep.dataset])
+        return CostEstimate(0, math.ceil(trials), seconds * gpus, seconds, disk)

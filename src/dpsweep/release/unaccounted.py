@@ -64,6 +64,17 @@ def price(study: Study) -> str:
     )
 
 
+def refused_problems(study: Study) -> set[str]:
+    """Return the problems that sweeps may not train: on private data, without the user's permission.
+
+    Raises:
+        DpsweepError: the environment's permission is neither true nor false.
+    """
+    if is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")):
+        return set()
+    return {study.sweeps[name].problem.name for name in private_sweeps(study)}
+
+
 def refuse_unaccounted(study: Study, dataset: str) -> None:
     """Refuse to train a sweep on private data without the user's permission.
 
@@ -71,8 +82,7 @@ def refuse_unaccounted(study: Study, dataset: str) -> None:
         StudyError: the dataset is marked ``private``, or may share examples with such a dataset.
         DpsweepError: the environment's permission is neither true nor false.
     """
-    swept = {study.sweeps[name].dataset for name in private_sweeps(study)}
-    if dataset in swept and not is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")):
+    if dataset in {study.problems[name].dataset for name in refused_problems(study)}:
         raise StudyError(refusal(study))
 
 
