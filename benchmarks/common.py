@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dpsweep.base.files import read_json, write_json
+
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
@@ -44,6 +46,30 @@ def environment(*packages: str, device: str = "", load: bool = True) -> dict[str
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
     }
+
+
+def begin_rows(path: Path, described: dict[str, Any], again: bool) -> dict[str, Any]:
+    """Return a result without rows, or the earlier one of a file to measure rows of it again.
+
+    Raises:
+        SystemExit: the earlier one was measured in another environment.
+    """
+    if not (again and path.exists()):
+        return {"environment": described, "rows": []}
+    result: dict[str, Any] = read_json(path)
+    kept = result["environment"]
+    versions = kept["versions"] | described["versions"]
+    here = described | {"load_before": kept["load_before"], "versions": versions}
+    if here != kept:
+        sys.exit(f"{path} was measured elsewhere, here is {described}: measure all rows")
+    return result
+
+
+def put_row(path: Path, result: dict[str, Any], row: dict[str, Any], titles: list[str]) -> None:
+    """Write a result with a row in the place of the earlier one of its title."""
+    others = [each for each in result["rows"] if each["title"] != row["title"]]
+    result["rows"] = sorted([*others, row], key=lambda each: titles.index(each["title"]))
+    write_json(path, result)
 
 
 # Files that results depend on. Result files are not listed: measurements write them.

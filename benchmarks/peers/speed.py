@@ -1,10 +1,12 @@
 """Time and memory of a step beside other libraries: a small network, ViT-Tiny and a small BERT.
 
-    python -m benchmarks.peers.speed --jax build/peers/bin/python      # half an hour on one core
+    python -m benchmarks.peers.speed --jax build/peers/bin/python      # 20 minutes on one core
+    python -m benchmarks.peers.speed --only "ViT-Tiny, FiLM"           # this row again
 
 Inputs are made up. The contenders take turns in each of three processes; a number is the median of the three
-medians. JAX-Privacy, which compares on the small network only, has a process of its own beside each of them.
-Seconds are processor time, which other load hardly changes. Memory is what two steps need beyond the model.
+medians, and their spread is kept: measure a row again if it is large. JAX-Privacy, which compares on the
+small network only, has a process of its own beside each of them. Seconds are processor time, which other
+load hardly changes. Memory is what two steps need beyond the model.
 
 Results go to benchmarks/results/peers/speed.json; `python -m benchmarks.tables` writes docs/peers.md.
 """
@@ -21,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common import RESULTS, command_line, environment
+from benchmarks.common import RESULTS, begin_rows, command_line, environment, put_row
 from benchmarks.speed.step_cost import CPU, measure_memory, timed, warm_up
 from benchmarks.speed.steps import CLASSES, CONTENDERS, Row, opacus
-from dpsweep.base.files import write_json
 from dpsweep.models.architectures import seeded
 
 RESULT = RESULTS / "peers" / "speed.json"
@@ -71,6 +72,9 @@ ROWS = [
 ]
 
 
+TITLES = [row.title for row in ROWS]
+
+
 def measure(row: Row) -> dict[str, float]:
     """Return the seconds of a step of each contender; they take turns."""
     torch.set_num_threads(1)
@@ -85,43 +89,54 @@ def measure(row: Row) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def measure_jax(python: Path, row: Row) -> dict[str, Any]:
-    """Return seconds and megabytes of steps of JAX, and the version of JAX-Privacy."""
+def measure_jax(python: Path, row: Row) -> dict[str, dict[str, float]]:
+    """Return seconds and megabytes of steps of JAX."""
     command = [python, Path(__file__).with_name("jax_speed.py"), str(row.cpu_batch), str(CLASSES)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
 
 
+def measure_row(row: Row, python: Path | None) -> dict[str, Any]:
+    """Return seconds, their spread and megabytes of each contender; JAX's if its Python is given."""
+    spawn = multiprocessing.get_context("spawn")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ALL}
+    for _ in range(PROCESSES):
+        with spawn.Pool(1, maxtasksperchild=1) as pool:
+            seconds = pool.apply(measure, (row,))
+        for name, each in seconds.items():
+            found[name].append({"seconds": each})
+        for name, one in measure_jax(python, row).items() if python else ():
+            found.setdefault(name, []).append(one)
+    contenders = {}
+    for name, runs in found.items():
+        median = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
+        seconds = [one["seconds"] for one in runs]
+        spread = (max(seconds) - min(seconds)) / median["seconds"]
+        contenders[name] = median | {"spread": round(spread, 3)}
+    for name, make in ALL.items():
+        with spawn.Pool(1, maxtasksperchild=1) as pool:
+            contenders[name]["megabytes"] = pool.apply(measure_memory, ((row, make),))
+    return {"title": row.title, "batch": row.cpu_batch, "contenders": contenders}
+
+
 def main() -> None:
-    """Measure in three processes, one after the other, and write the result after every row."""
+    """Measure row by row, and write the result after each."""
     parser = command_line(__doc__)
     parser.add_argument("--jax", type=Path, help="Python of an environment with jax-privacy")
-    python = parser.parse_args().jax
+    parser.add_argument("--only", choices=TITLES, help="measure one row again")
+    arguments = parser.parse_args()
     described = environment("opacus", "torch", "timm", "peft", "dpsweep", device="CPU, one thread")
-    spawn = multiprocessing.get_context("spawn")
-    rows: list[dict[str, Any]] = []
+    if arguments.jax:
+        code = "import importlib.metadata; print(importlib.metadata.version('jax-privacy'))"
+        command = [arguments.jax, "-c", code]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        described["versions"]["jax-privacy"] = done.stdout.strip()
+    result = begin_rows(RESULT, described, again=bool(arguments.only))
     for row in ROWS:
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in ALL}
-        for _ in range(PROCESSES):
-            with spawn.Pool(1, maxtasksperchild=1) as pool:
-                seconds = pool.apply(measure, (row,))
-            for name, each in seconds.items():
-                found[name].append({"seconds": each})
-            if python and row is SMALL:
-                of_jax = measure_jax(python, row)
-                described["versions"]["jax-privacy"] = of_jax.pop("version")
-                for name, each in of_jax.items():
-                    found.setdefault(name, []).append(each)
-        medians = {
-            name: {key: statistics.median(one[key] for one in each) for key in each[0]}
-            for name, each in found.items()
-        }
-        for name, make in ALL.items():
-            with spawn.Pool(1, maxtasksperchild=1) as pool:
-                medians[name]["megabytes"] = pool.apply(measure_memory, ((row, make),))
-        rows.append({"title": row.title, "batch": row.cpu_batch, "contenders": medians})
-        print(rows[-1], flush=True)
-        write_json(RESULT, {"environment": described, "rows": rows})
+        if arguments.only in (None, row.title):
+            measured = measure_row(row, arguments.jax if row is SMALL else None)
+            print(measured, flush=True)
+            put_row(RESULT, result, measured, TITLES)
 
 
 if __name__ == "__main__":

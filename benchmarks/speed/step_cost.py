@@ -27,10 +27,9 @@ from typing import Any
 import psutil
 import torch
 
-from benchmarks.common import RESULTS, command_line, environment, peak_bytes
+from benchmarks.common import RESULTS, begin_rows, command_line, environment, peak_bytes, put_row
 from benchmarks.speed import steps
 from benchmarks.speed.steps import CONTENDERS, REFERENCE, ROWS, Row, Setting, Step
-from dpsweep.base.files import read_json, write_json
 from dpsweep.gradients.precision import full_precision
 
 RESULT = RESULTS / "step_cost_cpu.json"
@@ -174,11 +173,7 @@ def main() -> None:
             print(f"{row.title}: {ratio_of_units(row, CPU, arguments.rounds)}", flush=True)
         return
     described = environment("torch", "timm", "opacus", "peft", device="CPU, one thread")
-    result: dict[str, Any] = {"environment": described, "rows": []}
-    if arguments.only and RESULT.exists():
-        result = read_json(RESULT)
-        if result["environment"] | {"load_before": None} != described | {"load_before": None}:
-            parser.error(f"{RESULT} was measured elsewhere, here is {described}: measure all rows")
+    result = begin_rows(RESULT, described, again=bool(arguments.only))
     spawn = multiprocessing.get_context("spawn")
     for row in measured_rows:
         (measured,) = measure_row(row, CPU.device, arguments.rounds)
@@ -188,10 +183,7 @@ def main() -> None:
                 with spawn.Pool(1, maxtasksperchild=1) as pool:
                     found = pool.map(measure_memory, jobs, chunksize=1)
                 contender["megabytes"] = round(statistics.median(found), 1)
-        others = [each for each in result["rows"] if each["title"] != row.title]
-        rows = sorted([*others, measured], key=lambda each: titles.index(each["title"]))
-        result |= {"rows": rows}
-        write_json(RESULT, result)
+        put_row(RESULT, result, measured, titles)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,13 @@ def speed(result: Result) -> list[str]:
             cells.append(", ".join(ratios))
         rows.append([f"{row['title']} ({row['batch']})", *cells])
     heads = ["network, what trains (batch)", "dpsweep", *others]
-    return [*grid(heads, rows), "", describe_environment(result["environment"])]
+    spread = max(each["spread"] for row in result["rows"] for each in row["contenders"].values())
+    return [
+        *grid(heads, rows),
+        "",
+        describe_environment(result["environment"]),
+        f"The medians of the three processes differ by at most {spread:.0%}.",
+    ]
 
 
 def _ran(ran: Result, wanted: float) -> list[str]:
