@@ -74,7 +74,8 @@ def speed(result: Result) -> list[str]:
             cells.append(", ".join(ratios))
         rows.append([f"{row['title']} ({row['batch']})", *cells])
     heads = ["network, what trains (batch)", "dpsweep", *others]
-    spread = max(each["spread"] for row in result["rows"] for each in row["contenders"].values())
+    contenders = [each for row in result["rows"] for each in row["contenders"].values()]
+    spread = max(each["spread"] for each in contenders if "spread" in each)
     return [
         *grid(heads, rows),
         "",
