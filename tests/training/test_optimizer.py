@@ -235,11 +235,17 @@ def test_parameters_may_be_noncontiguous(fused: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "found"), [(data(), "Tensor"), ([data()], "tuple"), ([list(data())], "list")]
+    ("arguments", "found"),
+    [
+        ((data(),), "a Tensor in the list"),
+        (([data()],), f"a tuple of {len(data())} in the list"),
+        (([list(data())],), "a list in the list"),
+        (data(), f"{len(data())} arguments"),
+    ],
 )
-def test_a_step_says_what_it_takes(batches: Any, found: str) -> None:
+def test_a_step_says_what_it_takes(arguments: Any, found: str) -> None:
     model = net()
     optimizer, before = private(model, sgd(model)), parameters(model)
-    with pytest.raises(ValueError, match=rf"found a {found} in the list; expected tuples \(inputs"):
-        optimizer.step(batches)
+    with pytest.raises(ValueError, match=rf"found {found}; expected a list of tuples \(inputs"):
+        optimizer.step(*arguments)
     assert torch.equal(parameters(model), before) and optimizer.steps == 0

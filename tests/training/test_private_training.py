@@ -377,6 +377,20 @@ def test_a_batch_is_used_once_and_in_order() -> None:
         next(passed)
 
 
+@pytest.mark.parametrize(
+    "arguments", [data(), (data(),), (data()[0],)], ids=["x, y", "(x, y)", "x"]
+)
+def test_a_step_with_the_examples_themselves_says_what_it_takes(arguments: Any) -> None:
+    made = training()
+    batches = made.batches(*data())
+    batch, before = next(batches), parameters(made)
+    for wrong in (arguments, (batch, *data())):
+        with pytest.raises(ValueError, match=r"for batch in training\.batches"):
+            made.step(*wrong)
+    assert torch.equal(parameters(made), before) and made.steps_taken == 0
+    made.step(batch)  # is still expected
+
+
 def test_two_threads_do_not_take_one_step() -> None:
     """The second one would compute another gradient with the same noise."""
     made = training()

@@ -33,6 +33,10 @@ MicroBatch = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Indic
 The mask is false in rows that do not count.
 """
 
+_PARTS = (
+    "a step: found {found}; expected a list of tuples (inputs, labels, mask), as `dpsweep.microbatches` "
+    "yields their rows and masks"
+)
 _SPLIT = (
     "units: found rows of unit {unit} in two micro-batches of a step, so that it would be clipped twice; "
     "allowed: whole units, as dpsweep.microbatches puts them"
@@ -150,7 +154,7 @@ class PrivateOptimizer:
         """The number of steps so far."""
         return self._steps
 
-    def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
+    def step(self, microbatches: Iterable[MicroBatch], *more: object) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A micro-batch may have a fourth element, the number of each row's unit, as
@@ -163,11 +167,13 @@ class PrivateOptimizer:
         Raises:
             ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
                 from its noise, the noise of this step was added to another sum, a micro-batch has other
-                parts, or a unit has rows in two micro-batches.
+                parts, there is another argument, or a unit has rows in two micro-batches.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
         """
+        if more:
+            raise ValueError(_PARTS.format(found=f"{1 + len(more)} arguments"))
         self._refuse_other_parameters()
         self._noise.reserve(self._user)
         if not self._compared:
@@ -217,10 +223,9 @@ class PrivateOptimizer:
         with processes.all_or_none():
             for microbatch in processes.share(microbatches):
                 if not isinstance(microbatch, tuple) or len(microbatch) not in (3, 4):
-                    raise ValueError(
-                        f"a step: found a {type(microbatch).__name__} in the list; expected tuples (inputs, "
-                        "labels, mask), as `dpsweep.microbatches` yields them"
-                    )
+                    kind = type(microbatch).__name__
+                    parts = f" of {len(microbatch)}" if isinstance(microbatch, tuple) else ""
+                    raise ValueError(_PARTS.format(found=f"a {kind}{parts} in the list"))
                 inputs, labels, mask, *units = microbatch
                 counted = mask
                 for ids in units:

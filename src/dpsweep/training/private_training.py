@@ -220,7 +220,7 @@ class PrivateTraining:
             self._batch = Batch(self._sampler.batch(step), inputs, labels)
             yield self._batch
 
-    def step(self, batch: Batch) -> StepStatistics:
+    def step(self, batch: Batch, *more: object) -> StepStatistics:
         """Take one step with the batch that was handed out last.
 
         If it fails, neither the parameters nor the optimizer have changed, and it may be called again. After
@@ -230,13 +230,13 @@ class PrivateTraining:
             Statistics of the batch, which are not private.
 
         Raises:
-            ValueError: this batch was not handed out last, or its step was taken.
+            ValueError: this batch was not handed out last, its step was taken, or there is another argument.
             DoesNotFitError: not even one example fits in memory.
             UnsupportedModelError: see `PrivateOptimizer.step`.
         """
         # Taken before it is compared, so that of two threads one has it.
         expected, self._batch = self._batch, None
-        if expected is None or batch is not expected:
+        if more or expected is None or batch is not expected:
             self._batch = expected
             if self.steps_taken == self.calibration.steps:
                 self._refuse(self.steps_taken + 1)
