@@ -141,7 +141,8 @@ def test_private_data_get_a_release_instead_of_a_sweep() -> None:
     # The next steps at the head of the study are those of a release, not of a sweep.
     head = FILE.read_text().partition("extends:")[0].splitlines()[2:]
     assert [line.split()[2] for line in head] == ["check", "run", "verify"]
-    assert "need --unaccounted" in "\n".join(check(study, Paths(Path(study.results)), 0))
+    notes = "\n".join(check(study, Paths(Path(study.results)), 0))
+    assert "run only with --unaccounted; a release needs no sweep" in notes
 
 
 def publish(name: str, features: Features, splits: dict[str, dict[str, list[object]]]) -> None:

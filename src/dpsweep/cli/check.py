@@ -244,7 +244,7 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     if not paths.results.resolve().is_relative_to(Path.cwd()):
         yield f"results: {paths.results} lies outside of this folder"
     if spent := price(study):
-        yield f"{spent}. They need --unaccounted; a release does not"
+        yield f"sweeps of private data run only with --unaccounted; a release needs no sweep. {spent}"
     cores = os.cpu_count() or 1
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"
