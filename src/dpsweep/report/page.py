@@ -19,6 +19,7 @@ from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.report.warnings import warnings
 from dpsweep.study import Study
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
+from dpsweep.study.messages import group_by_message
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 
@@ -78,6 +79,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         habit=HABIT,
         explore=paths.explore.exists(),
         sections=grouped,
+        not_drawn=group_by_message(study.targets.undrawn.items()),
         shared_sentences=shared_sentences(grouped),
         figures=[target for target in targets if target.is_figure],
         target_count=len(targets),
