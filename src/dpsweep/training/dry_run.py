@@ -165,9 +165,10 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
                 Representation(model, features)(inputs)
                 return size, notes
             outputs = model(inputs)
-    except RuntimeError as error:
+    except Exception as error:
         if asks_for_values(error):  # only the step can test this
             return size, notes
+        _refuse_size(dataset, architecture, model, error)
         raise
     if tuple(outputs.shape) != (_EXAMPLES, dataset.classes):
         raise BackboneError(
@@ -175,6 +176,22 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
             f"examples; allowed: {(_EXAMPLES, dataset.classes)}, a number for each class"
         )
     return size, notes
+
+
+def _refuse_size(
+    dataset: Dataset, architecture: Architecture, model: nn.Module, error: Exception
+) -> None:
+    """Refuse images of another size than a network of timm was built for, which the error is about."""
+    settings = getattr(model, "default_cfg", None) or {}
+    if dataset.kind != "image" or not settings.get("fixed_input_size"):
+        return
+    reads = architecture.arguments.get("img_size", settings["input_size"][-1])
+    if reads != dataset.image_size:
+        raise BackboneError(
+            f"{architecture.name} reads images of {reads} x {reads} pixels, and {dataset.title} has "
+            f"{dataset.image_size}; allowed: image_size: {reads} of the dataset, or of the backbone "
+            f"arguments: {{img_size: {dataset.image_size}}}"
+        ) from error
 
 
 def _step(study: Study, sweep: str, architecture: Architecture) -> None:
