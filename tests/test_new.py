@@ -440,14 +440,24 @@ def test_units_of_one_row_are_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings"])
-def test_rows_without_a_unit_are_refused(kind: str) -> None:
+@pytest.mark.parametrize("missing", ["", "nan", "7.0"])
+def test_rows_without_a_unit_are_refused(kind: str, missing: str) -> None:
+    """pandas writes whole numbers as 7.0 where one is missing, which would be another unit than 7."""
     options = unit_arguments(
-        kind, [(f"p{row // 4}" if row != 7 else "", row % 2) for row in range(40)]
+        kind, [(f"p{row // 4}" if row != 7 else missing, row % 2) for row in range(40)]
     )
     with pytest.raises(
-        DpsweepError, match=r"found the unit (''|None); allowed: a whole number or a name"
+        DpsweepError, match=rf"found the unit ('{missing}'|None); allowed: a whole number or a name"
     ):
         new(*options)
+
+
+@pytest.mark.parametrize("kind", ["images", "texts", "parquet", "embeddings"])
+def test_an_empty_name_of_a_unit_is_not_no_unit(kind: str) -> None:
+    options = unit_arguments(kind, [(f"p{row // 4}", row % 2) for row in range(40)])
+    with pytest.raises(DpsweepError, match="found"):
+        new(*options[:-1], "")
+    assert not FILE.exists()
 
 
 def test_units_of_the_hub() -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -56,8 +57,11 @@ def test_a_batch_is_a_function_of_the_secret_stream_and_the_step() -> None:
     assert any(not np.array_equal(secret.batch(step), public.batch(step)) for step in range(9))
 
 
+NAMES = [f"p{i}" for i in range(40)]
+
+
 @pytest.mark.parametrize(
-    "names", [np.arange(40), np.arange(40)[::-1], [f"p{i}" for i in range(40)]]
+    "names", [np.arange(40), np.arange(40)[::-1], NAMES, pd.Series(NAMES, dtype="category")]
 )
 def test_units_of_one_row_are_the_rows(names: list[str]) -> None:
     units = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"", units=names)
@@ -86,6 +90,7 @@ def test_microbatches_hold_whole_units(physical: int) -> None:
         ({"units": [1, 1, 2]}, "found 2 different ones, expected train_size = 5: N is the number"),
         ({"units": np.zeros((5, 1))}, r"found float64 of shape \(5, 1\); allowed: an integer or a"),
         ({"units": [1.0] * 5}, "float64"),
+        ({"units": pd.Series(["a", None, "b", "c", "d"])}, "found object"),
         ({"units": list("abcde"), "rows_per_unit": 0}, "rows_per_unit = 0"),
         ({"units": list("abcde"), "rows_per_unit": 2.5}, "rows_per_unit = 2.5"),
     ],

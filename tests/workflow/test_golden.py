@@ -243,6 +243,7 @@ def test_a_text_is_read_as_tokens(golden: Golden) -> None:
     lengths = (tokens >= 0).sum(1)
     assert len(set(lengths)) > 5 and lengths.max() == 16
     rows = golden.rows(TEXT)
+    assert rows["train_size"].eq(250).all() and rows["unit_accuracy"].between(0, 1).all()
     # Half of the words of each topic are in the public texts.
     assert rows["macro_accuracy"].max() > 0.55 and rows["loss"].min() < np.log(2)
 

@@ -1,4 +1,4 @@
-"""Texts of two topics, private and public, and the sections of a study of them."""
+"""Texts of two topics by authors, private and public, and the sections of a study of them."""
 
 import csv
 from pathlib import Path
@@ -20,11 +20,12 @@ def write_texts(path: Path, words: dict[str, str], count: int, seed: int) -> Non
     random = np.random.default_rng(seed)
     with path.open("w", newline="") as stream:
         table = csv.writer(stream)
-        table.writerow(["topic", "number", "text"])
+        table.writerow(["topic", "author", "text"])
         for number in range(count):
             topic = list(words)[number % 2]
             chosen = random.choice(words[topic].split(), size=random.integers(1, 12))
-            table.writerow([topic, number, f"The {', '.join(chosen)}\nand so on."])
+            author = f"{path.stem} {number // 4}"
+            table.writerow([topic, author, f"The {', '.join(chosen)}\nand so on."])
 
 
 STUDY = """
@@ -33,6 +34,8 @@ datasets:
     title: Notes
     kind: text
     source: {kind: files, train: notes_train.csv, test: notes_test.csv, label_column: topic}
+    unit: author
+    train_units: 250
     classes: 2
     train_size: 1000
     test_size: 200
@@ -42,6 +45,7 @@ datasets:
     <<: *notes
     title: Public notes
     source: {kind: files, train: public_train.csv, test: public_test.csv, label_column: topic}
+    train_units: 100
     train_size: 400
     test_size: 40
 backbones:

@@ -20,6 +20,8 @@ from dpsweep.study.messages import brief, shorten
 Labels = npt.NDArray[np.int64]
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+# What a missing unit becomes as a text, and a whole number in a column with missing ones.
+_NO_UNIT = re.compile(r"|nan|-?\d+\.0*")
 _OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
 
 
@@ -208,7 +210,8 @@ def unit_names(values: Sequence[Any], where: Callable[[int], str]) -> npt.NDArra
         DatasetError: a value is missing or is something else.
     """
     for place, value in enumerate(values):
-        if not isinstance(value, int | str) or isinstance(value, bool) or not str(value).strip():
+        missing = _NO_UNIT.fullmatch(str(value).strip())
+        if not isinstance(value, int | str) or isinstance(value, bool) or missing:
             raise DatasetError(
                 f"{where(place)}: found the unit {shorten([repr(value)])}; allowed: a whole number or a name "
                 "of the person or thing that the row belongs to"

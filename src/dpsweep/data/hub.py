@@ -244,7 +244,7 @@ def _label_columns(
 ) -> tuple[_Rows, LabelColumn]:
     """Return the rows of some splits with their units, and their labels."""
     source = files.source
-    read = [source.label_column, *filter(None, [unit])]
+    read = [source.label_column, *([] if unit is None else [unit])]
     labels: list[Any] = []
     units: list[Any] = []
     sizes = []
@@ -263,10 +263,10 @@ def _label_columns(
                     )
             for batch in split.select_columns(list(dict.fromkeys(read))).iter(10_000):
                 labels += batch[source.label_column]
-                units += batch[unit] if unit else []
+                units += [] if unit is None else batch[unit]
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes, np.arange(len(labels)))
-    rows = replace(rows, units=unit_names(units, rows.where) if unit else None)
+    rows = replace(rows, units=None if unit is None else unit_names(units, rows.where))
     column = f"column {source.label_column!r}"
     return rows, LabelColumn(source.id, column, labels, rows.where, typed=True)
 

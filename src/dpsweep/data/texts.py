@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pyarrow import parquet
 
 from dpsweep.base.files import require_content
@@ -53,16 +55,12 @@ def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
         DatasetError: a file cannot be read, or lacks a column, a text or a label, or a part is empty.
     """
     files = [source.train] if source.test is None else [source.train, source.test]
-    splits = [_read(source, Path(name)) for name in files]
-    (texts, train), (test_texts, test) = splits[0], splits[-1]
+    splits = [_read(source, Path(name), unit) for name in files]
+    (texts, train, units), (test_texts, test, test_units) = splits[0], splits[-1]
     numbers, test_numbers, classes = encode_labels(train, test)
-    units = [
-        None if unit is None else unit_names(read_table(Path(name), unit)[0], labelled.where)
-        for name, labelled in zip(files, (train, test), strict=False)
-    ]
-    whole = Split(texts, numbers, train.where, units[0])
+    whole = Split(texts, numbers, train.where, units)
     if source.test_from_train is None:
-        tested = Split(test_texts, test_numbers, test.where, units[-1])
+        tested = Split(test_texts, test_numbers, test.where, test_units)
         return LabelledData(whole, tested, classes, ", ".join(files))
     # Equal texts, or all rows of a unit, go to the same part.
     names = texts if whole.units is None else whole.units.tolist()
@@ -72,9 +70,12 @@ def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
     return LabelledData(kept, held_out, classes, source.train)
 
 
-def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
-    """Return the texts and labels of one table."""
-    texts, labels = read_table(path, source.input_column, source.label_column)
+def _read(
+    source: FilesSource, path: Path, unit: str | None
+) -> tuple[list[str], LabelColumn, npt.NDArray[np.str_] | None]:
+    """Return the texts, labels and units of one table."""
+    columns = [source.input_column, source.label_column, *([] if unit is None else [unit])]
+    texts, labels, *units = read_table(path, *columns)
 
     def where(place: int) -> str:
         return f"{path}, data row {place + 1}"
@@ -85,7 +86,8 @@ def _read(source: FilesSource, path: Path) -> tuple[list[str], LabelColumn]:
                 f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
                 "allowed: text"
             )
-    return texts, LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
+    column = LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
+    return texts, column, unit_names(units[0], where) if units else None
 
 
 def read_table(path: Path, *columns: str) -> list[list[Any]]:

@@ -220,6 +220,8 @@ def numbered(units: npt.ArrayLike) -> Indices:
         ValueError: units are something else.
     """
     given = np.asarray(units)
+    if given.dtype == object and all(isinstance(each, str) for each in given.flat):
+        given = given.astype(str)  # a column of pandas
     if given.ndim != 1 or given.dtype.kind not in "iuU":
         raise ValueError(
             f"units: found {given.dtype} of shape {given.shape}; allowed: an integer or a name for each row"
@@ -274,7 +276,7 @@ def microbatches(
     """
     if physical_batch < 1:
         raise ValueError(f"physical batch of {physical_batch} examples: it must be at least 1")
-    of_row = np.arange(len(indices)) if units is None else units[indices]
+    of_row = np.arange(len(indices)) if units is None else np.asarray(units)[indices]
     for some in whole_units(of_row, physical_batch):
         size = some.stop - some.start
         padded = np.full(physical_batch, indices[0])
