@@ -8,11 +8,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
+from tests.training.tiny_study import N, Prepared, assert_equal, end, stopped_after
 from tests.waiting import PATIENCE
 
 from dpsweep.training import trial as trial_module
@@ -82,6 +83,18 @@ def test_resuming_is_bit_identical(
     assert_equal(found | resumed.steps, epochs | wanted.steps)
     for name in ("accuracy", "macro_accuracy", "last_accuracy", "last_macro_accuracy", "loss"):
         assert resumed.record[name] == wanted.record[name]
+
+
+def test_resuming_with_units_is_bit_identical(tiny: Prepared, trial: Trial, tmp_path: Path) -> None:
+    data = replace(tiny.data, train_units=np.arange(N) // 3)
+    context = tiny._replace(data=data).of({}, {"kind": "film"}, batch_size=[30]).context()
+    spec = replace(trial[0], train_size=context.train.protected, rows_per_unit=2)
+    path = tmp_path / "trial.checkpoint"
+    wanted = end(spec, context)
+    with stopped_after(5):
+        end(spec, context, path)
+    assert path.exists()
+    assert_equal(end(spec, context, path), wanted)
 
 
 def test_a_checkpoint_holds_no_generator(stopped: Path) -> None:

@@ -1,6 +1,5 @@
 """Studies of data with units: they are split, counted, sampled and released by unit."""
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -283,21 +282,6 @@ def test_a_unit_has_the_class_of_most_of_its_rows() -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def test_a_table_is_split_by_unit(tmp_path: Path) -> None:
-    with (tmp_path / "t.csv").open("w", newline="") as stream:
-        table = csv.writer(stream)
-        table.writerow(["text", "label", "who"])
-        table.writerows([f"text {i}", "ab"[i % 2], f"w{i // 5}"] for i in range(100))
-    source = {"kind": "files", "train": str(tmp_path / "t.csv"), "test_from_train": 0.3}
-    keys = {"title": "T", "source": source, "classes": 2, "train_size": 1, "test_size": 1}
-    data = load(Dataset.model_validate(keys | {"unit": "who", "train_units": 1}))
-    assert data.train.units is not None and data.test.units is not None
-    train, test = set(data.train.units), set(data.test.units)
-    assert not train & test and len(train | test) == 20 and len(test) > 2
-    texts = list(data.train.inputs)
-    assert [f"w{int(text.split()[1]) // 5}" for text in texts] == data.train.units.tolist()
-
-
 def test_units_are_cut_by_the_class_of_most_of_their_rows() -> None:
     """24, 12 and 4 units of three classes, each with a row of the next class: a quarter of each class."""
     classes = [0] * 24 + [1] * 12 + [2] * 4
@@ -313,21 +297,6 @@ def test_units_are_cut_by_the_class_of_most_of_their_rows() -> None:
     assert {names[order[place]] for place in again} == tested
     _, more = cut_test_set([*names, "new"], np.append(labels, 0), 0.25, seed=1, by_class=True)
     assert len(tested - {[*names, "new"][place] for place in more}) <= 1
-
-
-@pytest.mark.parametrize(("unit", "nested"), [(r"(p\d+)_", False), ("folder", True)])
-def test_images_are_split_by_unit(tmp_path: Path, unit: str, nested: bool) -> None:
-    for i in range(80):
-        folder = tmp_path / "all" / "ab"[i % 2] / (f"p{i // 4}" if nested else "")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"p{i // 4}_{i}.png").write_bytes(b"not read")
-    source = {"kind": "folder", "path": str(tmp_path), "train_folders": ["all"]}
-    source["test_from_train"] = 0.3  # type: ignore[assignment]
-    keys = {"title": "T", "source": source, "classes": 2, "train_size": 1, "test_size": 1}
-    data = load(Dataset.model_validate(keys | {"unit": unit, "train_units": 1, "image_size": 8}))
-    assert data.train.units is not None and data.test.units is not None
-    train, test = set(data.train.units), set(data.test.units)
-    assert not train & test and train | test == {f"p{i}" for i in range(20)}
 
 
 def test_a_unit_on_both_sides_is_refused(tmp_path: Path) -> None:
