@@ -191,7 +191,7 @@ def test_an_optimizer_must_hold_exactly_the_trainable_parameters() -> None:
         optimizer.step([])
     optimizer.optimizer.param_groups.pop()
     model.head.bias.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"what trains has changed.*'head\.bias'"):
+    with pytest.raises(ValueError, match="has 1 that do not train; after a change of what"):
         optimizer.step([])
 
 

@@ -345,7 +345,9 @@ def test_data_of_another_size_are_refused(examples: int) -> None:
     inputs, labels = data(N + 1)
     made = training()
     for given in ((inputs[:examples], labels[:N]), (inputs[:N], labels[:examples])):
-        with pytest.raises(ValueError, match=f"found {examples} examples.* calibrated for {N}"):
+        with pytest.raises(
+            ValueError, match=f"found {examples} examples, expected {N}, as .* calibrated"
+        ):
             made.batches(*given)
 
 

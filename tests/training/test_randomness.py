@@ -190,7 +190,7 @@ def test_microbatches_hold_every_index_once(size: int, physical_batch: int) -> N
         assert np.isin(padded, indices).all()
     kept = [padded[mask] for padded, mask in parts]
     assert np.array_equal(np.concatenate([indices[:0], *kept]), indices)
-    with pytest.raises(ValueError, match="physical batch of 0"):
+    with pytest.raises(ValueError, match="physical_batch = 0"):
         list(microbatches(indices, 0))
 
 

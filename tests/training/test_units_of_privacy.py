@@ -169,7 +169,7 @@ def test_micro_batches_change_only_the_rounding() -> None:
 
 def test_data_of_another_number_of_rows_is_refused() -> None:
     made, _ = training(RAGGED, 4, 5)
-    with pytest.raises(ValueError, match="inputs: found 5 rows, expected 18, as many as units has"):
+    with pytest.raises(ValueError, match="inputs: found 5 examples, expected 18, as units name"):
         made.batches(*data(5))
 
 

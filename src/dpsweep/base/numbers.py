@@ -1,5 +1,6 @@
 """Checks of the type of numbers that callers give, and decimals that bound a number."""
 
+import math
 import operator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from numbers import Real
@@ -21,14 +22,19 @@ def real(name: str, value: object, error: type[Exception] = ValueError) -> float
     return float(value)
 
 
-def integer(name: str, value: object, error: type[Exception] = ValueError) -> int:
-    """Return an integer; see `real`."""
+def integer(
+    name: str, value: object, error: type[Exception] = ValueError, least: float = -math.inf
+) -> int:
+    """Return an integer of at least some size; see `real`."""
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)  # type: ignore[arg-type]
+        found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise error(f"{name} = {value!r}: it must be an integer") from None
+    if found < least:
+        raise error(f"{name} = {found}: it must be at least {least}")
+    return found
 
 
 def rounded_up(number: float, digits: int = 6) -> str:

@@ -122,7 +122,8 @@ class PrivateOptimizer:
                 "sparse gradients, and noise makes them dense)"
             )
         noise_multiplier = real("noise_multiplier", noise_multiplier)
-        real("expected_batch_size", expected_batch_size)
+        if real("expected_batch_size", expected_batch_size) < 1:
+            raise ValueError(f"expected batch size {expected_batch_size} must be at least 1")
         if not 0 <= noise_multiplier < math.inf:
             raise ValueError(f"noise multiplier {noise_multiplier} must be finite and at least 0")
         if noise_multiplier > 0 and not math.isfinite(clipping.sensitivity):
@@ -135,8 +136,6 @@ class PrivateOptimizer:
                 "engine opacus: a batch is not divided among processes with it, because it is there for "
                 "comparison; allowed: another engine, or one process"
             )
-        if expected_batch_size < 1:
-            raise ValueError(f"expected batch size {expected_batch_size} must be at least 1")
         self.optimizer = optimizer
         self.engine = engine
         self.clipping = clipping
@@ -291,17 +290,13 @@ class PrivateOptimizer:
         """Raise ValueError unless the optimizer holds exactly the trainable parameters."""
         held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         parameters = self.engine.parameters
-        missing = [name for name, each in parameters.items() if id(each) not in held]
-        if missing or len(held) != len(parameters):
+        trained = {name: id(each) for name, each in parameters.items() if each.requires_grad}
+        missing = [name for name, each in trained.items() if each not in held]
+        if missing or len(held) != len(trained):
             raise ValueError(
                 "the optimizer must hold exactly the model's trainable parameters: "
-                f"it lacks {shorten(missing)} and has {len(held) + len(missing) - len(parameters)} that do "
-                "not train"
-            )
-        if frozen := [name for name, each in parameters.items() if not each.requires_grad]:
-            raise ValueError(
-                f"what trains has changed since the engine was made: {shorten(map(repr, frozen))} no longer "
-                "trains; after such a change call use_optimizer of dpsweep.PrivateTraining"
+                f"it lacks {shorten(missing)} and has {len(held) + len(missing) - len(trained)} that do "
+                "not train; after a change of what trains call use_optimizer of dpsweep.PrivateTraining"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -126,9 +126,8 @@ class PrivateTraining:
         rows = self._sampler.most_rows
         usual = rows * usual_batch(calibration.batch_size, calibration.train_size)
         on_the_cpu = self._device.type == "cpu"
-        size = integer("physical_batch", physical_batch or (ON_THE_CPU if on_the_cpu else usual))
-        if size < 1:
-            raise ValueError(f"physical_batch = {size}: it must be at least 1")
+        size = physical_batch or (ON_THE_CPU if on_the_cpu else usual)
+        size = integer("physical_batch", size, least=1)
         self._physical = PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
         self._labels: str | None = None
@@ -186,15 +185,13 @@ class PrivateTraining:
                 "returns inputs for an array of rows, such as torch.tensor(inputs)"
             )
         units = self._sampler.units
+        rows, said = self.calibration.train_size, "the noise was calibrated for"
+        if units is not None:
+            rows, said = len(units), "units name"
         for name, values in (("inputs", inputs), ("labels", labels)):
-            if units is not None and len(values) != len(units):
+            if len(values) != rows:
                 raise ValueError(
-                    f"{name}: found {len(values)} rows, expected {len(units)}, as many as units has"
-                )
-            if units is None and len(values) != self.calibration.train_size:
-                raise ValueError(
-                    f"{name}: found {len(values)} examples, but the noise was calibrated for "
-                    f"{self.calibration.train_size}: calibrate with train_size={len(values)}"
+                    f"{name}: found {len(values)} examples, expected {rows}, as {said}"
                 )
         left = self.calibration.steps - self.steps_taken
         steps = max(left, 1) if steps is None else integer("steps", steps)

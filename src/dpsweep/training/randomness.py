@@ -165,9 +165,7 @@ class PoissonSampler:
             ValueError: there are not N units, or rows_per_unit is not a positive integer.
         """
         self.sampling = sampling
-        self.rows_per_unit = integer("rows_per_unit", rows_per_unit)
-        if self.rows_per_unit < 1:
-            raise ValueError(f"rows_per_unit = {rows_per_unit}: it must be at least 1")
+        self.rows_per_unit = integer("rows_per_unit", rows_per_unit, least=1)
         self.units = None if units is None else numbered(units)
         if self.units is not None:
             self._sizes = np.bincount(self.units)
@@ -274,8 +272,7 @@ def microbatches(
     Raises:
         ValueError: a unit has more rows than a micro-batch.
     """
-    if physical_batch < 1:
-        raise ValueError(f"physical batch of {physical_batch} examples: it must be at least 1")
+    integer("physical_batch", physical_batch, least=1)
     of_row = np.arange(len(indices)) if units is None else np.asarray(units)[indices]
     for some in whole_units(of_row, physical_batch):
         size = some.stop - some.start
