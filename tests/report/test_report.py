@@ -368,6 +368,7 @@ def test_the_privacy_statement_names_units_of_several_rows(empty: Paths) -> None
     }
     text = written(study_of(content), empty).text().partition("Privacy statement This study")[2]
     assert "The unit of Digits is one writer: all of their images, at most 2 of them" in text
+    assert "an example's gradient, it is the mean over the rows of a unit" in text
     assert "one training example" not in text
 
 
