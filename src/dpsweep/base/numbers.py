@@ -25,7 +25,17 @@ def real(name: str, value: object, error: type[Exception] = ValueError) -> float
 def integer(
     name: str, value: object, error: type[Exception] = ValueError, least: float = -math.inf
 ) -> int:
-    """Return an integer of at least some size; see `real`."""
+    """Return an integer.
+
+    Args:
+        name: see `real`.
+        value: see `real`.
+        error: see `real`.
+        least: the smallest value that is allowed.
+
+    Raises:
+        error: the value is not an integer, or below ``least``.
+    """
     try:
         if isinstance(value, bool):
             raise TypeError
