@@ -117,3 +117,10 @@ def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
 
 def _several(rows: pd.DataFrame) -> float:
     return 1.0 if rows["x"].nunique() > 1 else np.nan
+
+
+def test_a_density_counts_norms_in_the_last_bin() -> None:
+    grid = np.linspace(0, 1, 11)
+    for place in (-0.04, 1.04):  # half of a bin beyond the ends of the grid
+        density = log_density(np.full(5, 10**place), grid)
+        assert np.nanargmax(density) == (10 if place > 0 else 0) and density.max() > 0

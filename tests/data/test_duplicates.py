@@ -13,6 +13,7 @@ from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.prepare import inspect, prepare
 from dpsweep.data.texts import long_texts
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.write import find_duplicates
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
@@ -115,3 +116,9 @@ def test_texts_that_are_cut_are_counted_and_compared_whole(
     whole = dataset.model_copy(update={"max_length": 6})
     prepare("mails", whole, tmp_path / "whole", tmp_path / "tokenizer.json")
     assert '"cut"' not in (tmp_path / "whole" / "metadata.json").read_text()
+
+
+def test_a_duplicate_may_be_the_last_of_the_hashes() -> None:
+    train, test = np.array([9, 3, 5], np.uint64), np.array([9, 10, 2, 5], np.uint64)
+    found = find_duplicates(train, test, "train {}".format, "test {}".format)
+    assert found == ["test 0 = train 0", "test 3 = train 2"]

@@ -15,6 +15,7 @@ from scipy.stats import norm as normal
 from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
 
 from dpsweep.analysis.statistics import as_good_as_best
+from dpsweep.figures.gradient_norms import _support
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -465,3 +466,8 @@ def test_privacy_effects(tmp_path: Path) -> None:
             assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
             assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
             assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+
+
+def test_a_density_is_drawn_up_to_its_last_visible_point() -> None:
+    assert _support(np.array([0.0, 0.01, 1.0, 0.5, 0.0])) == slice(2, 4)
+    assert _support(np.array([0.0, 1.0])) == slice(1, 2)

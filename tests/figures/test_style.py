@@ -35,3 +35,9 @@ def test_the_style_does_not_leak() -> None:
     with style.style():
         assert mpl.rcParams["pdf.fonttype"] == 42
     assert dict(mpl.rcParams) == before
+
+
+def test_the_ends_of_an_axis_have_labels_before_powers_of_ten() -> None:
+    axes = mpl.figure.Figure().subplots()
+    style.value_axis(axes, "x", [1, 10, 10.1], labels=3)
+    assert axes.get_xticks().tolist() == [1, 10.1]

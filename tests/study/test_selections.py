@@ -17,6 +17,7 @@ from dpsweep.study.grid import (
     by_dataset,
     few,
     neighbours,
+    smallest_batch,
     usual,
 )
 from dpsweep.study.paths import Paths
@@ -154,3 +155,10 @@ def test_a_per_class_figure_needs_its_baseline_and_norms_for_retained_weight(
     assert norms == [
         f"R/gradnorms/digits_pretrained_film/eps1_epochs2_C{bound}.parquet" for bound in bounds
     ]
+
+
+def test_without_batches_of_few_steps_the_largest_one_is_drawn(tmp_path: Path) -> None:
+    """An epoch of 1,347 examples has at most 100 steps from B = 14 on."""
+    for sizes, expected in (([4, 8], 8), ([4, 8, 64, 256], 64)):
+        study = load_small(tmp_path, NO_TARGETS | {"sweeps/flat/batch_size": sizes})
+        assert smallest_batch([study.grid()]) == expected

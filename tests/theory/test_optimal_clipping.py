@@ -180,3 +180,9 @@ def test_gradients_that_are_not_finite_are_refused(wrong: float) -> None:
             pytest.raises(ValueError, match="1 of 17 gradients are"),
         ):
             make()
+
+
+def test_a_gradient_as_long_as_the_bound_is_not_clipped() -> None:
+    sums = ClippedSums.of(gram_matrix(np.diag([1.0, 2.0, 4.0])))
+    bounds = np.array([0.5, 1.0, 2.0, 3.9, 4.0, 9.0])
+    assert sums.unclipped(bounds).tolist() == [0, 1, 2, 2, 3, 3]
