@@ -224,7 +224,7 @@ def write_overlaps(
     for epoch, draws in enumerate(gradients):
         for number, rows in enumerate(np.asarray(each, dtype=float) for each in draws):
             seed, draw = divmod(number, max(1, len(draws) // seeds))
-            sums = ClippedSums.of(rows @ rows.T)
+            sums = ClippedSums.of(rows)
             columns = {
                 "norm": sums.norms,
                 "dot_smaller": sums.smaller,

@@ -19,10 +19,10 @@ from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.data.prepare import load, prepare
-from dpsweep.models.identity import Identity
+from dpsweep.models.featurisers import Identity
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
-from dpsweep.privacy.sampling import Sampling
+from dpsweep.privacy.record import Sampling
 from dpsweep.recommend.new import FoundDataset, draft_study
 from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.release.train import write_release

@@ -1,14 +1,11 @@
 """Arguments that commands pass to their stages, and errors of commands; the stages are replaced by fakes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from dpsweep.analysis import tails
-from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.figures.audit import AuditFailedError, check_audit, verdict
 from dpsweep.privacy import Sampling
@@ -56,22 +53,6 @@ def test_a_report_needs_the_whole_study(study_file: Path, tmp_path: Path) -> Non
     with pytest.raises(StudyError, match="the report needs outputs that are missing"):
         call("report", "--study", study_file)
     assert not (tmp_path / "results" / "report.html").exists()
-
-
-@pytest.mark.parametrize("used", [True, False])
-def test_noise_without_tails_is_refused_if_it_is_used(
-    used: bool, study_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = SimpleNamespace(name="a generator", used=used)
-    monkeypatch.setattr(tails, "study_calibrations", lambda *_: [])
-    monkeypatch.setattr(tails, "tail_lines", lambda _: [])
-    costs = [tails.TailCost(generator, [0.5])]  # type: ignore[arg-type]
-    monkeypatch.setattr(tails, "tail_costs", lambda _: costs)
-    if not used:
-        call("check", "--noise", "--study", study_file)
-        return
-    with pytest.raises(DpsweepError, match="a generator costs more than"):
-        call("check", "--noise", "--study", study_file)
 
 
 def test_an_audit_with_a_refuted_claim_fails() -> None:

@@ -5,7 +5,7 @@
 The folder has the two parquet files of SetFit/20_newsgroups (raw posts with headers). An author is the
 address in the line "From:" of a header. The published split has the same authors on both sides, so all posts
 are split anew: three tenths of the authors, by a hash of their address, are the test set. Inputs are the
-hashed n-grams of the first 1,024 bytes of a post, scaled to length 1 (`dpsweep.models.hashed_ngrams`).
+hashed n-grams of the first 1,024 bytes of a post, scaled to length 1 (`dpsweep.models.featurisers`).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.common import command_line
-from dpsweep.models.hashed_ngrams import HashedNgrams
+from dpsweep.models.featurisers import HashedNgrams
 
 BYTES, LIMIT = 1024, 4
 

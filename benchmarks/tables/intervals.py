@@ -5,7 +5,7 @@ from typing import Any
 from scipy.stats import beta
 
 from benchmarks.tables.markdown import grid
-from dpsweep.analysis.rules import RULES
+from dpsweep.analysis.evidence import RULES
 
 Row = dict[str, Any]
 _JOINT = "tune_jointly"

@@ -22,12 +22,12 @@ from dpsweep.analysis.frames import (
     load_gradient_norms,
     load_steps,
     load_trials,
+    present_trials,
     write_problem,
 )
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.analysis.row_checks import COMPARED, FormerResultsError, current_trials
 from dpsweep.base.files import fingerprint, write_checked_json
-from dpsweep.report.trials import read_trials
 from dpsweep.study import Study, load_study
 from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths
@@ -188,15 +188,15 @@ def test_norms_steps_and_overlaps_of_other_trials_are_refused(paths: Paths) -> N
 
 def test_problem_tables_of_other_settings_are_not_read(paths: Paths) -> None:
     write_problem(STUDY, paths, CELLS[0].problem)
-    assert len(read_trials(STUDY, paths)) == len(CELLS)
+    assert len(present_trials(STUDY, paths)) == len(CELLS)
     for cell in CELLS:
         paths.cell_trials(STUDY, cell).unlink()
-    assert len(read_trials(STUDY, paths)) == len(CELLS)
-    assert read_trials(make_study({"a": GRID | {"seeds": 2}}), paths).empty
+    assert len(present_trials(STUDY, paths)) == len(CELLS)
+    assert present_trials(make_study({"a": GRID | {"seeds": 2}}), paths).empty
     write_dataset(paths, "digits", [250] * 4, checksum=OTHER)
     with pytest.raises(FormerResultsError, match="data_checksum"):
-        read_trials(STUDY, paths)
-    assert read_trials(STUDY, Paths(paths.results, partial=True)).empty
+        present_trials(STUDY, paths)
+    assert present_trials(STUDY, Paths(paths.results, partial=True)).empty
 
 
 def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from scipy import stats
 
 from dpsweep.analysis.evidence import (
     LEVEL,
+    RULES,
+    Comparison,
     Mean,
     compare,
     evidence_table,
@@ -19,7 +21,6 @@ from dpsweep.analysis.evidence import (
     mean_here,
 )
 from dpsweep.analysis.grids import AccuracyGrid
-from dpsweep.analysis.rules import RULES, Comparison
 
 RULE = "lower_epsilon_larger_bound"
 (MARGIN,) = (rule.margin for rule in RULES if rule.key == RULE)

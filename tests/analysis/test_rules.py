@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpsweep.analysis.grids import AccuracyGrid
-from dpsweep.analysis.rules import (
+from dpsweep.analysis.evidence import (
     RULES,
     SYMBOL,
     Comparison,
@@ -19,6 +18,7 @@ from dpsweep.analysis.rules import (
     standard_error,
     variance_of_test_set,
 )
+from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.statistics import share_error
 
 BOUNDS = (0.1, 1.0, 10.0, 100.0)

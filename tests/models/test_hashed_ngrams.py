@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.data.tokenizer import byte_tokenizer
-from dpsweep.models.hashed_ngrams import HashedNgrams
+from dpsweep.models.featurisers import HashedNgrams
 
 TEXTS = ["Please refund the order", "The order  of the printer is late", "ab"]
 

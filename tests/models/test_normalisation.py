@@ -19,10 +19,11 @@ from dpsweep.models.architectures import create
 from dpsweep.models.build import (
     apply_method,
     head_parameter_names,
+    normalises,
+    notes_on_film,
     select,
     trainable_parameters,
 )
-from dpsweep.models.normalisation import normalises, notes_on_film
 from dpsweep.models.sequence_classifier import Outline, SequenceClassifier
 from dpsweep.study.backbones import Architecture, BackboneError
 

@@ -6,7 +6,7 @@ from tests.models.networks import BERT, network
 from torch import Tensor
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.identity import transform
+from dpsweep.models.featurisers import transform
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.backbones import BackboneError, Features, GroupNorm

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.models.scattering import Scattering
+from dpsweep.models.featurisers import Scattering
 
 STORED = np.load(Path(__file__).with_name("kymatio.npz"))
 """Two images of 16 x 16 pixels, and their coefficients by Kymatio 0.3.0 for scales and angles."""
@@ -53,11 +53,11 @@ def test_constant_image_gives_its_mean_and_zeros() -> None:
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        ({"image_size": 30}, "image_size 30 with scales 2; allowed: a multiple of 4 from 8"),
-        ({"image_size": 4}, "image_size 4 with scales 2"),
-        ({"scales": 0}, "scales 0, angles 8, in_chans 1; allowed: from 1"),
+        ({"image_size": 30}, "image_size 30, .* allowed: an image_size of 2 or more times 4"),
+        ({"image_size": 4}, "image_size 4, scales 2"),
+        ({"scales": 0}, "scales 0, angles 8, in_chans 1"),
         ({"angles": 0}, "angles 0"),
-        ({"groups": 2}, "groups 2; allowed: 0, or a divisor of 81 channels"),
+        ({"groups": 2}, "groups 2; .* groups 0 or a divisor of 81 channels"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, int], found: str) -> None:

@@ -10,10 +10,16 @@ import pytest
 from scipy import integrate, special, stats
 from tests.training.tiny_study import N, tiny_sections
 
-from dpsweep.analysis.tails import study_calibrations, tail_costs, tail_lines
+from dpsweep.cli.studies import study_calibrations
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.gaussian import GENERATORS, box_muller_radius, outside_probability, tail_delta
+from dpsweep.privacy.gaussian import (
+    GENERATORS,
+    box_muller_radius,
+    outside_probability,
+    tail_costs,
+    tail_delta,
+)
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
@@ -63,15 +69,23 @@ def calibration(noise_multiplier: float) -> Calibration:
 
 
 def test_generators_in_use_have_a_negligible_cost() -> None:
-    costs = tail_costs([calibration(0.4385613714925153), calibration(10.0)])
-    assert [cost.generator for cost in costs] == list(GENERATORS)
-    assert [max(cost.shares) < 1e-3 for cost in costs] == [True, True, False, False]
-    assert not any(cost.refused for cost in costs)
-    # So little noise reveals an example with every generator.
-    assert any(cost.refused for cost in tail_costs([calibration(0.12)]))
-    lines = tail_lines([calibration(0.4385613714925153)])
-    assert lines[0].startswith("1 calibrations") and len(lines) == 1 + len(GENERATORS)
+    head, *lines = tail_costs([calibration(0.4385613714925153), calibration(10.0)])
+    assert head.startswith("2 calibrations")
+    for line, generator in zip(lines, GENERATORS, strict=True):
+        assert line.startswith(f"  {generator.name}, up to {generator.radius:.2f}: at most ")
+    assert ["in 0, above all" in line for line in lines] == [True, True, False, False]
     assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
+
+
+def test_a_generator_in_use_that_costs_much_is_refused() -> None:
+    """So little noise reveals an example with every generator."""
+    costs = tail_costs([calibration(0.12)])
+    for _ in range(1 + len(GENERATORS)):  # the refusal comes after all costs
+        next(costs)
+    with pytest.raises(
+        CalibrationError, match=r"Philox.*, CUDA\): found a cost of more than 0.001"
+    ):
+        next(costs)
 
 
 def test_calibrations_of_a_study_are_read_or_made(

@@ -78,12 +78,12 @@ def test_a_smaller_second_epsilon_than_the_noise_has_is_refused(batch_size: int)
 @pytest.mark.parametrize(
     ("epsilon", "delta", "mean", "shape", "message"),
     [
-        (math.inf, DELTA, 3, 1, "epsilon must be positive and finite"),
-        (0.0, DELTA, 3, 1, "epsilon must be positive and finite"),
-        (1.0, 1.0, 3, 1, "delta strictly between"),
+        (math.inf, DELTA, 3, 1, "an epsilon above 0 and at most 10000"),
+        (0.0, DELTA, 3, 1, "an epsilon above 0 and at most 10000"),
+        (1.0, 1.0, 3, 1, "a delta above 0 and below 1"),
         ("1", DELTA, 3, 1, "epsilon = '1': it must be a number"),
         (1.0, DELTA, 1.0, 1, "mean number of trials 1"),
-        (1.0, DELTA, 3, -1.0, "shape -1"),
+        (1.0, DELTA, 3, -1.0, "shape -1.0; allowed: a mean above 1 and a shape above -1"),
         (1e-9, DELTA, 3, 1, "no base mechanism gives a total epsilon of 1e-09"),
     ],
 )

@@ -35,12 +35,12 @@ def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             outlines[key] = outline(architecture, method, classes, features)
         return outlines[key]
 
-    def kept_proof(certificate: Certificate, seconds: float) -> Any:
+    def kept_proof(certificate: Certificate) -> Any:
         read: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "noise", "tuning"), True)
         given = certificate.model_dump(mode="json", include=read | {"releases": {"earlier"}})
-        key = canonical_json(given), seconds
+        key = canonical_json(given)
         if key not in proofs:
-            proofs[key] = prove(certificate, seconds)
+            proofs[key] = prove(certificate)
         return proofs[key]
 
     for module in (files, verify):

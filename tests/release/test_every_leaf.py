@@ -104,12 +104,6 @@ def put(content: Content, place: Place, value: Any) -> Content:
     return found
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("files", "verify"):
-        monkeypatch.setattr(f"dpsweep.release.{module}.run_limited", lambda compute, *_: compute())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_leaf_is_refused_or_listed(kind: str, results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copies" / "release"

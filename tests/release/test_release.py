@@ -32,7 +32,7 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.section import compare
-from dpsweep.release.train import EarlierSweeps, swept_before
+from dpsweep.release.train import swept_before
 from dpsweep.release.verify import verify
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
@@ -288,7 +288,7 @@ def test_earlier_sweeps_of_the_same_data_are_named(
     features.mkdir(parents=True)
     write_checked_json(features / METADATA, data.model_dump(mode="json") | {"checksum": "1" * 64})
     store.save("ee", StoredTrial({"spec": {"data": "1" * 64}}, {}))
-    assert swept_before(study(FIXED), paths, study(FIXED).release) == EarlierSweeps(["digits"], 3)
+    assert swept_before(study(FIXED), paths, study(FIXED).release) == (["digits"], 3)
     folder = release(FIXED, paths)
     assert "digits: these sweeps have trained on the same data" in caplog.text
     found = verify(folder)
@@ -312,7 +312,7 @@ def test_sweeps_of_a_subfolder_are_named(paths: Paths) -> None:
     made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
     for cell in made.all_cells():
         write_text(paths.cell_trials(made, cell), "")
-    assert swept_before(made, paths, made.release).sweeps == ["pets", "cats"]
+    assert swept_before(made, paths, made.release)[0] == ["pets", "cats"]
 
 
 # -- errors -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,18 @@ import pytest
 from tests.release.releases import Content, forge, put
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, files, limited_process
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release.verify import verify
 
 OUTSIDE = ("socket.connect", "socket.getaddrinfo", "subprocess", "os.system")
 
 
-def refused(folder: Path, seconds: float = 3) -> str:
+def refused(folder: Path) -> str:
     """Check that a folder is refused in bounded processor time; return the message."""
-    start = sum(os.times()[:4])
+    start = time.process_time()
     with pytest.raises(DpsweepError) as found:
-        verify(folder, seconds=seconds)
-    assert sum(os.times()[:4]) - start < seconds + 5
+        verify(folder)
+    assert time.process_time() - start < 8
     said = str(found.value)
     assert said.replace("\n  ", "").isprintable() and len(said) < 10_000
     return said
@@ -139,12 +140,9 @@ def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> Non
     ],
     ids=lambda change: str(change)[:60],
 )  # fmt: skip
-def test_hostile_networks_are_refused_in_bounded_time(
-    change: Content, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_networks_are_refused_in_bounded_time(change: Content, folder: Path) -> None:
     """Nothing outside is read, and no connection is opened."""
-    monkeypatch.setattr(limited_process, "SECONDS", 1)
-    monkeypatch.setattr(files, "_COMPILER", "json")  # none of these needs torch's
+    opened: list[str] = []
 
     def changed(content: Content) -> None:
         own = {} if "library" in change else content["network"]["arguments"]
@@ -153,12 +151,12 @@ def test_hostile_networks_are_refused_in_bounded_time(
 
     def outside(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(OUTSIDE) or (event == "open" and str(arguments[0]).startswith("/etc/")):
-            os._exit(1)  # in the fork, which inherits the hook
+            opened.append(event)  # a hook cannot be removed
 
     forge(folder, changed)
     sys.addaudithook(outside)
-    said = refused(folder)
-    assert "network" in said and "ends its process" not in said
+    assert "network" in refused(folder)
+    assert opened == []
 
 
 # -- tensors --------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
 from tests.synthetic import make_study, write_cells
 
+from dpsweep.analysis.frames import REPORT_COLUMNS, present_trials
 from dpsweep.report import explore, write_explore
-from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 
 STUDY_FILE = Path("studies/small.yaml")
-READ = [*COLUMNS, "steps", "noise_multiplier", "mean_gradient_norm", "clipped_fraction"]
+READ = [*REPORT_COLUMNS, "steps", "noise_multiplier", "mean_gradient_norm", "clipped_fraction"]
 
 
 GRID = {"batch_size": [50, "full"], "learning_rate": [0.01, 0.1], "seeds": 3}
@@ -52,7 +52,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
 
 
 def test_cells_are_means_over_the_seeds_of_the_best_rate(paths: Paths) -> None:
-    film, lora = explore.problems(STUDY, read_trials(STUDY, paths, READ))
+    film, lora = explore.problems(STUDY, present_trials(STUDY, paths, READ))
     assert (film["dataset"], film["backbone"], film["method"]) == ("Digits", "ViT small", "FiLM")
     assert lora["name"] == "digits_large_lora"
     cells = pd.DataFrame(film["cells"]).set_index("cell")
@@ -87,7 +87,7 @@ def test_texts_of_a_study_are_escaped(paths: Paths) -> None:
     content = STUDY.model_dump(exclude_none=True)
     content["title"] = content["datasets"]["digits"]["title"] = words
     hostile = study_of(content)
-    text = explore.page(hostile, STUDY_FILE, read_trials(STUDY, paths, READ))
+    text = explore.page(hostile, STUDY_FILE, present_trials(STUDY, paths, READ))
     assert words not in text
     (stored,) = re.findall(r'id="content">(.*?)</script>', text, flags=re.DOTALL)
     assert json.loads(stored)["problems"][0]["dataset"] == words

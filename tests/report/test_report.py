@@ -25,12 +25,12 @@ from tests.synthetic import make_study, write_cells, write_dataset
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
+from dpsweep.analysis.frames import present_trials
 from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
-from dpsweep.report.highlights import best_settings, choice_costs, verdicts
 from dpsweep.report.page import study_yaml
-from dpsweep.report.trials import read_trials
+from dpsweep.report.summary import best_settings, choice_costs, verdicts
 from dpsweep.report.warnings import Notice, _axis, _beyond, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -158,7 +158,7 @@ def page(whole: Paths) -> "Page":
 
 @pytest.fixture(scope="module")
 def trials(whole: Paths) -> pd.DataFrame:
-    return read_trials(STUDY, whole)
+    return present_trials(STUDY, whole)
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
     }
     study, paths = study_of(content), Paths(tmp_path / "results")
     write_trials(study, paths)
-    trials = read_trials(study, paths)
+    trials = present_trials(study, paths)
     write_dataset(paths, "digits", [135] * 10, test_units=200)
     table = best_settings(study, paths, trials)
     # By hand: Wilson's interval for 145 of 200, the mean of 0.70 and 0.75 over the two seeds of a best rate.
@@ -419,7 +419,7 @@ SHARED = study_of(study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS[
 def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
     whole: Paths, study: Study, change: Callable[[pd.DataFrame], dict[str, Any]], said: str
 ) -> None:
-    trials = read_trials(study, whole)
+    trials = present_trials(study, whole)
     trials = trials.assign(**change(trials))
     assert said in summary.sentence(study, trials)
     assert "1 dataset (200 test examples)" in summary.sentence(study, trials)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from tests.synthetic import Outcome, make_study, trial_rows
 
-from dpsweep.report.highlights import choice_sentences
+from dpsweep.report.summary import choice_sentences
 from dpsweep.study import Cell, Study
 
 GRID: dict[str, Any] = {
@@ -18,7 +18,7 @@ SCATTER = 0.005
 
 
 def trained(study: Study, outcome: Outcome) -> pd.DataFrame:
-    """Return the trials of a study, in the format of `read_trials`."""
+    """Return the trials of a study, in the format of `present_trials`."""
     rows = [
         row | {"problem": cell.problem, "cell": cell.name}
         for cell in study.all_cells()

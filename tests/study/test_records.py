@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from dpsweep.analysis import frames
-from dpsweep.report import trials
 from dpsweep.study.records import DOCUMENTATION, TRIALS, trial_table
 
 FILES = Path(__file__).parents[2] / "docs" / "files.md"
@@ -17,7 +16,7 @@ ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIAL
 
 def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
     assert DOCUMENTATION in FILES.read_text(encoding="utf-8"), "python -m dpsweep.study.records"
-    assert {*frames.TRIAL_COLUMNS, *trials.COLUMNS} <= {*TRIALS.names, "problem"}
+    assert {*frames.TRIAL_COLUMNS, *frames.REPORT_COLUMNS} <= {*TRIALS.names, "problem"}
 
 
 def test_rows_are_kept_and_wrong_rows_are_refused() -> None:

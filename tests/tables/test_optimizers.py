@@ -118,7 +118,7 @@ def test_an_average_is_compared_with_the_last_parameters(paths: Paths) -> None:
 
 
 def test_the_interval_over_problems_is_that_of_their_means() -> None:
-    from dpsweep.analysis.optimizers import optimizers_table
+    from dpsweep.tables.optimizers import optimizers_table
 
     gains = [0.01, 0.03, 0.08]
     rows = [
@@ -136,7 +136,7 @@ def test_the_interval_over_problems_is_that_of_their_means() -> None:
 
 
 def test_a_seed_measures_what_other_seeds_chose() -> None:
-    from dpsweep.analysis.optimizers import paired_gains
+    from dpsweep.tables.optimizers import paired_gains
 
     lucky = {64: [0.5, 0.9, 0.5], 256: [0.6, 0.5, 0.6]}
     rows = [

@@ -16,6 +16,7 @@ from dpsweep.analysis.frames import (
     load_gradient_norms,
     load_steps,
     load_trials,
+    present_trials,
     write_problem,
 )
 from dpsweep.analysis.predictions import load_overlaps
@@ -23,7 +24,6 @@ from dpsweep.base.files import DamagedFileError, read_json, write_json
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.gradients.engines import LoopEngine
 from dpsweep.privacy.record import write_calibration
-from dpsweep.report.trials import read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -173,7 +173,7 @@ def test_a_flipped_bit_of_a_result_is_found(trained: Prepared) -> None:
     for file, column, read in (
         (norms, "norm", lambda: load_gradient_norms(study, paths, [drawn])),
         (overlaps, "norm", lambda: load_overlaps(study, paths, [CELL])),
-        (paths.problem(PROBLEM), "macro_accuracy", lambda: read_trials(study, paths)),
+        (paths.problem(PROBLEM), "macro_accuracy", lambda: present_trials(study, paths)),
         (paths.cell_steps(study, CELL), "mean_gradient_norm", lambda: load_steps(study, paths, [CELL])),
         (trials, "macro_accuracy", lambda: load_trials(study, paths, [CELL])),
         (trials, "macro_accuracy", lambda: gradient_norms.best_trials(study, paths, CELL, 1)),
@@ -235,7 +235,7 @@ def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -
     for draw, batch in gradient_norms.draw_batches(N, 20, 2).items():
         drawn = rows[rows["draw"] == draw]
         gradients, _ = loop.gradients(*context.batch(context.train, torch.from_numpy(batch)))
-        wanted = ClippedSums.of((gradients.double() @ gradients.double().T).numpy())
+        wanted = ClippedSums.of(gradients.double().numpy())
         np.testing.assert_allclose(drawn["norm"], wanted.norms, rtol=1e-4)
         scale = float(wanted.norms.sum())
         for column, values, size in (

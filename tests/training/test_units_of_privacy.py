@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import dpsweep
-from dpsweep.privacy.sampling import Sampling
+from dpsweep.privacy.record import Sampling
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import PoissonSampler, microbatches, whole_units

@@ -7,6 +7,7 @@ the present ones: so a running study can be inspected.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsweep.analysis.row_checks import MADE_FROM, FormerResultsError, current_trials
+from dpsweep.analysis.row_checks import COMPARED, MADE_FROM, FormerResultsError, current_trials
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
 from dpsweep.study import Cell, Study
-from dpsweep.study.fingerprints import problem_fingerprint, write_settings
+from dpsweep.study.fingerprints import has_settings, problem_fingerprint, write_settings
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, Panel, Selection
 
@@ -29,6 +30,13 @@ TRIAL_COLUMNS = [
     "full_batch", "train_size", "steps", "clipping", "clipping_bound", "learning_rate", "seed",
     "best", "noise_multiplier", "macro_accuracy", "selection_accuracy", "diverged", "trial_key",
 ]  # fmt: skip
+REPORT_COLUMNS = [
+    "epsilon", "delta", "epochs", "batch_size", "clipping_bound", "passes",
+    "learning_rate", "seed", "best", "certified_epsilon", "accuracy", "macro_accuracy",
+    "selection_accuracy", "diverged", "nonfinite_examples", "wall_seconds", "device",
+    "precision", "versions", "trial_key",
+]  # fmt: skip
+"""The columns that the pages of a study show."""
 STEP_COLUMNS = ["trial_key", "learning_rate", "seed", "step", "mean_gradient_norm"]
 NORM_COLUMNS = ["epoch", "label", "norm", "head_norm", "batch_size", "learning_rate", "trial_key"]
 
@@ -371,3 +379,60 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
     text = numbers.select_dtypes(["object", "string"]).columns
     numbers[text] = numbers[text].fillna("")
     return numbers
+
+
+def present_trials(
+    study: Study, paths: Paths, columns: Sequence[str] = REPORT_COLUMNS
+) -> pd.DataFrame:
+    """Read all trials of the study's cells that exist so far.
+
+    A problem is read from its table or, if there is none for the present settings, from its cells.
+
+    Returns:
+        One row per trial, in the order of the study's problems, with ``columns``, ``problem`` and ``cell``
+        (the cell's name). With units of several rows there is ``unit_accuracy`` too.
+
+    Raises:
+        FormerResultsError: trials were made with other data, weights or noise than the present ones; partial
+            paths leave them out.
+        UnreadableResultsError: a file is damaged or lacks a column.
+    """
+    frames = [_read_problem(study, paths, name, columns) for name in study.problems]
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        return pd.DataFrame(columns=[*columns, "problem", "cell"])
+    return pd.concat(filled, ignore_index=True)
+
+
+def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[str]) -> pd.DataFrame:
+    of_units = study.datasets[study.problems[problem].dataset].has_units
+    columns = [*columns, *(["unit_accuracy"] if of_units else [])]
+    read, files = list(dict.fromkeys([*columns, *COMPARED])), _files(study, paths, problem)
+    if files == [paths.problem(problem)]:
+        trials = read_all({(): files[0]}, [*read, "problem", "cell"], [], None, "table")
+    else:
+        cells: dict[tuple[Any, ...], Path] = {(problem, file.parent.name): file for file in files}
+        trials = read_all(cells, read, ["problem", "cell"], None, "trained cell")
+    found = current_trials(study, paths, trials, [] if paths.partial else None)
+    return found[[*columns, "problem", "cell"]]
+
+
+def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
+    """Return the table of a problem, or the files of its cells that exist."""
+    table = paths.problem(problem)
+    if table.exists() and has_settings(table, problem_fingerprint(study, problem)):
+        return [table]
+    cells = (paths.cell_trials(study, cell) for cell in study.problem_cells(problem))
+    return [file for file in cells if file.exists()]
+
+
+def is_private(trials: pd.DataFrame) -> pd.Series:
+    """Return True for trials with a finite epsilon."""
+    return trials["epsilon"].astype(float) < math.inf
+
+
+def newest_results(study: Study, paths: Paths) -> datetime | None:
+    """Return when the newest file of `present_trials` was written (UTC), or None without files."""
+    files = [file for name in study.problems for file in _files(study, paths, name)]
+    times = [file.stat().st_mtime for file in files]
+    return datetime.fromtimestamp(max(times), UTC) if times else None

@@ -10,7 +10,7 @@ does.
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -34,13 +34,6 @@ class FormerResultsError(DpsweepError):
     """Results of other data, weights or noise than the current ones."""
 
 
-class _Fact(NamedTuple):
-    """The required value of a column, and its source."""
-
-    value: Any
-    source: str
-
-
 def current_trials(
     study: Study, paths: Paths, trials: pd.DataFrame, missing: Missing = None
 ) -> pd.DataFrame:
@@ -58,16 +51,23 @@ def current_trials(
     Raises:
         FormerResultsError: a trial is outdated, and ``missing`` is None.
     """
-    expected = _ExpectedValues(study, paths)
+    inputs = cache(lambda problem: dict(_inputs(study, paths, problem)))
+    noise = cache(_read)
     differing: dict[Cell, str] = {}
     rows = trials[["problem", "cell", *COMPARED]].drop_duplicates()
     for problem, name, *found in rows.itertuples(index=False, name=None):
-        cell = Cell.parse(problem, name)
-        facts = expected.facts(cell)
+        cell, dataset = Cell.parse(problem, name), study.problems[problem].dataset
+        steps = study.steps(dataset, cell.epochs, cell.batch_size)
+        file = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
+        required = inputs(problem) | {
+            "train_size": (study.train_size(dataset), "the study"),
+            "steps": (steps, "the study"),
+            "noise_multiplier": (noise(file).get("noise_multiplier"), file),
+        }
         for column, value in zip(COMPARED, found, strict=True):
-            fact = facts.get(column)
-            if fact is not None and value != fact.value:
-                differing.setdefault(cell, f"{column} {value}; {fact.source} has {fact.value}")
+            expected, source = required.get(column, (None, ""))
+            if expected is not None and value != expected:
+                differing.setdefault(cell, f"{column} {value}; {source} has {expected}")
     if not differing:
         return trials
     files = [paths.cell_trials(study, cell) for cell in differing]
@@ -84,61 +84,31 @@ def current_trials(
     return trials[kept]
 
 
-class _ExpectedValues:
-    """The values that the trials of a study must have."""
-
-    def __init__(self, study: Study, paths: Paths) -> None:
-        self._study, self._paths = study, paths
-        self._of_problem = cache(lambda name: dict(self._inputs(name)))
-        self._noise = cache(_noise)
-
-    def facts(self, cell: Cell) -> dict[str, _Fact]:
-        """Return the known values by column."""
-        dataset = self._study.problems[cell.problem].dataset
-        steps = self._study.steps(dataset, cell.epochs, cell.batch_size)
-        noise = self._paths.noise(self._study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
-        return {
-            "train_size": _Fact(self._study.train_size(dataset), "the study"),
-            "steps": _Fact(steps, "the study"),
-            **self._noise(noise),
-            **self._of_problem(cell.problem),
-        }
-
-    def _inputs(self, problem: str) -> Iterator[tuple[str, _Fact]]:
-        """Yield the required checksums and trainer version of a problem, by column."""
-        parts, paths = self._study.problems[problem], self._paths
-        yield "trainer_version", _Fact(TRAINER_VERSION, "this version of dpsweep")
-        data, weights = paths.dataset(parts.dataset), paths.backbone(parts.backbone)
-        checksums = {}
-        for column, folder in (("data_checksum", data), ("backbone_checksum", weights)):
-            file = folder / "metadata.json"
-            if content := _read(file):
-                checksums[column] = content["checksum"]
-                yield column, _Fact(content["checksum"], str(file))
-                if folder == data:
-                    yield "classes_checksum", _Fact(fingerprint(content["classes"]), str(file))
-        if self._study.features(problem) is None:
-            return
-        # Trials read the features instead of the dataset; their metadata records the data and weights.
-        file = paths.features(parts.dataset, parts.backbone) / "metadata.json"
+def _inputs(
+    study: Study, paths: Paths, problem: str
+) -> Iterator[tuple[str, tuple[Any, str | Path]]]:
+    """Yield columns of a problem's trials, each with the required value and its source."""
+    parts = study.problems[problem]
+    yield "trainer_version", (TRAINER_VERSION, "this version of dpsweep")
+    checksums = {}
+    for part, column, folder in (
+        ("dataset", "data_checksum", paths.dataset(parts.dataset)),
+        ("backbone", "backbone_checksum", paths.backbone(parts.backbone)),
+    ):
+        file = folder / "metadata.json"
         if content := _read(file):
-            of = content["features"]
-            former = [
-                name
-                for name, column in (
-                    ("dataset", "data_checksum"),
-                    ("backbone", "backbone_checksum"),
-                )
-                if checksums.get(column, of[name]) != of[name]
-            ]
-            value = f"features of another {former[0]}" if former else content["checksum"]
-            yield "data_checksum", _Fact(value, str(file))
-
-
-def _noise(file: Path) -> dict[str, _Fact]:
-    content = _read(file)
-    sigma = content.get("noise_multiplier")
-    return {"noise_multiplier": _Fact(sigma, str(file))} if content else {}
+            checksums[part] = content["checksum"]
+            yield column, (content["checksum"], file)
+            if part == "dataset":
+                yield "classes_checksum", (fingerprint(content["classes"]), file)
+    if study.features(problem) is None:
+        return
+    # Trials read the features instead of the dataset; their metadata records the data and weights.
+    file = paths.features(parts.dataset, parts.backbone) / "metadata.json"
+    if content := _read(file):
+        former = [part for part in checksums if checksums[part] != content["features"][part]]
+        value = f"features of another {former[0]}" if former else content["checksum"]
+        yield "data_checksum", (value, file)
 
 
 def _read(file: Path) -> dict[str, Any]:

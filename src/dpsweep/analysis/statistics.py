@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.ndimage import gaussian_filter1d
 from scipy.stats import norm
 from scipy.stats import t as student
 
@@ -124,11 +125,8 @@ def log_density(norms: npt.ArrayLike, grid: npt.ArrayLike) -> Array:
     lower, upper = np.quantile(logs, [0.25, 0.75])
     spreads = [spread for spread in (logs.std(), (upper - lower) / 1.34) if spread > 0]
     silverman = 0.9 * min(spreads) * logs.size**-0.2 if spreads else 0.0
-    bandwidth = max(silverman / step, 1.0)
-    reach = int(np.ceil(4 * bandwidth))
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / bandwidth) ** 2)
-    smooth = np.convolve(counts, kernel / kernel.sum())
-    return smooth[reach : reach + centres.size]
+    smooth: Array = gaussian_filter1d(counts, max(silverman / step, 1.0), mode="constant")
+    return smooth
 
 
 def share_error(share: npt.ArrayLike, count: float) -> Array:

@@ -132,10 +132,6 @@ def verify(
         bool,
         typer.Option("--no-ledger", help="for a release made elsewhere: compare with no ledger"),
     ] = False,
-    seconds: Annotated[
-        float,
-        typer.Option(min=1, help="processor time for accountants; many earlier releases need more"),
-    ] = 12,
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
     from dpsweep.release.card import accuracy_in_words, advice_if_no_better
@@ -145,7 +141,7 @@ def verify(
     from dpsweep.release.verify import verify as verify_release
 
     with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
-    found = verify_release(folder, backbone, with_ledger, seconds)
+    found = verify_release(folder, backbone, with_ledger)
     compared = ledger_of(folder, with_ledger)
     if study_file is not None:
         from dpsweep.release.section import compare

@@ -1,5 +1,6 @@
 """Commands for studies: write, check, plan, compare, watch, clean."""
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from dpsweep.cli.options import (
     find_study,
     path,
 )
+from dpsweep.privacy import Calibration, Sampling
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.load import PAPER, name_of, named_study, split_study
@@ -168,16 +170,35 @@ def check(
 
 
 def _check_noise(study: Study, paths: Paths) -> None:
-    from dpsweep.analysis.tails import TOLERATED, study_calibrations, tail_costs, tail_lines
+    from dpsweep.privacy.gaussian import tail_costs
 
-    calibrations = study_calibrations(study, paths)
-    typer.echo("\n".join(tail_lines(calibrations)))
-    for cost in tail_costs(calibrations):
-        if cost.refused:
-            raise DpsweepError(
-                f"{cost.generator.name} costs more than {TOLERATED:g} of delta: "
-                "choose a larger noise multiplier (smaller epsilon, or fewer epochs)"
+    for line in tail_costs(study_calibrations(study, paths)):
+        typer.echo(line)
+
+
+def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
+    """Return every distinct calibration of a study: read if its file exists, otherwise computed.
+
+    Raises:
+        CalibrationError: a stored calibration is for another setting, or does not give its epsilon.
+        DamagedFileError: a stored calibration was edited or damaged.
+    """
+    from dpsweep.privacy.calibration import calibrate_sampling
+    from dpsweep.privacy.record import read_calibration
+
+    found: dict[tuple[float, Sampling], Calibration] = {}
+    for cell in study.all_cells():
+        dataset = study.problems[cell.problem].dataset
+        sampling = study.sampling(dataset, cell.epochs, cell.batch_size)
+        if (cell.epsilon, sampling) not in found and math.isfinite(cell.epsilon):
+            path = paths.noise(study, dataset, cell.epsilon, cell.epochs, cell.batch_size)
+            target = cell.epsilon, study.privacy.delta, sampling
+            found[cell.epsilon, sampling] = (
+                read_calibration(path, *target) if path.exists() else calibrate_sampling(*target)
             )
+            if len(found) % 50 == 0:
+                typer.echo(f"{len(found)} calibrations", err=True)
+    return list(found.values())
 
 
 @app.command()

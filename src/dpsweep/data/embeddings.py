@@ -55,11 +55,11 @@ def load_embeddings(
         DatasetError: a file cannot be read, or it is not clear which of its arrays are float32 or float16
             embeddings (N, d) and their labels (N,).
     """
-    read = [_read(source, Path(source.train), source.train_labels)]
+    read = [_read(source, Path(source.train), source.train_labels, unit)]
     if source.test is not None:
-        read.append(_read(source, Path(source.test), source.test_labels))
+        read.append(_read(source, Path(source.test), source.test_labels, unit))
     kind = read[0][0].dtype, dimension or read[0][0].shape[1]
-    for (inputs, _), file in zip(read, (source.train, source.test), strict=False):
+    for (inputs, *_), file in zip(read, (source.train, source.test), strict=False):
         if (inputs.dtype, inputs.shape[1]) != kind:
             raise DatasetError(
                 f"{file}: found {_shape(inputs)}; allowed: {kind[0]} (N, {kind[1]}), as dimension and "
@@ -68,10 +68,11 @@ def load_embeddings(
     *labels, classes = encode_labels(read[0][1], read[-1][1])
     skipped: list[str] = []
     splits = []
-    for file, (inputs, _), encoded in zip((source.train, source.test), read, labels, strict=False):
+    for file, (inputs, _, units), encoded in zip(
+        (source.train, source.test), read, labels, strict=False
+    ):
         # float64 holds the sum of any finite numbers.
         finite = np.isfinite(inputs.sum(axis=1, dtype=np.float64))
-        units = None if unit is None else _units(Path(str(file)), unit, len(inputs))
         split = Split(inputs, encoded, f"row {{}} of {file}".format, units)
         for place in np.flatnonzero(~finite).tolist():
             wrong = np.count_nonzero(~np.isfinite(inputs[place]))
@@ -91,15 +92,6 @@ def load_embeddings(
     return LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)
 
 
-def _units(path: Path, unit: str, rows: int) -> npt.NDArray[np.str_]:
-    arrays = read_arrays(path)
-    fitting = {name for name, each in arrays.items() if each.shape == (rows,)}
-    values = _texts(
-        arrays[_choose(path, arrays, f"one name for each of {rows} rows", unit, fitting)]
-    )
-    return unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
-
-
 def _only(split: Split, places: npt.NDArray[np.int64]) -> Split:
     return split.only(places, split.inputs[places])
 
@@ -113,8 +105,10 @@ def _warn_of_constants(file: str, inputs: Array) -> None:
         )  # fmt: skip
 
 
-def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Array, LabelColumn]:
-    """Return the embeddings and the labels of one split."""
+def _read(
+    source: ArraysSource, path: Path, labels_file: str | None, unit: str | None
+) -> tuple[Array, LabelColumn, npt.NDArray[np.str_] | None]:
+    """Return the embeddings and the labels of one split, and the names of its units."""
     arrays = read_arrays(path)
     matrices = {
         name
@@ -123,6 +117,12 @@ def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Ar
     }
     what = f"{' or '.join(_TYPES)} (N, d) (source.input_column)"
     found = arrays.pop(_choose(path, arrays, what, source.input_column, matrices, _EMBEDDINGS))
+    units = None
+    if unit is not None:
+        fitting = {name for name, each in arrays.items() if each.shape == (len(found),)}
+        what = f"one name for each of {len(found)} rows"
+        values = _texts(arrays[_choose(path, arrays, what, unit, fitting)])
+        units = unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
     if labels_file is not None:
         path = Path(labels_file)
         arrays = read_arrays(path)
@@ -139,7 +139,7 @@ def _read(source: ArraysSource, path: Path, labels_file: str | None) -> tuple[Ar
         values = _texts(arrays[name].reshape(-1))
     column, where = f"array {name!r}" if name else "", f"row {{}} of {path}".format
     inputs = np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
-    return inputs, LabelColumn(str(path), column, values.tolist(), where)
+    return inputs, LabelColumn(str(path), column, values.tolist(), where), units
 
 
 def _texts(values: Array) -> Array:

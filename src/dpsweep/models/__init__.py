@@ -2,9 +2,10 @@
 
 - `dpsweep.study.backbones`: the description of a network;
 - `dpsweep.models.backbone`: the files of a prepared backbone;
-- `dpsweep.models.prepare`: makes these files for a backbone of the study (`dpsweep.models.prepare` reads
-  published weights, `dpsweep.models.prepare` trains the weights of the demo);
-- `dpsweep.models.architectures`: empty networks, by name;
+- `dpsweep.models.prepare`: makes these files for a backbone of the study, from published weights or by
+  pretraining;
+- `dpsweep.models.architectures`: empty networks, by name; `dpsweep.models.featurisers` and
+  `dpsweep.models.wide_resnet` are ours;
 - `dpsweep.models.build`: makes a model that is ready to train from a backbone and a method;
 - `dpsweep.models.preprocess`: converts stored images to inputs of the network.
 

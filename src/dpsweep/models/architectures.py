@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from dpsweep.base.files import read_json, require_content
 from dpsweep.data.hub import UnreachableHubError, fetch_file
-from dpsweep.models.hashed_ngrams import HashedNgrams
-from dpsweep.models.identity import Identity
-from dpsweep.models.scattering import Scattering
+from dpsweep.models.featurisers import HashedNgrams, Identity, Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
 from dpsweep.study.backbones import (
@@ -47,18 +45,6 @@ def seeded(seed: int) -> Iterator[None]:
         # torch.manual_seed would also reseed every GPU, which fork_rng does not restore here.
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def import_library(name: str) -> None:
-    """Import a library of networks; this takes seconds (torchvision, torch.distributed)."""
-    match name:
-        case "timm":
-            import timm.models  # noqa: F401, PLC0415
-        case "transformers":
-            from transformers import (  # noqa: F401, PLC0415
-                AutoConfig,
-                AutoModelForSequenceClassification,
-            )
 
 
 def _refuse_names_and_arguments(name: str, arguments: Mapping[str, Any]) -> None:
@@ -288,12 +274,19 @@ def _published(source: str, place: str) -> tuple[str, dict[str, Any]]:
         repository, _, revision = place.partition("@")
         instead = "architecture: local-dir:..., with the folder of the copy"
         file = fetch_file(repository, "config.json", revision or None, instead)
+    found = _read_config(file, "timm", "architecture")
+    return found["architecture"], found.get("model_args") or {}
+
+
+def _read_config(file: Path, library: str, key: str) -> dict[str, Any]:
+    """Return the content of a ``config.json`` that has a key."""
     try:
         require_content(file)
-        found = read_json(file)
-        return found["architecture"], found.get("model_args") or {}
+        found: dict[str, Any] = read_json(file)
+        return found | {key: found[key]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BackboneError(f"{file}: not a config.json of timm ({error!r})") from None
+        what = getattr(error, "strerror", None) or repr(error)
+        raise BackboneError(f"{file}: not a config.json of {library} ({what})") from None
 
 
 def configured(architecture: Architecture, path: Path) -> Architecture:
@@ -306,13 +299,8 @@ def configured(architecture: Architecture, path: Path) -> Architecture:
     """
     from transformers import AutoConfig  # noqa: PLC0415
 
-    try:
-        require_content(path)
-        found = read_json(path)
-        kind = found["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise BackboneError(f"{path}: not a config.json of transformers ({what})") from error
+    found = _read_config(path, "transformers", "model_type")
+    kind = found["model_type"]
     if kind != architecture.name:
         raise BackboneError(f"{path}: describes a {kind!r}; the study has {architecture.name!r}")
     default = AutoConfig.for_model(kind).to_dict()

@@ -3,10 +3,8 @@
 Weights are read from safetensors only: a pickled checkpoint can run code when it is opened.
 """
 
-import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +102,11 @@ def _weights(
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
             stored = dataset.metadata
             preprocess = make_preprocess(*backbone.normalisation, stored.resize, stored.shape)
-            result = pretrain(architecture, preprocess, recipe, dataset)
-            return result.state, recipe.model_dump(mode="json") | {
+            state, measured = pretrain(architecture, preprocess, recipe, dataset)
+            return state, recipe.model_dump(mode="json") | {
                 "dataset_checksum": stored.checksum,
                 "classes": len(stored.classes),
-                "examples": result.examples,
-                "accuracy": result.accuracy,
+                **measured,
             }
         case FileWeights(path=path, leave_out=modules):
             return load_weights(architecture, Path(path), modules), {"path": path}
@@ -156,9 +153,6 @@ def _require_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) 
             f"{'none' if tokenizer.end is None else tokenizer.end} after the texts of the tokenizer; "
             "allowed: a tokenizer that ends texts so, or its token as eos_token_id among the arguments"
         )
-
-
-log = logging.getLogger(__name__)
 
 
 def load_weights(
@@ -270,24 +264,12 @@ _LABEL_SMOOTHING = 0.1
 _TEST_BATCH = 1024
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """Result of pretraining."""
-
-    state: dict[str, Tensor]
-    """Without the head."""
-    accuracy: float
-    """On the public test set, after the last epoch; a fraction."""
-    examples: int
-    """The number of training examples used (``train_share``)."""
-
-
 def pretrain(
     architecture: Architecture,
     preprocess: nn.Module,
     recipe: Pretraining,
     dataset: PreparedDataset,
-) -> Pretrained:
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Train a network on a public dataset, on the CPU, without privacy.
 
     Use AdamW with a linear warm-up and a cosine decay to zero, and cross-entropy with label smoothing.
@@ -298,6 +280,10 @@ def pretrain(
         preprocess: maps stored images to inputs of the network.
         recipe: epochs, learning rate, seed and other settings.
         dataset: images and labels, both splits.
+
+    Returns:
+        The state without the head; ``examples``, the number of training examples (``train_share``), and
+        ``accuracy``, a fraction of the public test set, after the last epoch.
 
     Raises:
         BackboneError: the training diverged.
@@ -335,7 +321,7 @@ def pretrain(
             f"weights.learning_rate, it is {recipe.learning_rate}"
         )
     accuracy = _accuracy(model, preprocess, dataset)
-    return Pretrained(state_without_head(model), accuracy, examples=len(labels))
+    return state_without_head(model), {"examples": len(labels), "accuracy": accuracy}
 
 
 def _rate(step: int, steps: int) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.architectures import find_head
-from dpsweep.models.identity import transform
+from dpsweep.models.featurisers import transform
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.messages import unknown

@@ -27,12 +27,10 @@ class SequenceClassifier(nn.Module):
         config: Any = network.config
         padding = _token(config, "pad_token_id")
         if padding is None:
-            instead = (
-                "set pad_token_id among the backbone's arguments"
-                if hasattr(config, "pad_token_id")
-                else "allowed: another kind of model"
+            raise BackboneError(
+                f"{type(network).__name__} has no padding token; allowed: pad_token_id among the backbone's "
+                "arguments, or another kind of model"
             )
-            raise BackboneError(f"{type(network).__name__} has no padding token; {instead}")
         self.padding = padding
         self.end = _token(config, "eos_token_id") if config.is_encoder_decoder else None
         """The end token of networks with a decoder, which classify at its only occurrence in a text."""

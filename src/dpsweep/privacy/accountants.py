@@ -28,8 +28,7 @@ from prv_accountant.accountant import compute_safe_domain_size
 from scipy.stats import binom
 
 from dpsweep.base.numbers import rounded_up
-from dpsweep.privacy.record import Calibration
-from dpsweep.privacy.sampling import CalibrationError, Sampling
+from dpsweep.privacy.record import Calibration, CalibrationError, Sampling
 
 _LARGEST_LOSS = 700.0
 # By how much the mesh of a certificate raises epsilon, about, as a share of it.

@@ -9,7 +9,6 @@ import warnings
 from dataclasses import replace
 from typing import NamedTuple
 
-from dpsweep.base.numbers import real
 from dpsweep.privacy.accountants import (
     certified_bound,
     opacus_epsilon,
@@ -18,8 +17,7 @@ from dpsweep.privacy.accountants import (
     prv_epsilon,
 )
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration
-from dpsweep.privacy.sampling import CalibrationError, Sampling
+from dpsweep.privacy.record import Calibration, CalibrationError, Sampling, checked_target
 
 # The search ends with a certified epsilon in [1 - SLACK, 1] times the target. A looser bound wastes noise.
 SLACK = 1e-3
@@ -101,7 +99,7 @@ def calibrate_sampling(
         sampling: N, B and T.
         check_with_opacus: whether to compute epsilon with the accountant of Opacus too.
     """
-    epsilon, delta = _check_target(epsilon, delta)
+    epsilon, delta = checked_target(epsilon, delta)
     if delta * sampling.units >= 1 and not math.isinf(epsilon):
         warnings.warn(
             f"delta = {delta} is not below 1 / train_size = {1 / sampling.units:.2g}: such a guarantee "
@@ -139,7 +137,7 @@ def certify_again(noise: Calibration) -> Calibration:
         CalibrationError: a number is out of range, the noise multiplier is certified for a larger epsilon
             or a much smaller one, or the accountants disagree.
     """
-    _check_target(noise.epsilon, noise.delta)
+    checked_target(noise.epsilon, noise.delta)
     target = PrivacyTarget(noise.epsilon, noise.delta, noise.sampling)
     lowest, highest = NOISE_MULTIPLIER_RANGE
     if target.sampling.full_batch:
@@ -191,21 +189,8 @@ def noise_multiplier(epsilon: float, delta: float, sampling: Sampling) -> float:
     Raises:
         CalibrationError: as `calibrate`.
     """
-    epsilon, delta = _check_target(epsilon, delta)
+    epsilon, delta = checked_target(epsilon, delta)
     return _certified_noise(PrivacyTarget(epsilon, delta, sampling)).noise_multiplier
-
-
-def _check_target(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return both in float64, because bounds computed in float32 do not hold."""
-    epsilon = real("epsilon", epsilon, CalibrationError)
-    delta = real("delta", delta, CalibrationError)
-    if not epsilon > 0:
-        raise CalibrationError(
-            f"epsilon = {epsilon:g}: it must be positive (infinity is training without privacy)"
-        )
-    if not 0 < delta < 1:
-        raise CalibrationError(f"delta = {delta:g}: it must lie strictly between 0 and 1")
-    return epsilon, delta
 
 
 def _certified_noise(target: PrivacyTarget) -> _Certified:

@@ -8,9 +8,9 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from dpsweep.base.numbers import real, rounded_up
+from dpsweep.base.numbers import rounded_up
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.sampling import CalibrationError
+from dpsweep.privacy.record import CalibrationError, checked_target
 from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,
@@ -49,13 +49,7 @@ def explanation(
     Raises:
         CalibrationError: a number is out of range, or only one of N and T is given.
     """
-    epsilon = real("epsilon", epsilon, CalibrationError)
-    delta = real("delta", delta, CalibrationError)
-    if not (0 < epsilon <= LARGEST_EPSILON and 0 < delta < 1):
-        raise CalibrationError(
-            f"found epsilon = {epsilon:g} and delta = {delta:g}; allowed: an epsilon above 0 and at most "
-            f"{LARGEST_EPSILON}, a delta above 0 and below 1"
-        )
+    epsilon, delta = checked_target(epsilon, delta, LARGEST_EPSILON)
     if train_size is None or steps is None:
         given = {"--train-size": train_size, "--batch-size": batch_size, "--steps": steps}
         if wrong := [name for name, value in given.items() if value is not None]:

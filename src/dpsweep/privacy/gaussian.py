@@ -13,6 +13,7 @@ delta *at every epsilon*.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from dpsweep.privacy.sampling import CalibrationError
+from dpsweep.privacy.record import Calibration, CalibrationError
 
 _RELATIVE_TOLERANCE = 1e-13
 # Far wider than any real setting; no intermediate value overflows or underflows inside it.
@@ -158,3 +159,35 @@ def tail_delta(noise_multiplier: float, sampling_rate: float, steps: int, radius
     """
     outside = sampling_rate * outside_probability(1 / noise_multiplier, radius)
     return float(-np.expm1(steps * np.log1p(-outside))) if outside < 1 else 1.0
+
+
+TOLERATED = 1e-3
+"""The largest allowed cost of a generator, as a share of delta."""
+
+
+def tail_costs(calibrations: Sequence[Calibration]) -> Iterator[str]:
+    """Yield a headline, and one line with the cost of every generator.
+
+    Raises:
+        CalibrationError: at the end, if dpsweep uses a generator that costs more than `TOLERATED`.
+    """
+    yield f"{len(calibrations)} calibrations; delta that missing tails alone cost:"
+    refused = []
+    for generator in GENERATORS:
+        shares = [
+            tail_delta(each.noise_multiplier, each.sampling_rate, each.steps, generator.radius)
+            / each.delta
+            for each in calibrations
+        ]
+        above, broken = (sum(share > most for share in shares) for most in (TOLERATED, 1))
+        yield (
+            f"  {generator.name}, up to {generator.radius:.2f}: at most {max(shares, default=0):.2g} of "
+            f"delta; above {TOLERATED:g} of it in {above}, above all of it in {broken}"
+        )
+        if generator.used and above:
+            refused.append(generator.name)
+    if refused:
+        raise CalibrationError(
+            f"{' and '.join(refused)}: found a cost of more than {TOLERATED:g} of delta; allowed: a larger "
+            "noise multiplier (smaller epsilon, or fewer epochs)"
+        )

@@ -1,8 +1,11 @@
-"""Calibrated noise, its file, and the quantities that the paper derives from it. Imports no accountant."""
+"""Poisson sampling, calibrated noise and its file, and the quantities that the paper derives from noise.
+
+Sampler, accountants and certificates agree on the sampling. The module imports no accountant.
+"""
 
 import math
 import reprlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,17 +18,83 @@ from pydantic import (
     ValidationError,
     model_serializer,
 )
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as checked_dataclass
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checked, read_json, write_checked_json
-from dpsweep.privacy.sampling import CalibrationError, Sampling
+from dpsweep.base.numbers import integer, real
+
+
+class CalibrationError(DpsweepError, ValueError):
+    """A privacy target, mechanism or accountant that gives no certified noise multiplier."""
+
+
+def checked_target(epsilon: float, delta: float, largest: float = math.inf) -> tuple[float, float]:
+    """Return both in float64, because bounds computed in float32 do not hold.
+
+    Raises:
+        CalibrationError: epsilon is not above 0 and at most ``largest``, or delta not between 0 and 1.
+    """
+    epsilon = real("epsilon", epsilon, CalibrationError)
+    delta = real("delta", delta, CalibrationError)
+    if not (0 < epsilon <= largest and 0 < delta < 1):
+        most = ", infinity for no privacy" if math.isinf(largest) else f" and at most {largest:g}"
+        raise CalibrationError(
+            f"found epsilon = {epsilon:g} and delta = {delta:g}; allowed: an epsilon above 0{most}, and a "
+            "delta above 0 and below 1"
+        )
+    return epsilon, delta
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Steps that take each unit of privacy independently, with the same probability.
+
+    >>> sampling = Sampling(units=50_000, batch_size=1000, steps=400)
+    >>> sampling.rate, sampling.full_batch
+    (0.02, False)
+
+    Attributes:
+        units: N, the number of units that are protected one by one: the training examples.
+        batch_size: B, the expected number of units in a step, at most N; N is the full batch.
+        steps: T.
+
+    Raises:
+        CalibrationError: a number is not an integer, or is out of range.
+    """
+
+    units: int
+    batch_size: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        # The names are those of the arguments of `calibrate`.
+        for field, name in (("units", "train_size"), ("batch_size",) * 2, ("steps",) * 2):
+            number = integer(name, getattr(self, field), CalibrationError)
+            object.__setattr__(self, field, number)  # an int, also for integers of numpy
+        if min(self.batch_size, self.steps) < 1 or self.batch_size > self.units:
+            raise CalibrationError(
+                f"found train_size = {self.units}, batch_size = {self.batch_size}, steps = {self.steps}; "
+                "allowed: each at least 1, and a batch_size up to train_size, the full batch"
+            )
+
+    @property
+    def rate(self) -> float:
+        """Probability that a unit takes part in a step, q = B / N."""
+        return self.batch_size / self.units
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether every step takes all units."""
+        return self.batch_size == self.units
+
 
 NoiseQuantity = Literal["effective", "cumulative", "cumulative_effective"]
 # Float64 represents integers exactly up to this limit.
 _Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class Calibration:
     """A noise multiplier, its certified epsilon, and the epsilons of other accountants.
 
@@ -178,24 +247,15 @@ def read_calibration(path: Path, epsilon: float, delta: float, sampling: Samplin
     try:
         content = read_json(path)
         noise = Calibration.from_dict(content)
-        compare(noise, expected)
+        if wrong := differing(noise, expected):
+            raise CalibrationError("; ".join(wrong))
     except FileNotFoundError:
         raise CalibrationError(f"{path}: no such calibration", (path,)) from None
     except (ValueError, TypeError) as error:
-        wrong = error if isinstance(error, CalibrationError) else f"damaged: {error}"
-        raise CalibrationError(f"{path}: {wrong}", (path,)) from None
+        damaged = "" if isinstance(error, CalibrationError) else "damaged: "
+        raise CalibrationError(f"{path}: {damaged}{error}", (path,)) from None
     checked(path, content)
     return noise
-
-
-def compare(noise: Calibration, expected: dict[str, Any]) -> None:
-    """Check that a calibration has these values.
-
-    Raises:
-        CalibrationError: the message names every field that differs.
-    """
-    if wrong := differing(noise, expected):
-        raise CalibrationError("; ".join(wrong))
 
 
 def differing(noise: Calibration, expected: dict[str, Any]) -> list[str]:

@@ -28,8 +28,7 @@ from scipy.special import ndtr, ndtri
 
 from dpsweep.privacy.accountants import pld_interval, privacy_loss
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration
-from dpsweep.privacy.sampling import Sampling
+from dpsweep.privacy.record import Calibration, Sampling
 from dpsweep.privacy.tuning import TuningNoise, gaussian_profile, largest_profile, training_profile
 
 Floats = npt.NDArray[np.float64]

@@ -41,8 +41,7 @@ from dpsweep.base.numbers import real
 from dpsweep.privacy.accountants import privacy_loss, profile_interval, rounding_allowance
 from dpsweep.privacy.calibration import calibrate_sampling, certify_again
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration
-from dpsweep.privacy.sampling import CalibrationError, Sampling
+from dpsweep.privacy.record import Calibration, CalibrationError, Sampling, checked_target
 
 Profile = Callable[[float], float]
 """A non-increasing function from epsilon >= 0 to the smallest delta, the larger of both directions."""
@@ -65,10 +64,11 @@ def gamma_of_mean(mean: float, shape: float) -> float:
     """
     real("mean", mean, CalibrationError)
     real("shape", shape, CalibrationError)
-    if not mean > 1:
-        raise CalibrationError(f"mean number of trials {mean}: it must be above 1")
-    if not shape > -1:
-        raise CalibrationError(f"shape {shape}: it must be above -1")
+    if not (mean > 1 and shape > -1):
+        raise CalibrationError(
+            f"found a mean number of trials {mean} and shape {shape}; allowed: a mean above 1 and a shape "
+            "above -1"
+        )
 
     def excess(log_gamma: float) -> float:
         return math.log(_mean(math.exp(log_gamma), shape) / mean)
@@ -140,9 +140,6 @@ def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> 
     Raises:
         CalibrationError: a number is out of range, or the profile never falls to ``delta / mean``.
     """
-    real("delta", delta, CalibrationError)
-    if not 0 < delta < 1:
-        raise CalibrationError(f"delta = {delta}: it must lie strictly between 0 and 1")
     gamma = gamma_of_mean(mean, shape)
     first = _smallest(lambda epsilon: profile(epsilon) <= delta / mean, f"delta / {mean}")
     return first + (shape + 1) * second_epsilon(profile, gamma)
@@ -245,13 +242,7 @@ def calibrate_tuning(
         CalibrationError: a number is out of range, no base mechanism meets the total, or two
             accountants disagree.
     """
-    epsilon = real("epsilon", epsilon, CalibrationError)
-    delta = real("delta", delta, CalibrationError)
-    if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise CalibrationError(
-            f"epsilon = {epsilon}, delta = {delta}: epsilon must be positive and finite, delta "
-            "strictly between 0 and 1"
-        )
+    epsilon, delta = checked_target(epsilon, delta, _LARGEST_EPSILON)
     gamma = gamma_of_mean(mean, shape)
     distinct = list(dict.fromkeys(samplings))
     try:

@@ -25,7 +25,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.models.architectures import create, described_architecture, find_head
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
-from dpsweep.models.hashed_ngrams import HashedNgrams
+from dpsweep.models.featurisers import HashedNgrams
 from dpsweep.models.representation import Representation
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.privacy import Sampling

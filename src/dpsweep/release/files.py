@@ -3,10 +3,8 @@
 Nothing in the folder is executed, and no link is followed. Who expects an attack verifies in a container.
 """
 
-import importlib
 import itertools
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpsweep.base.files import atomic_path
-from dpsweep.models.architectures import create, find_head, import_library, public_statistics
+from dpsweep.models.architectures import create, find_head, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
 from dpsweep.models.representation import Tap, tap_of
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import ReleasedFeatures
-from dpsweep.release.limited_process import TimeLimitError, run_limited
 from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.messages import screen
-from dpsweep.study.methods import LoRA, Method
+from dpsweep.study.methods import Method
 
 LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
 """Files of a release, and their largest sizes in bytes."""
@@ -38,7 +35,6 @@ Layout = Mapping[str, tuple[str, list[int]]]
 
 # Prefix of dpsweep's wrapper around networks of transformers. Released names are without it.
 _WRAPPER = "network."
-_COMPILER = "torch._dynamo"
 # Limit on the parameter tensors of a network; the largest networks have thousands.
 _MOST_TENSORS = 20_000
 # Types of tensors: from the names in torch to those in safetensors.
@@ -192,9 +188,7 @@ def outline(
     classes: int,
     features: ReleasedFeatures | None = None,
 ) -> tuple[dict[str, Any], Layout, Layout]:
-    """Return the structure of a network without its numbers, computed in a process with limits.
-
-    The limits are needed because some arguments of networks take very much time or memory.
+    """Return the structure of a network without its numbers, computed on ``meta``.
 
     Args:
         architecture: of the network.
@@ -207,39 +201,27 @@ def outline(
         the layouts of the files of trained and of frozen parameters.
 
     Raises:
-        LimitError: the network does not exist, or it is too large; see `dpsweep.release.limited_process`.
+        BackboneError: the network does not exist, or it has too many parameters.
     """
-    import_library(architecture.library)
-    if isinstance(method, LoRA):
-        import peft  # noqa: F401, PLC0415
+    numbers = itertools.count(1)
 
-    def compute() -> dict[str, Any]:
-        numbers = itertools.count(1)
+    def count(*_: Any) -> None:
+        if next(numbers) > _MOST_TENSORS:
+            raise BackboneError(f"found a network of more than {_MOST_TENSORS} parameters")
 
-        def count(*_: Any) -> None:
-            if next(numbers) > _MOST_TENSORS:
-                raise BackboneError(f"found a network of more than {_MOST_TENSORS} parameters")
-
-        register_module_parameter_registration_hook(count)  # the process ends with this function
+    hook = register_module_parameter_registration_hook(count)
+    try:
         with torch.device("meta"):
             model = create(architecture, classes)
             apply_method(model, method)
             head = build_head(features.width, classes) if features else None
-        trained, frozen = split_state(model)
-        found = stated(model, head)
-        if features and head:
-            found["features"], trained = stated_tap(tap_of(model, features)), head.state_dict()
-        return {"stated": found, "trained": _layout(trained), "frozen": _layout(frozen)}
-
-    try:
-        found = run_limited(compute)
-    except TimeLimitError:
-        if _COMPILER in sys.modules:
-            raise
-        # Some functions of torch import the compiler on the device "meta", which may exceed the time limit.
-        importlib.import_module(_COMPILER)
-        found = run_limited(compute)
-    return found["stated"], found["trained"], found["frozen"]
+    finally:
+        hook.remove()
+    trained, frozen = split_state(model)
+    found = stated(model, head)
+    if features and head:
+        found["features"], trained = stated_tap(tap_of(model, features)), head.state_dict()
+    return found, _layout(trained), _layout(frozen)
 
 
 def _layout(state: Mapping[str, Tensor]) -> dict[str, tuple[str, list[int]]]:

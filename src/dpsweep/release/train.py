@@ -283,20 +283,14 @@ def _planned(study: Study, release: Release) -> ReleasedModel:
     )
 
 
-@dataclass(frozen=True)
-class EarlierSweeps:
-    """Training on a release's data without an account; epsilon does not cover choices made by it."""
+def swept_before(study: Study, paths: Paths, release: Release) -> tuple[list[str], int]:
+    """Find training without an account on data that may share examples with the data of a release.
 
-    sweeps: list[str]
-    """Sweeps of the study with a finished cell."""
-    trials: int
-    """Finished trials in the store."""
+    Epsilon does not cover choices made by it.
 
-
-def swept_before(study: Study, paths: Paths, release: Release) -> EarlierSweeps:
-    """Find sweeps and trials on data that may share examples with the data of a release.
-
-    Trials are found by the checksum of their data, so trials of former grids count too.
+    Returns:
+        Sweeps of the study with a finished cell, and the number of finished trials in the store, found by the
+        checksum of their data, so that trials of former grids count too.
     """
     source = study.datasets[study.sweeps[release.sweep].dataset].source
     shared = {name for name, each in study.datasets.items() if shares_examples(each.source, source)}
@@ -309,7 +303,7 @@ def swept_before(study: Study, paths: Paths, release: Release) -> EarlierSweeps:
     ]
     read = {each for name in shared for each in _checksums(paths, name)}
     trials = sum(record["spec"]["data"] in read for record in TrialStore(paths.trials).records())
-    return EarlierSweeps(sweeps, trials)
+    return sweeps, trials
 
 
 def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
@@ -345,13 +339,13 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     _refuse_another(folder)
     for left in folder.parent.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)  # from a call that was killed while writing
-    swept = swept_before(study, paths, release)
-    if swept.sweeps or swept.trials:
+    sweeps, trials = swept_before(study, paths, release)
+    if sweeps or trials:
         log.warning(
             "%s: these sweeps have trained on the same data (%d trials in the store). Epsilon does not cover "
             "choices made by looking at them. The certificate names them",
-            ", ".join(swept.sweeps) or "sweeps that are not in the study",
-            swept.trials,
+            ", ".join(sweeps) or "sweeps that are not in the study",
+            trials,
         )
     dataset = study.sweeps[release.sweep].dataset
     data = read_metadata(paths.dataset(dataset)).checksum, origins(study.datasets[dataset].source)
@@ -381,8 +375,8 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
             | {
                 "title": study.title,
                 "test_set": _test_set(paths.dataset(dataset), model.record.get("unit_accuracy")),
-                "earlier_sweeps": swept.sweeps,
-                "earlier_trials": swept.trials,
+                "earlier_sweeps": sweeps,
+                "earlier_trials": trials,
                 "releases": together,
                 "network": network,
                 "files": {name: checksum(made / name) for name in binary_files(network.kind)},

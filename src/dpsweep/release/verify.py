@@ -4,8 +4,8 @@ Verification runs the functions that wrote the certificate, at the certificate's
 and compares field by field. It finds a change of any field but those of
 `dpsweep.release.certificate.UNVERIFIABLE_CLAIMS`.
 
-Networks and accountants run in a process with limited time and memory. Who expects an attack verifies in a
-container.
+Files have limited sizes, and networks a limited number of parameters. Nothing limits the time of accountants:
+who expects an attack verifies in a container.
 """
 
 import hashlib
@@ -65,8 +65,7 @@ from dpsweep.release.files import (
     tensor_mistakes,
 )
 from dpsweep.release.ledger import Ledger, ledger_mistakes
-from dpsweep.release.limited_process import LimitError, TimeLimitError, run_limited
-from dpsweep.study.backbones import Architecture, kind_read_by
+from dpsweep.study.backbones import Architecture, BackboneError, kind_read_by
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.datasets import KINDS, held_out_rows
 from dpsweep.study.paths import Paths
@@ -78,15 +77,12 @@ LedgerWord = Literal["beside", "none"]
 _ROUNDING = 1e-6
 # Above this number of rows the held-out part is not drawn again; so many rows take 1.5 seconds.
 _MOST_ROWS = 3 * 10**5
-ACCOUNTING_SECONDS = 12
-"""Limit on the processor time of the accountants for one certificate."""
 
 
 def verify(
     folder: str | Path,
     backbone: str | Path | None = None,
     ledger: str | Path | LedgerWord = "beside",
-    seconds: float = ACCOUNTING_SECONDS,
 ) -> Certificate:
     """Verify the folder of a release.
 
@@ -97,8 +93,6 @@ def verify(
         ledger: the ledger of the study that made the release. Its line is compared with the certificate,
             and earlier lines with the earlier releases in the certificate. The default is the ledger beside
             the results that contain the folder, if there is one.
-        seconds: limit on the processor time of the accountants. A certificate with many earlier releases
-            may need more.
 
     Returns:
         The certificate. `unverifiable_claims` lists its fields that verification cannot check.
@@ -121,7 +115,7 @@ def verify(
         itertools.chain(_differs("certificate", content, parsed), _contradictions(certificate)),
         _card_mistakes(folder, certificate),
         _parameter_mistakes(folder, certificate, prepared),
-        _accountants(certificate, seconds),
+        _accountants(certificate),
     ]
     if beside := ledger_of(folder, ledger):
         checks.append(ledger_mistakes(certificate, fingerprint(content), Ledger(beside)))
@@ -297,17 +291,9 @@ def _network_contradictions(network: Network) -> Iterator[str]:
     yield from _differs("network.resize", network.resize is None, network.kind != "image")
 
 
-def _accountants(certificate: Certificate, seconds: float) -> Iterator[str]:
-    """Run both accountants again for every epsilon, and yield the differences from their results.
-
-    They run in a process with limits, because an attacker may list any number of earlier releases.
-    """
-    try:
-        proven = _proven_claims(certificate, seconds)
-    except TimeLimitError as error:
-        yield f"accounting {error}; allow the certificate more time if you trust it (--seconds)"
-        return
-    yield from _differs("", _claims(certificate), proven)
+def _accountants(certificate: Certificate) -> Iterator[str]:
+    """Run both accountants again for every epsilon, and yield the differences from their results."""
+    yield from _differs("", _claims(certificate), _proven_claims(certificate))
 
 
 def _claims(certificate: Certificate) -> dict[str, Any]:
@@ -317,9 +303,8 @@ def _claims(certificate: Certificate) -> dict[str, Any]:
     return certificate.model_dump(mode="json", include=read | proven)
 
 
-def _proven_claims(certificate: Certificate, seconds: float) -> dict[str, Any]:
-    proven: dict[str, Any] = run_limited(lambda: _claims(_proven_again(certificate)), seconds)
-    return proven
+def _proven_claims(certificate: Certificate) -> dict[str, Any]:
+    return _claims(_proven_again(certificate))
 
 
 def _proven_again(certificate: Certificate) -> Certificate:
@@ -392,7 +377,7 @@ def _parameter_mistakes(
             len(network.classes),
             network.features,
         )
-    except LimitError as error:
+    except BackboneError as error:
         yield f"network: {error}"
         return
     for name, expected in found.items():

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from dpsweep.analysis.frames import present_trials
 from dpsweep.base.units import markdown
 from dpsweep.report.embed import choice, percent, values
-from dpsweep.report.trials import read_trials
 from dpsweep.study import Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
@@ -79,7 +79,9 @@ def _settings(study: Study) -> "pd.Series[str]":
 
 def _best(study: Study, paths: Paths) -> dict[tuple[str, float], dict[Hashable, Any]]:
     """Return the best choice of every problem and ε."""
-    chosen = choose(read_trials(study, paths), by=["problem", "epsilon"]).dropna(subset=["centre"])
+    chosen = choose(present_trials(study, paths), by=["problem", "epsilon"]).dropna(
+        subset=["centre"]
+    )
     return {(best["problem"], best["epsilon"]): best for best in chosen.to_dict("records")}
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpsweep.analysis.frames import REPORT_COLUMNS, present_trials
 from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.base.files import write_text
 from dpsweep.report.embed import batch_text, bound_text, render, titles, values
-from dpsweep.report.trials import COLUMNS, read_trials
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
@@ -26,7 +26,7 @@ from dpsweep.study.load import name_of
 from dpsweep.study.paths import Paths
 
 _MEASURED = ["mean_gradient_norm", "clipped_fraction"]
-_READ = [*COLUMNS, "steps", "noise_multiplier", *_MEASURED]
+_READ = [*REPORT_COLUMNS, "steps", "noise_multiplier", *_MEASURED]
 _OF_TRIALS = [
     "learning_rate", "seed", "best", "macro_accuracy", "selection_accuracy", *_MEASURED, "diverged",
 ]  # fmt: skip
@@ -46,7 +46,7 @@ def write(study: Study, study_file: Path, paths: Paths) -> None:
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
-    trials = read_trials(study, paths, _READ)
+    trials = present_trials(study, paths, _READ)
     write_text(paths.explore, page(study, study_file, trials, partial=paths.partial))
     write_settings(paths.explore, report_fingerprint(study))
 

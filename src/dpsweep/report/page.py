@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
+from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
-from dpsweep.report import highlights, summary
+from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render
-from dpsweep.report.highlights import HABIT, choice_sentences
 from dpsweep.report.targets import sections, shared_sentences
-from dpsweep.report.trials import is_private, newest_results, read_trials
 from dpsweep.report.warnings import warnings
 from dpsweep.study import Study
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
@@ -43,7 +42,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     Raises:
         UnreadableResultsError: a trial file is damaged or lacks a column.
     """
-    trials = read_trials(study, paths)
+    trials = present_trials(study, paths)
     once = summary.each_once(trials)
     private = once[is_private(once)]
     trained = set(zip(trials["problem"], trials["cell"], strict=True))
@@ -63,20 +62,20 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
         software=summary.software(trials),
-        verdicts=(verdicts := highlights.verdicts(study, paths)),
+        verdicts=(verdicts := summary.verdicts(study, paths)),
         unresolved={
             name
             for name, rows in verdicts.items()
             if all(row["verdict"] == "not resolved" for row in rows)
         },
-        finding=highlights.finding(study, trials),
-        best=highlights.best_settings(study, paths, trials),
-        costs=highlights.choice_costs(study, trials),
-        tuned=[*highlights.TUNED.values(), highlights.USUAL],
-        references=highlights.references(study, trials),
+        finding=summary.finding(study, trials),
+        best=summary.best_settings(study, paths, trials),
+        costs=summary.choice_costs(study, trials),
+        tuned=[*summary.TUNED.values(), summary.USUAL],
+        references=summary.references(study, trials),
         warnings=warnings(study, paths, trials),
-        said=choice_sentences(study, trials),
-        habit=HABIT,
+        said=summary.choice_sentences(study, trials),
+        habit=summary.HABIT,
         explore=paths.explore.exists(),
         sections=grouped,
         not_drawn=group_by_message(study.targets.undrawn.items()),

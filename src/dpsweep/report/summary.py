@@ -1,11 +1,23 @@
-"""Summary of a study and its trials: sizes, inputs, hardware and software."""
+"""Summary of a study and its trials: sizes, inputs, hardware, verdicts, best settings and costs.
+
+In the sentences on costs, a setting is a problem at one epsilon. For each value of C or B all else is tuned,
+and measured by seeds that did not choose (`dpsweep.study.choice`). A difference counts as seen if chance
+makes any difference so large in at most 5 % of studies (`dpsweep.analysis.statistics`; Bonferroni over the
+sentences on C, B and the usual habit, and over the comparisons of each).
+"""
 
 import json
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
+from dpsweep.analysis.frames import is_private, read_numbers
+from dpsweep.analysis.statistics import LEVEL, Scatter
+from dpsweep.base.files import read_checked_json
 from dpsweep.base.units import count, duration
-from dpsweep.report.embed import span, values
+from dpsweep.report.embed import choice, percent, span, titles, values
 from dpsweep.study import Study
 from dpsweep.study.backbones import (
     FileWeights,
@@ -15,8 +27,278 @@ from dpsweep.study.backbones import (
     RandomWeights,
     Weights,
 )
+from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.methods import LoRA
-from dpsweep.tables.text import TextTable
+from dpsweep.study.paths import Paths
+from dpsweep.tables.text import TextTable, interval, signed
+from dpsweep.tables.tuning_implications import TuningImplications
+
+HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
+"""The usual settings in papers and tutorials."""
+_BY = ["problem", "epsilon"]
+# For each of three kinds of sentences, on one of two sides.
+_CHANCE = LEVEL / 3 / 2
+
+
+def choice_sentences(study: Study, trials: pd.DataFrame) -> list[str]:
+    """Return up to five sentences about C, B and the usual habit; none if there are too few seeds.
+
+    Args:
+        study: the study.
+        trials: a row per trial, as `dpsweep.analysis.frames.present_trials` reads them.
+    """
+    # AUTO-S and training without clipping have no C.
+    private = trials[is_private(trials)].dropna(subset=["clipping_bound"])
+    tuned = repeats(private)
+    # The first seed chose the learning rates, so its accuracies are optimistic.
+    scatter = Scatter.of(tuned[tuned["seed"] > 1], "macro_accuracy")
+    if scatter is None:
+        return []
+    return [
+        *_of_values(study, _costs(private, "clipping_bound"), scatter, "C"),
+        *_of_values(study, _costs(private, "batch_size"), scatter, "B"),
+        *_of_habit(private, scatter),
+    ]
+
+
+def _costs(trials: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return a row per setting and value of axis: ``value``, ``reached``, ``best``, ``lost``, ``seeds``."""
+    chosen = choose(trials, by=[*_BY, axis]).dropna(subset=["cross_fitted"])
+    chosen = chosen.rename(columns={axis: "value", "cross_fitted": "reached"})
+    first = chosen.sort_values("selection_accuracy", ascending=False).drop_duplicates(_BY)
+    joined = chosen.merge(
+        first[[*_BY, "reached", "repeats"]], on=_BY, suffixes=("", "_best")
+    ).rename(columns={"reached_best": "best"})
+    joined["lost"] = joined["best"] - joined["reached"]
+    joined["seeds"] = joined[["repeats", "repeats_best"]].min(axis=1) - 1
+    return joined[joined.groupby(_BY)["value"].transform("size") > 1]
+
+
+def _of_values(study: Study, costs: pd.DataFrame, scatter: Scatter, name: str) -> Iterator[str]:
+    if costs.empty:
+        return
+    settings = len(costs.drop_duplicates(_BY))
+    visible = costs["seeds"].map(lambda seeds: scatter.visible(seeds, len(costs), _CHANCE))
+    seen = costs["lost"] > visible
+    if seen.any():
+        worst = costs[seen].nlargest(1, "lost").to_dict("records")[0]
+        same = costs["value"] == worst["value"]
+        yield (
+            f"{name} = {values([worst['value']])} costs up to {100 * worst['lost']:.1f} points "
+            f"({', '.join(titles(study, worst['problem']).values())}, ε = {values([worst['epsilon']])}: "
+            f"{100 * worst['reached']:.1f} instead of {100 * worst['best']:.1f} %), more than the scatter "
+            f"of seeds explains in {(seen & same).sum()} of {count(int(same.sum()), 'setting')}."
+        )
+    by_value = costs.assign(seen=seen).groupby("value")
+    everywhere = by_value["lost"].size() == settings
+    alike = list(everywhere.index[everywhere & ~by_value["seen"].any()])
+    if len(alike) > 1:
+        *others, last = (values([each]) for each in alike)
+        yield (
+            f"{name} = {', '.join(others)} and {last} do not differ from the best {name} in any of "
+            f"{count(settings, 'setting')}; a difference of {100 * visible.max():.1f} points would have "
+            "been seen."
+        )
+
+
+def by_habit(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with the usual C and B."""
+    return trials[(trials[list(HABIT)] == pd.Series(HABIT)).all(axis=1)]
+
+
+def _of_habit(trials: pd.DataFrame, scatter: Scatter) -> Iterator[str]:
+    """Yield a sentence on the cost of the usual C and B with tuned learning rate, if it is seen."""
+    best, found = (
+        choose(rows, by=_BY).dropna(subset=["cross_fitted"]).set_index(_BY)
+        for rows in (trials, by_habit(trials))
+    )
+    lost: pd.Series[Any] = (best["cross_fitted"] - found["cross_fitted"]).dropna()
+    if lost.empty:
+        return
+    seeds = pd.concat([best["repeats"], found["repeats"]], axis=1).loc[lost.index].min(axis=1) - 1
+    seen = lost > seeds.map(lambda each: scatter.visible(each, len(lost), _CHANCE))
+    if seen.any():
+        yield (
+            f"The usual C = {HABIT['clipping_bound']:g} with B = {HABIT['batch_size']:g} costs up to "
+            f"{100 * lost[seen].max():.1f} points beside C and B that are tuned, more than the scatter of "
+            f"seeds explains in {seen.sum()} of {count(len(lost), 'setting')}."
+        )
+
+
+USUAL = "Usual C and B"
+SCATTER = "Scatter of seeds"
+_WORDS: dict[str, type[str]] = {"needs": str, "needed_for": str}
+TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
+
+
+def verdicts(study: Study, paths: Paths) -> dict[str, list[dict[str, str]]]:
+    """Return the verdicts of every written table of tuning rules, by the name of the table.
+
+    Each verdict has ``rule``, ``verdict``, ``status`` (its colour), ``effect`` and ``votes``.
+    """
+    found = {}
+    for name, table in study.tables.items():
+        file = paths.table(name, "csv")
+        if isinstance(table, TuningImplications) and file.exists():
+            try:
+                rows = [_verdict(row) for row in read_numbers(file, _WORDS).to_dict("records")]
+            except (KeyError, ValueError):
+                continue  # the section of the table reports the damage
+            # Decided rules come first.
+            found[name] = sorted(rows, key=lambda row: row["verdict"] == "not resolved")
+    return found
+
+
+def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
+    said, advice = str(row["verdict"]), str(row["implication"])
+    effect, lower, upper, visible = (
+        float(row[name]) for name in ("effect", "lower_here", "upper_here", "smallest_visible_here")
+    )
+    text = "no comparison"
+    if not math.isnan(effect):
+        text = " ".join(filter(None, [signed(effect), interval(lower, upper), str(row["unit"])]))
+    if not math.isnan(visible):
+        text += f"; an effect of {visible:.2f} would have been seen"
+    if row["needs"]:
+        scope = f" on {row['needed_for']}" if row["needed_for"] else ""
+        text += f" (a verdict{scope} needs more: {row['needs']})"
+    status = {"supported": "pass", "contradicted": "fail"}.get(said.split(maxsplit=1)[0], "open")
+    return {
+        "rule": f"{row['condition']}: {advice[0].lower()}{advice[1:]}",
+        "verdict": said,
+        "status": status,
+        "effect": text,
+        "votes": f"{row['in_favour']} of {row['units']} for, {row['against']} against",
+    }
+
+
+def best_settings(study: Study, paths: Paths, trials: pd.DataFrame) -> TextTable:
+    """Tabulate the best cell of every problem and ε, as `dpsweep.study.choice` chooses it.
+
+    With units of several rows, the last column has the share of units of which more than half of the rows are
+    right: the mean over seeds, with its 95 % interval over units.
+    """
+    chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    of_units = "unit_accuracy" in trials
+    if of_units:
+        shares = repeats(trials).groupby(CELL)["unit_accuracy"].mean()
+        chosen = chosen.join(shares, on=CELL)
+    rows = [
+        titles(study, name)
+        | choice(best)
+        | ({"Right units": _right_units(study, paths, best)} if of_units else {})
+        for name in study.problems
+        for best in chosen[chosen["problem"] == name].to_dict("records")
+    ]
+    return TextTable.of(rows, "lll" + "r" * (9 + of_units))
+
+
+def _right_units(study: Study, paths: Paths, best: Mapping[Hashable, Any]) -> str:
+    if math.isnan(share := best["unit_accuracy"]):
+        return "–"
+    dataset = paths.dataset(study.problems[str(best["problem"])].dataset)
+    low, high = accuracy_interval(share, read_checked_json(dataset / "metadata.json")["test_units"])
+    return f"{percent(share)} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def finding(study: Study, trials: pd.DataFrame) -> str:
+    """Write a sentence on the best problem's accuracies at the largest and the smallest finite ε."""
+    chosen = choose(trials[is_private(trials)], by=["problem", "epsilon"])
+    chosen = chosen.dropna(subset=["centre"])
+    if chosen.empty:
+        return "No private cell has been trained."
+    loose = chosen[chosen["epsilon"] == chosen["epsilon"].max()].nlargest(1, "centre").squeeze()
+    tight = chosen[chosen["problem"] == loose["problem"]].nsmallest(1, "epsilon").squeeze()
+    best = choice(loose)
+    said = (
+        f"The best macro accuracy at ε = {best['ε']} is {_reached(loose)}: "
+        f"{', '.join(titles(study, loose['problem']).values())}, with C = {best['C']}, "
+        f"B = {best['B']}, learning rate {best['Learning rate']} and "
+        f"{count(int(loose['epochs']), 'epoch')}."
+    )
+    if tight["epsilon"] < loose["epsilon"]:
+        epsilon = values([tight["epsilon"]])
+        said += f" At ε = {epsilon} the same problem reaches {_reached(tight)}."
+    return said
+
+
+def _reached(best: "pd.Series[Any]") -> str:
+    said, seeds = choice(best), int(best["repeats"])
+    if seeds == 1:
+        return f"{said['Accuracy']} (one seed)"
+    return f"{said['Accuracy']} (mean over {count(seeds, 'seed')}, {said['Lowest to highest']})"
+
+
+def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
+    """Tabulate the costs of the worst C, B and learning rate, and of the usual C and B, by problem and ε.
+
+    A cost is the accuracy at the best value minus that at the worst one, with the other hyperparameters tuned
+    for each. Learning rates are compared by the first seed, which has trials of every tried rate. The scatter
+    of seeds is the standard deviation within cells, at their best learning rate.
+    """
+    by = ["problem", "epsilon"]
+    costs: dict[Any, dict[str, str]] = {}
+    for axis, title in TUNED.items():
+        if axis == "learning_rate":
+            first = trials[trials["seed"] == 1]
+            found = first.groupby([*by, axis])["macro_accuracy"].max()
+        else:
+            # AUTO-S and training without clipping have no C.
+            chosen = choose(trials.dropna(subset=[axis]), by=[*by, axis])
+            found = chosen.set_index([*by, axis])["centre"]
+        for setting, reached in found.astype(float).dropna().groupby(level=by):
+            if len(reached) > 1:
+                value = reached.index.get_level_values(axis)[int(reached.argmin())]
+                worst = f"{value:,}" if axis == "batch_size" else values([value])
+                points = 100 * (reached.max() - reached.min())
+                costs.setdefault(setting, {})[title] = f"{points:.1f} ({worst})"
+    best, usual = (
+        choose(rows, by=by).set_index(by)["centre"] for rows in (trials, by_habit(trials))
+    )
+    for key, lost in (100 * (best - usual)).dropna().items():
+        if key in costs:
+            costs[key][USUAL] = f"{max(0.0, lost):.1f}"
+    within = repeats(trials).groupby([*by, "cell"])["macro_accuracy"].var().groupby(level=by).mean()
+    for key, variance in within.dropna().items():
+        if key in costs:
+            costs[key][SCATTER] = f"±{100 * math.sqrt(variance):.1f}"
+    order = list(study.problems)
+    rows = [
+        titles(study, name)
+        | {"ε": values([epsilon])}
+        | {
+            title: costs[name, epsilon].get(title, "–")
+            for title in (*TUNED.values(), USUAL, SCATTER)
+        }
+        for name, epsilon in sorted(costs, key=lambda each: (order.index(each[0]), each[1]))
+    ]
+    return TextTable.of(rows, "lll" + "r" * 6)
+
+
+def references(study: Study, trials: pd.DataFrame) -> TextTable:
+    """Tabulate the best non-private cell of every problem, as `dpsweep.study.choice` chooses it."""
+    free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
+    rows = []
+    for name, problem in study.problems.items():
+        ours = free[free["problem"] == name]
+        chosen = choose(ours, by=["problem"]).dropna(subset=["selection_accuracy"])
+        if chosen.empty:
+            continue
+        cell = chosen["cell"].item()
+        best = ours[ours["cell"] == cell]
+        accuracy = best["accuracy"]
+        rows.append(
+            titles(study, name)
+            | {
+                "Accuracy": percent(accuracy.mean()),
+                "Over seeds": f"{percent(accuracy.min())} to {percent(accuracy.max())}",
+                "Macro accuracy": percent(best["macro_accuracy"].mean()),
+                "Chance": percent(1 / study.datasets[problem.dataset].classes),
+                "Seeds": str(len(best)),
+                "Cell": f"{name}/{cell}",
+            }
+        )
+    return TextTable.of(rows, "lllrrrrrl")
 
 
 def each_once(trials: pd.DataFrame) -> pd.DataFrame:

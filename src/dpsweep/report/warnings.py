@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
+from dpsweep.analysis.frames import is_private
 from dpsweep.analysis.row_checks import other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
 from dpsweep.report.embed import percent, values
-from dpsweep.report.trials import is_private
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
@@ -41,7 +41,7 @@ def warnings(study: Study, paths: Paths, trials: pd.DataFrame) -> list[Notice]:
     Args:
         study: the study.
         paths: its files.
-        trials: a row per trial, as `dpsweep.report.trials.read_trials` reads them.
+        trials: a row per trial, as `dpsweep.analysis.frames.present_trials` reads them.
     """
     once = trials.drop_duplicates("trial_key")  # sweeps may share a trial
     found = [*_completeness(study, trials), *of_data(study, paths), *_files(study, paths)]

@@ -2,7 +2,7 @@
 
 Inputs and outputs are plain float64 arrays. All formulas use inner products of the gradients of a batch:
 
-- `gram_matrix`, `ClippedSums`: these inner products, and sums of them;
+- `ClippedSums`: sums of these inner products;
 - `mean_squared_error`, `mse_optimal_clipping`: Theorem 4.1;
 - `alignment`, `direction_optimal_clipping`: the same for scale-invariant optimizers.
 
@@ -16,7 +16,6 @@ from dpsweep.theory.optimal_clipping import (
     MeanSquaredError,
     alignment,
     direction_optimal_clipping,
-    gram_matrix,
     mean_squared_error,
     mse_optimal_clipping,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "MeanSquaredError",
     "alignment",
     "direction_optimal_clipping",
-    "gram_matrix",
     "mean_squared_error",
     "mse_optimal_clipping",
 ]

@@ -4,8 +4,7 @@
 The formulas of the paper's section 4 need only inner products of three vectors: A, the sum of the unclipped
 gradients; G, the sum of the clipped gradients; N, the sum of the clipped gradients' unit vectors. As C
 grows, gradients become unclipped in the order of their norms. So four numbers per example determine these
-inner products for every C, and the Gram matrix need not be stored. The numbers are computed from the
-matrix, or from the gradients themselves.
+inner products for every C.
 
 **Error.** Theorem 4.1 of the paper. With noise multiplier sigma and d trainable parameters, the expected
 squared distance between the noisy sum of clipped gradients and the sum of gradients of a batch is
@@ -35,7 +34,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_BLOCK_BYTES = 2**28
+_BLOCK = 256  # gradients at a time
 Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
 """A function that returns the gradients of some examples, shape (examples, d)."""
 
@@ -44,7 +43,7 @@ Rows = Callable[[npt.NDArray[np.int64]], npt.ArrayLike]
 class ClippedSums:
     """The overlaps of the gradients of a batch: four numbers per example, in the order of the norms.
 
-    >>> sums = ClippedSums.of(gram_matrix([[3.0, 4.0], [1.0, 0.0]]))
+    >>> sums = ClippedSums.of([[3.0, 4.0], [1.0, 0.0]])
     >>> sums.norms, float(sums.total_square)
     (array([1., 5.]), 32.0)
 
@@ -63,30 +62,16 @@ class ClippedSums:
     larger_units: Array
 
     @classmethod
-    def of(cls, gram: "npt.ArrayLike | ClippedSums") -> "ClippedSums":
-        """Return the sums of a Gram matrix of shape (B, B); return `ClippedSums` unchanged.
+    def of(cls, gradients: "npt.ArrayLike | ClippedSums") -> "ClippedSums":
+        """Return the sums of gradients, shape (B, d); return `ClippedSums` unchanged.
 
         Raises:
-            ValueError: the matrix is not square, or gradients are not finite.
+            ValueError: gradients are not finite.
         """
-        if isinstance(gram, ClippedSums):
-            return gram
-        matrix = np.asarray(gram, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-            raise ValueError(f"Gram matrix: found shape {matrix.shape}; allowed: (B, B)")
-        squares = np.diagonal(matrix)
-        finite(squares)
-        order = np.argsort(squares, kind="stable")
-        order = order[squares[order] > 0]
-        norms = np.sqrt(squares[order])
-        smaller, larger, units = (np.zeros(len(order)) for _ in range(3))
-        # A row at a time, because a sorted copy of the matrix would double the memory.
-        for place, example in enumerate(order):
-            row = matrix[example][order]
-            smaller[place] = row[:place].sum()
-            larger[place] = row[place + 1 :].sum()
-            units[place] = (row[place + 1 :] / norms[place + 1 :]).sum()
-        return cls(norms, smaller, larger, units)
+        if isinstance(gradients, ClippedSums):
+            return gradients
+        rows = np.asarray(gradients)
+        return cls.from_rows(lambda chosen: rows[chosen], len(rows), _BLOCK)
 
     @classmethod
     def from_rows(cls, rows: Rows, examples: int, block: int) -> Self:
@@ -193,51 +178,16 @@ def _down(steps: Array) -> Array:
     return np.concatenate([np.cumsum(steps[::-1])[::-1], [0.0]])
 
 
-def gram_matrix(gradients: npt.ArrayLike, block_bytes: int = _BLOCK_BYTES) -> Array:
-    """Return the inner products of per-example gradients, summed in float64.
-
-    >>> gram_matrix([[3.0, 4.0], [1.0, 0.0]])
-    array([[25.,  3.],
-           [ 3.,  1.]])
-
-    Coordinates are processed in blocks, so a memory-mapped array is never in memory as a whole. For 4,096
-    examples the result takes 134 MB and a block 268 MB, for any dimension.
-
-    Args:
-        gradients: shape (B, d), of any float type.
-        block_bytes: size of a block of coordinates in float64.
-
-    Returns:
-        Shape (B, B).
-
-    Raises:
-        ValueError: the array does not have two dimensions, or gradients are not finite.
-    """
-    rows = gradients if isinstance(gradients, np.ndarray) else np.asarray(gradients)
-    if rows.ndim != 2:
-        raise ValueError(f"gradients: found shape {rows.shape}; allowed: (examples, dimension)")
-    examples, dimension = rows.shape
-    gram = np.zeros((examples, examples))
-    step = max(1, block_bytes // (8 * max(examples, 1)))
-    for first in range(0, dimension, step):
-        block = np.asarray(rows[:, first : first + step], dtype=np.float64)
-        with np.errstate(invalid="ignore"):  # reported below
-            gram += block @ block.T
-    finite(np.diagonal(gram))
-    return gram
-
-
-def finite(squared_norms: Array) -> None:
+def finite(norms: Array) -> None:
     """Raise an error if gradients are not finite.
 
     Raises:
         ValueError: the message contains their number.
     """
-    wrong = int((~np.isfinite(squared_norms)).sum())
+    wrong = int((~np.isfinite(norms)).sum())
     if wrong:
         raise ValueError(
-            f"{wrong} of {len(squared_norms)} gradients are not finite; leave them out, as training "
-            "does"
+            f"{wrong} of {len(norms)} gradients are not finite; leave them out, as training does"
         )
 
 
@@ -261,19 +211,19 @@ class MeanSquaredError:
 
 
 def mean_squared_error(
-    gram: "npt.ArrayLike | ClippedSums",
+    gradients: "npt.ArrayLike | ClippedSums",
     clipping_bounds: npt.ArrayLike,
     noise_multiplier: float,
     dimension: int,
 ) -> MeanSquaredError:
     """Return the error of the sum of a batch's clipped gradients, at several clipping bounds.
 
-    >>> error = mean_squared_error([[4.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10)
+    >>> error = mean_squared_error([[2.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10)
     >>> error.noise, error.bias
     (array([0.025, 0.4  ]), array([2.5, 0. ]))
 
     Args:
-        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        gradients: of a batch, shape (B, d), or their `ClippedSums`.
         clipping_bounds: C, of any shape; not negative.
         noise_multiplier: sigma, noise per unit of C.
         dimension: d, the number of trainable parameters.
@@ -281,7 +231,7 @@ def mean_squared_error(
     Raises:
         ValueError: an argument is out of range.
     """
-    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    sums, variance = ClippedSums.of(gradients), noise_variance(noise_multiplier, dimension)
     bounds = checked_bounds(clipping_bounds)
     count = sums.unclipped(bounds)
     bias = (
@@ -294,12 +244,12 @@ def mean_squared_error(
 
 
 def mse_optimal_clipping(
-    gram: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
+    gradients: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
 ) -> float:
     """Return C*, the clipping bound with the smallest mean squared error (Theorem 4.1).
 
     >>> gradients = np.full((8, 100), 0.3)  # eight equal gradients of norm 3
-    >>> round(mse_optimal_clipping(gradients @ gradients.T, noise_multiplier=0.8, dimension=100), 6)
+    >>> round(mse_optimal_clipping(gradients, noise_multiplier=0.8, dimension=100), 6)
     1.5
 
     All candidates are compared: the norms, and the stationary point between two neighbouring norms,
@@ -307,7 +257,7 @@ def mse_optimal_clipping(
     also lie below all norms, where the minimum is under much noise.
 
     Args:
-        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        gradients: of a batch, shape (B, d), or their `ClippedSums`.
         noise_multiplier: sigma; 0 means training without noise, where clipping at C* causes no error.
         dimension: d, the number of trainable parameters.
 
@@ -318,7 +268,7 @@ def mse_optimal_clipping(
     Raises:
         ValueError: an argument is out of range.
     """
-    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    sums, variance = ClippedSums.of(gradients), noise_variance(noise_multiplier, dimension)
     curvature = sums.unit_square[:-1] + variance
     stationary = np.divide(
         sums.unit_clipped[:-1], curvature, out=np.zeros_like(curvature), where=curvature > 0
@@ -345,10 +295,11 @@ def noise_variance(noise_multiplier: float, dimension: int) -> float:
     Raises:
         ValueError: an argument is out of range.
     """
-    if not 0 <= noise_multiplier < np.inf:
-        raise ValueError(f"noise multiplier: found {noise_multiplier}; allowed: 0 or more, finite")
-    if dimension < 1:
-        raise ValueError(f"dimension: found {dimension}; allowed: 1 or more")
+    if not (0 <= noise_multiplier < np.inf and dimension >= 1):
+        raise ValueError(
+            f"found noise multiplier {noise_multiplier} and dimension {dimension}; allowed: a finite number "
+            "from 0, and a dimension from 1"
+        )
     return noise_multiplier**2 * dimension
 
 
@@ -378,18 +329,18 @@ class DirectionOptimum:
 
 
 def alignment(
-    gram: "npt.ArrayLike | ClippedSums",
+    gradients: "npt.ArrayLike | ClippedSums",
     clipping_bounds: npt.ArrayLike,
     noise_multiplier: float,
     dimension: int,
 ) -> Array:
     """Return R(C) at several clipping bounds; at C = 0 its limit.
 
-    >>> alignment([[4.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10).round(3)
+    >>> alignment([[2.0, 0.0], [0.0, 1.0]], [0.5, 2.0], noise_multiplier=0.1, dimension=10).round(3)
     array([0.857, 0.926])
 
     Args:
-        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        gradients: of a batch, shape (B, d), or their `ClippedSums`.
         clipping_bounds: C, of any shape; not negative.
         noise_multiplier: sigma, noise per unit of C.
         dimension: d, the number of trainable parameters.
@@ -400,7 +351,7 @@ def alignment(
     Raises:
         ValueError: an argument is out of range.
     """
-    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    sums, variance = ClippedSums.of(gradients), noise_variance(noise_multiplier, dimension)
     bounds = checked_bounds(clipping_bounds)
     if not len(sums.norms):
         return np.full(bounds.shape, np.nan)
@@ -434,11 +385,11 @@ def along_and_square(sums: ClippedSums, bounds: Array, variance: float) -> tuple
 
 
 def direction_optimal_clipping(
-    gram: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
+    gradients: "npt.ArrayLike | ClippedSums", noise_multiplier: float, dimension: int
 ) -> DirectionOptimum:
     """Return the clipping bound that maximises R(C), and the range around it where R is nearly as large.
 
-    >>> best = direction_optimal_clipping(9 * np.ones((8, 8)), noise_multiplier=0.8, dimension=100)
+    >>> best = direction_optimal_clipping(np.ones((8, 9)), noise_multiplier=0.8, dimension=100)
     >>> best.clipping_bound, best.alignment  # eight equal gradients of norm 3
     (3.0, 0.5)
 
@@ -446,14 +397,14 @@ def direction_optimal_clipping(
     point and the points where it crosses a level have closed forms.
 
     Args:
-        gram: Gram matrix of the gradients, shape (B, B), or its `ClippedSums`.
+        gradients: of a batch, shape (B, d), or their `ClippedSums`.
         noise_multiplier: sigma.
         dimension: d, the number of trainable parameters.
 
     Raises:
         ValueError: an argument is out of range.
     """
-    sums, variance = ClippedSums.of(gram), noise_variance(noise_multiplier, dimension)
+    sums, variance = ClippedSums.of(gradients), noise_variance(noise_multiplier, dimension)
     if not sums.total_square > 0:
         return DirectionOptimum(np.nan, np.nan, np.nan, np.nan)
     # R |g|^2 = (a + b C)^2 / (c + 2 e C + f C^2) in each interval; the last one is unbounded.

@@ -25,10 +25,10 @@ from dpsweep.models.build import (
     build_head,
     head_parameter_names,
     make_trainable,
+    notes_on_film,
     select,
 )
-from dpsweep.models.hashed_ngrams import HashedNgrams
-from dpsweep.models.normalisation import notes_on_film
+from dpsweep.models.featurisers import HashedNgrams
 from dpsweep.models.prepare import check_tokenizer
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
