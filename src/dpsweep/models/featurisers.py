@@ -226,8 +226,8 @@ class Scattering(nn.Module):
         if small or image_size % step or (groups and channels % groups):
             raise ValueError(
                 f"found image_size {image_size}, scales {scales}, angles {angles}, in_chans {in_chans}, "
-                f"groups {groups}; allowed: an image_size of 2 or more times {step}, groups 0 or a divisor of "
-                f"{channels} channels, and the others from 1"
+                f"groups {groups}; allowed: an image_size of 2 or more times {step}, groups 0 or a divisor "
+                f"of {channels} channels, and the others from 1"
             )
         self._scales = scales
         size = image_size + 2 * step  # a margin of one output pixel on each side
