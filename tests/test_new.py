@@ -177,9 +177,9 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
         "tag": [0, 1] * 10,
     }
     publish("someone/mails", features, {"train": rows, "dev": rows})
-    with pytest.raises(DpsweepError, match="no column 'label'; allowed: title, body, tag"):
+    with pytest.raises(DpsweepError, match='column: found "label"; allowed: title, body, tag'):
         new("--hub", "someone/mails")
-    with pytest.raises(DpsweepError, match="no column 'text'; allowed: title, body, tag"):
+    with pytest.raises(DpsweepError, match='column: found "text"; allowed: title, body, tag'):
         new("--hub", "someone/mails", "--label-column", "tag")
     study = new("--hub", "someone/mails", "--label-column", "tag", "--text-column", "body")
     pets = study.datasets["pets"]
@@ -480,7 +480,7 @@ def test_units_of_the_hub() -> None:
     assert data.train.units.tolist() == [f"a{i // 4}" for i in range(40)]
     assert data.test.units.tolist() == [f"a{i // 4}" for i in range(40, 60)]
     FILE.unlink()
-    with pytest.raises(DpsweepError, match="no column 'writer'; allowed: text, label, author"):
+    with pytest.raises(DpsweepError, match='column: found "writer"; allowed: text, label, author'):
         new("--hub", "someone/mails", "--unit", "writer")
     publish("someone/twice", features, {"train": rows(0), "test": rows(18)})
     with pytest.raises(

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.data.pictures import LFS, fill, picture, saved, section
 
 from dpsweep.data import DatasetError, Split
-from dpsweep.data.decoding import EncodedImages, Transform, decode_images, make_transform
+from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import PreparedDataset, Resize
 
@@ -263,7 +263,7 @@ def test_a_stopped_preparation_leaves_the_earlier_one_as_it_was(
         fill(tmp_path / "pets" / "train" / name, 3)
     with monkeypatch.context() as patch:
         stop = Mock(side_effect=KeyboardInterrupt)
-        patch.setattr("dpsweep.data.decoding.ThreadPoolExecutor", stop)
+        patch.setattr("dpsweep.data.images.ThreadPoolExecutor", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare("pets", section(tmp_path / "pets", 6, 4), out)
     assert {each: each.read_bytes() for each in out.rglob("*")} == files
@@ -303,7 +303,7 @@ def test_animations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_decoding_in_threads_keeps_the_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpsweep.data.decoding._CHUNK", 3)
+    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
     path = tmp_path / "train.npy"
     split, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, path)
     assert split.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0]
@@ -313,8 +313,8 @@ def test_decoding_in_threads_keeps_the_order(
 
 def test_few_images_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread, two chunks are read before the first is written."""
-    monkeypatch.setattr("dpsweep.data.decoding._CHUNK", 2)
-    monkeypatch.setattr("dpsweep.data.decoding._MOST_THREADS", 1)
+    monkeypatch.setattr("dpsweep.data.images._CHUNK", 2)
+    monkeypatch.setattr("dpsweep.data.images._MOST_THREADS", 1)
     reader, ahead = Reader(), list[int]()
 
     def written(chunk: Any, *_: Any) -> Any:

@@ -184,7 +184,7 @@ def test_invalid_folders_are_refused_before_decoding(
     change, message = REFUSED[kind]
     change(pets)
     assert source_fingerprint(section(pets, 5, 2)), "the workflow reads this before the job runs"
-    monkeypatch.delattr("dpsweep.data.decoding.Transform.__call__")  # decoding would fail
+    monkeypatch.delattr("dpsweep.data.images.Transform.__call__")  # decoding would fail
     with pytest.raises(DatasetError, match=rf"(?s)datasets\.pets.*{message}"):
         made(pets)
 

@@ -143,9 +143,9 @@ def merged(**classes: list[str]) -> dict[str, Any]:
 
 # A change of the files, keys of the source, and the message.
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "a column of inputs": (unchanged, {"input_column": "picture"}, "no column 'picture'; allowed: img, tag"),
-    "a column of labels": (unchanged, {"label_column": "class"}, "no column 'class'; allowed: img, tag"),
-    "a split": (unchanged, {"test_split": "validation"}, "no split 'validation'; allowed: train, test"),
+    "a column of inputs": (unchanged, {"input_column": "picture"}, 'found "picture"; allowed: img, tag'),
+    "a column of labels": (unchanged, {"label_column": "class"}, 'column: found "class"; allowed: img, tag'),
+    "a split": (unchanged, {"test_split": "validation"}, 'split: found "validation"; allowed: train, test'),
     "an unknown class": (unchanged, merged(pets=["cat", "cow"]), "found cow, dog in no class"),
     "a class twice": (unchanged, merged(pets=["cat"], dogs=["dog", "cat"]), "found cat in no class"),
     "a class that is left": (unchanged, merged(pets=["cat"]), "found dog in no class or in two"),

@@ -8,7 +8,7 @@ from PIL import Image
 from tests.data.pictures import saved
 from torchvision.transforms.v2.functional import normalize, to_dtype
 
-from dpsweep.data.decoding import Transform
+from dpsweep.data.images import Transform
 from dpsweep.data.prepared import Interpolation, Resize
 from dpsweep.models.preprocess import Normalise, ResizeAndNormalise, make_preprocess
 

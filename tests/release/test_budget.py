@@ -18,8 +18,13 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import ReleasedModel
-from dpsweep.release.composition import account, refuse_beyond_budget, released_together
-from dpsweep.release.ledger import Ledger, open_ledger
+from dpsweep.release.ledger import (
+    Ledger,
+    account,
+    open_ledger,
+    refuse_beyond_budget,
+    released_together,
+)
 from dpsweep.release.train import check_budget
 from dpsweep.report import write as write_report
 from dpsweep.study import Study

@@ -32,7 +32,7 @@ from dpsweep.release.certificate import (
     certify_tuning,
     epsilon_by_pld,
 )
-from dpsweep.release.composition import released_together
+from dpsweep.release.ledger import released_together
 from dpsweep.release.verify import verify
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.cells import optimizer_steps

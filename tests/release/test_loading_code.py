@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dpsweep.data.decoding import Transform
+from dpsweep.data.images import Transform
 from dpsweep.data.prepared import Resize
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architectures import create, seeded

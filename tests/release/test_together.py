@@ -9,7 +9,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.tuning import calibrate_tuning
 from dpsweep.release.certificate import ReleasedModel, best_attacks
-from dpsweep.release.composition import joint_epsilon, released_together
+from dpsweep.release.ledger import joint_epsilon, released_together
 
 DELTA = 1e-5
 NOISE = calibrate(2.0, DELTA, 200, 200, 4)

@@ -28,8 +28,7 @@ from dpsweep.recommend.rule import facts_of_sweep
 from dpsweep.recommend.text import recommendation
 from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training
-from dpsweep.release.composition import released_together
-from dpsweep.release.ledger import open_ledger
+from dpsweep.release.ledger import open_ledger, released_together
 from dpsweep.release.train import train_and_score, tuning_noise, write_release
 from dpsweep.release.verify import verify
 from dpsweep.study import Study

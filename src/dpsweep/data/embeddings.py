@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-from dpsweep.base.files import require_content
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
     Split,
     cut_test_set,
     encode_labels,
+    read_file,
     reading,
     unit_names,
 )
@@ -183,15 +183,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     Raises:
         DatasetError: the file is missing, damaged, of another format, or holds Python objects.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise DatasetError(
-            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}, which cannot run "
-            "code when they are read"
-        )
-    with reading(path):
-        require_content(path)
-        return _FORMATS[suffix](path)
+    return read_file(path, _FORMATS)
 
 
 def _npz(path: Path) -> dict[str, Array]:

@@ -3,21 +3,23 @@
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.files import require_content
 from dpsweep.base.units import count
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.datasets import draw, is_within
 from dpsweep.study.messages import brief, shorten
 
 Labels = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 # What a missing unit becomes as a text, and a whole number in a column with missing ones.
@@ -366,3 +368,23 @@ def reading(path: Path, part: str = "") -> Iterator[None]:
         hint = ". Save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         what = ", ".join(filter(None, [str(path), part]))
         raise DatasetError(f"{what}: cannot be read ({brief(error)}){hint}") from error
+
+
+def read_file(path: Path, formats: Mapping[str, Callable[[Path], T]]) -> T:
+    """Read a file in the format of its suffix.
+
+    Args:
+        path: of the file.
+        formats: readers by suffix, such as ``.csv``.
+
+    Raises:
+        DatasetError: the file is missing, damaged, or of another format.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in formats:
+        raise DatasetError(
+            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(formats)}"
+        )
+    with reading(path):
+        require_content(path)
+        return formats[suffix](path)

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import found_pointer, visible_files
-from dpsweep.data.decoding import Content, EncodedImages
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
@@ -31,9 +30,10 @@ from dpsweep.data.examples import (
     stratified_share,
     unit_names,
 )
+from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study.datasets import HubSource
-from dpsweep.study.messages import brief, shorten
+from dpsweep.study.messages import brief, shorten, unknown
 
 log = logging.getLogger(__name__)
 
@@ -250,16 +250,14 @@ def _label_columns(
     sizes = []
     for name in splits:
         if name not in files.splits:
-            raise DatasetError(
-                f"{source.id}: found no split {name!r}; allowed: {shorten(files.splits)}"
-            )
+            raise DatasetError(f"{source.id}, split: {unknown(name, files.splits)}")
         split, before = files.splits[name], len(labels)
         with reading(files.folder, f"split {name}"):
             columns = split.column_names or list(next(iter(split), {}))
             for each in (*read, source.input_column):
                 if each not in columns:
                     raise DatasetError(
-                        f"{source.id}, split {name}: found no column {each!r}; allowed: {shorten(columns)}"
+                        f"{source.id}, split {name}, column: {unknown(each, columns)}"
                     )
             for batch in split.select_columns(list(dict.fromkeys(read))).iter(10_000):
                 labels += batch[source.label_column]

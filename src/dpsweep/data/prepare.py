@@ -13,11 +13,17 @@ import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import folder_beside
-from dpsweep.data.decoding import EncodedImages, decode_images, first_corrupt, make_transform
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData, Split
 from dpsweep.data.hub import fetch_file, load_hub
-from dpsweep.data.images import load_folder, load_idx
+from dpsweep.data.images import (
+    EncodedImages,
+    decode_images,
+    first_corrupt,
+    load_folder,
+    load_idx,
+    make_transform,
+)
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,

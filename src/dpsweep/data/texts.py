@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import parquet
 
-from dpsweep.base.files import require_content
 from dpsweep.base.units import count
 from dpsweep.data.examples import (
     LabelColumn,
@@ -28,6 +27,7 @@ from dpsweep.data.examples import (
     Split,
     cut_test_set,
     encode_labels,
+    read_file,
     reading,
     unit_names,
 )
@@ -96,14 +96,8 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
     Raises:
         DatasetError: the file cannot be read, or does not have each column exactly once.
     """
-    suffix = path.suffix.lower()
-    if suffix not in _FORMATS:
-        raise DatasetError(
-            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(_FORMATS)}"
-        )
+    names, column = read_file(path, _FORMATS)
     with reading(path):
-        require_content(path)
-        names, column = _FORMATS[suffix](path)
         for name in columns:
             if names.count(name) != 1:
                 raise DatasetError(

@@ -39,9 +39,14 @@ from dpsweep.release.certificate import (
     certify_tuning,
     epsilon_by_pld,
 )
-from dpsweep.release.composition import refuse_beyond_budget, released_together
 from dpsweep.release.files import save_parameters, stated, stated_tap
-from dpsweep.release.ledger import Ledger, locked, open_ledger
+from dpsweep.release.ledger import (
+    Ledger,
+    locked,
+    open_ledger,
+    refuse_beyond_budget,
+    released_together,
+)
 from dpsweep.release.section import Candidate, ReleasePlan, own_features
 from dpsweep.study import Study
 from dpsweep.study.datasets import origins, shares_examples

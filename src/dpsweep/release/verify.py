@@ -55,7 +55,6 @@ from dpsweep.release.certificate import (
     differences,
     epsilon_by_pld,
 )
-from dpsweep.release.composition import released_together
 from dpsweep.release.files import (
     file_content,
     file_mistakes,
@@ -64,7 +63,7 @@ from dpsweep.release.files import (
     split_state,
     tensor_mistakes,
 )
-from dpsweep.release.ledger import Ledger, ledger_mistakes
+from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
 from dpsweep.study.backbones import Architecture, BackboneError, kind_read_by
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.datasets import KINDS, held_out_rows

@@ -23,7 +23,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 
 if TYPE_CHECKING:
-    from dpsweep.release.composition import Account
+    from dpsweep.release.ledger import Account
 
 
 def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
@@ -103,7 +103,7 @@ def _account(study: Study, paths: Paths) -> "Account | None":
     if study.release is None:
         return None
     # It imports torch.
-    from dpsweep.release.composition import account  # noqa: PLC0415
+    from dpsweep.release.ledger import account  # noqa: PLC0415
 
     return account(study, paths)
 
