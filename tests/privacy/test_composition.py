@@ -72,5 +72,5 @@ def test_certifying_tuning_again_gives_the_same_result() -> None:
 
 def test_certifying_again_refuses_a_batch_larger_than_the_data() -> None:
     noise = replace(calibrate(2.0, DELTA, 200, 200, 4), batch_size=300)
-    with pytest.raises(CalibrationError, match="train_size = 200, batch_size = 300"):
+    with pytest.raises(CalibrationError, match="batch_size = 300 exceeds train_size = 200"):
         certify_again(noise)

@@ -70,12 +70,12 @@ class Sampling:
     def __post_init__(self) -> None:
         # The names are those of the arguments of `calibrate`.
         for field, name in (("units", "train_size"), ("batch_size",) * 2, ("steps",) * 2):
-            number = integer(name, getattr(self, field), CalibrationError)
+            number = integer(name, getattr(self, field), CalibrationError, least=1)
             object.__setattr__(self, field, number)  # an int, also for integers of numpy
-        if min(self.batch_size, self.steps) < 1 or self.batch_size > self.units:
+        if self.batch_size > self.units:
             raise CalibrationError(
-                f"found train_size = {self.units}, batch_size = {self.batch_size}, steps = {self.steps}; "
-                "allowed: each at least 1, and a batch_size up to train_size, the full batch"
+                f"batch_size = {self.batch_size} exceeds train_size = {self.units}: the largest batch is "
+                "the full data"
             )
 
     @property
