@@ -330,3 +330,26 @@ def test_logits_do_not_depend_on_padding(name: str) -> None:
         # Also beside longer texts of the same batch.
         both = torch.cat([padded, model.made_up(1, length + 3)])
         torch.testing.assert_close(model(both)[:2], model(text))
+
+
+XLM = {"emb_dim": 8, "n_layers": 1, "n_heads": 2, "n_words": 12, "max_position_embeddings": 12}
+
+
+@pytest.mark.parametrize(
+    ("name", "summary", "allowed"),
+    [
+        ("xlm", "last", "first"),  # on the left, a text would have other positions
+        ("flaubert", "last", "first"),
+        ("xlm", "mean", "first"),
+        ("xlnet", "mean", "first, last"),
+        ("xlnet", "cls_index", "first, last"),
+    ],
+)
+def test_a_summary_that_reads_padding_is_refused(name: str, summary: str, allowed: str) -> None:
+    arguments = LENGTHS["xlnet"][0] if name == "xlnet" else XLM | {"pad_token_id": 0}
+    with pytest.raises(BackboneError, match=rf"summary_type {summary} .* allowed: {allowed}$"):
+        network(name, arguments | {"summary_type": summary})
+    model = network(name, arguments | {"summary_type": "first"}).double()
+    text = model.made_up(2, 4)
+    padded = nn.functional.pad(text, (0, 3), value=-1)
+    torch.testing.assert_close(model(padded), model(text))

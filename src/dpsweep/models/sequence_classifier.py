@@ -34,8 +34,16 @@ class SequenceClassifier(nn.Module):
         self.padding = padding
         self.end = _token(config, "eos_token_id") if config.is_encoder_decoder else None
         """The end token of networks with a decoder, which classify at its only occurrence in a text."""
-        summary = getattr(network, "sequence_summary", None)
-        self.reads_last = getattr(summary, "summary_type", None) == "last"
+        summary = getattr(getattr(network, "sequence_summary", None), "summary_type", "first")
+        # Padding on the left moves a text to other positions, if the network has a table of them.
+        placed = any("position_embeddings" in name for name, _ in network.named_modules())
+        allowed = ("first",) if placed else ("first", "last")
+        if summary not in allowed:
+            raise BackboneError(
+                f"{type(network).__name__} with summary_type {summary} reads the padding of a text; set "
+                f"summary_type among the backbone's arguments; allowed: {', '.join(allowed)}"
+            )
+        self.reads_last = summary == "last"
         """Whether the network classifies at the last position, as XLNet does."""
         if config.is_encoder_decoder and _token(config, "decoder_start_token_id") is None:
             config.decoder_start_token_id = padding
