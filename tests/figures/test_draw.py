@@ -27,7 +27,7 @@ from tests.synthetic import (
 
 from dpsweep.analysis.frames import MissingResultsError, read_numbers
 from dpsweep.base.errors import DpsweepError
-from dpsweep.figures import draw, style
+from dpsweep.figures import ClippingCurve, draw, style
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -260,3 +260,11 @@ def test_absent_results_are_an_error_that_names_a_missing_file(folder: Folder, f
 def test_the_error_about_an_unknown_figure_lists_existing_ones(tmp_path: Path) -> None:
     with pytest.raises(DpsweepError, match=r'"fig9"; .*allowed: .*clipping_curve'):
         draw(STUDY, Paths(tmp_path), "fig9")
+
+
+def test_two_lines_of_one_label_are_refused() -> None:
+    """They would be drawn as one zigzag."""
+    lines = {"clipping_bound": [0.1, 1.0] * 2, "centre": [0.1, 0.2, 0.3, 0.4], "line": [0, 0, 1, 1]}
+    ClippingCurve.draw(pd.DataFrame(lines | {"label": [0.3, 0.3, 0.1 + 0.2, 0.1 + 0.2]}))
+    with pytest.raises(ValueError, match="found one for several lines"):
+        ClippingCurve.draw(pd.DataFrame(lines | {"label": "one"}))

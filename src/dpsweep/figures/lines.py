@@ -81,7 +81,13 @@ def plot(
 
     Returns:
         The figure, and the axes and numbers of each panel, from left to right.
+
+    Raises:
+        ValueError: two lines of a panel have one label, and would be drawn as one.
     """
+    for (_, label), points in numbers.groupby(["panel", "label"]):
+        if points["line"].nunique() > 1:
+            raise ValueError(f"label: found {label} for several lines of a panel")
     chosen = [setting for setting in chosen if numbers[setting].notna().any()]
     together = [numbers] if share_y else [panel for _, panel in numbers.groupby("panel")]
     heights = [height, *_strip_heights(together, chosen)]
