@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpsweep.analysis.power import outlook
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import count
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
@@ -41,7 +40,6 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
         StudyError: at the end, listing everything that would fail.
     """
     yield from _sizes(study, every_target)
-    yield from outlook(study)
     wrong = list(_mistakes(study, paths))
     classes: dict[str, list[str]] = {}
     looked_at: list[tuple[str, str]] = []

@@ -71,8 +71,12 @@ class Plan:
         self._study, self._device = study, device
         self._status = status or Status(study, paths, device=device)
         outputs = Outputs(study, paths)
-        others = [target for target in targets or ("all",) if target != "release"]
-        needed = self._status.needed(each for target in others for each in outputs.asked(target))
+        others = [target for target in targets if target != "release"]
+        needed = (
+            self._status.needed(each for target in others for each in outputs.asked(target))
+            if targets
+            else self._status.outputs.values()
+        )
         jobs = (each for each in needed if isinstance(each, GpuOutput))
         self._jobs = sorted(
             (job for job in jobs if job.stage == "features" or job.cell.problem not in refused),

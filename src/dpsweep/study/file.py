@@ -395,14 +395,21 @@ class Study(Section):
 
     def trials_per_cell(self, sweep: str) -> int:
         """Return the number of trials that a cell trains; with ``selection: bracket``, the maximum."""
-        grid = self.sweeps[sweep]
-        rates = len(grid.learning_rates)
-        match self.training.selection:
-            case "exhaustive":
-                return rates * grid.seeds
-            case "bracket":
-                return bracket_trials(rates) + grid.seeds - 1
-        return rates + grid.seeds - 1
+        return self._trials[sweep]
+
+    @cached_property
+    def _trials(self) -> dict[str, int]:
+        found = {}
+        for name, grid in self.sweeps.items():
+            rates = len(grid.learning_rates)
+            match self.training.selection:
+                case "exhaustive":
+                    found[name] = rates * grid.seeds
+                case "bracket":
+                    found[name] = bracket_trials(rates) + grid.seeds - 1
+                case "repeat-best":
+                    found[name] = rates + grid.seeds - 1
+        return found
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
@@ -411,7 +418,14 @@ class Study(Section):
 
     def sweeps_of(self, problem: str) -> list[str]:
         """Return the names of the sweeps that train a problem."""
-        return [name for name, sweep in self.sweeps.items() if sweep.problem.name == problem]
+        return self._sweeps_of[problem]
+
+    @cached_property
+    def _sweeps_of(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, sweep in self.sweeps.items():
+            found.setdefault(sweep.problem.name, []).append(name)
+        return found
 
     def problem_cells(self, problem: str) -> list[Cell]:
         """Return all cells of a problem, each once, in the order of its sweeps."""
