@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.base.gpus import visible_gpus
-from dpsweep.planning.cost import GPU, this_machine
+from dpsweep.planning.cost import GPU, device_of
 from dpsweep.planning.plan import Plan
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
@@ -19,7 +19,7 @@ def test_the_speed_of_a_cpu_is_measured_but_not_of_a_gpu(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = this_machine(visible_gpus())
+    found = device_of(0.0, visible_gpus())
     assert "CPU" in found.name
     assert found.unit == "core"
     assert 0.0001 < found.teraflops < GPU.teraflops / 2
@@ -27,7 +27,7 @@ def test_the_speed_of_a_cpu_is_measured_but_not_of_a_gpu(
     assert found.step_seconds < GPU.step_seconds
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-0, H100, 80000\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    assert this_machine(visible_gpus()) == GPU
+    assert device_of(0.0, visible_gpus()) == GPU
 
 
 def test_times_follow_the_device(tmp_path: Path) -> None:

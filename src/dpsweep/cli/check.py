@@ -146,16 +146,15 @@ def _hub(study: Study, paths: Paths) -> Generator[str, None, list[str]]:
     wrong, unknown = [], []
     for name in study.swept_backbones:
         backbone = study.backbones[name]
-        for key, source, file, prepared in (
-            (
-                "weights",
-                backbone.weights,
-                "model.safetensors",
-                paths.backbone(name) / "metadata.json",
-            ),
-            ("tokenizer", backbone.reads_with, "tokenizer.json", paths.tokenizer(name)),
+        prepared = {
+            "weights": paths.backbone(name) / "metadata.json",
+            "tokenizer": paths.tokenizer(name),
+        }
+        for key, source, file in (
+            ("weights", backbone.weights, "model.safetensors"),
+            ("tokenizer", backbone.reads_with, "tokenizer.json"),
         ):
-            if not isinstance(source, HubWeights | HubTokenizer) or prepared.exists():
+            if not isinstance(source, HubWeights | HubTokenizer) or prepared[key].exists():
                 continue
             try:
                 require_file(source.id, file, source.revision)

@@ -48,26 +48,21 @@ GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
 _CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
 
 
-def this_machine(gpus: Sequence[Gpu]) -> Device:
-    """Return the training device of this machine; measure the speed of a CPU, which takes 0.1 s.
+def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
+    """Return GPUs of a cluster at some speed; without one, the device of this machine.
+
+    Measuring the speed of a CPU takes 0.1 s.
 
     Args:
+        teraflops: sustained speed of a GPU of the cluster, in 10^12 operations a second; 0: no cluster.
         gpus: those of this machine.
     """
+    if teraflops:
+        return replace(GPU, teraflops=teraflops)
     if gpus or shutil.which("rocm-smi"):
         return GPU
     name = "this machine's CPU"
     return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
-
-
-def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
-    """Return GPUs of a cluster at some speed, or `this_machine` if the speed is 0.
-
-    Args:
-        teraflops: sustained speed of a GPU of the cluster, in 10^12 operations a second.
-        gpus: those of this machine.
-    """
-    return replace(GPU, teraflops=teraflops) if teraflops else this_machine(gpus)
 
 
 def _cpu_teraflops() -> float:
