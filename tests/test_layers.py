@@ -110,6 +110,10 @@ def test_only_the_command_that_calls_snakemake_imports_it() -> None:
         ),
         # Each job of a study imports the descriptions of figures, and the classes that they name.
         ("dpsweep.figures.paper", {"torch", "pandas", "numpy", "matplotlib", "scipy", "seaborn"}),
+        (
+            "dpsweep.cli.check, dpsweep.figures.style",
+            {"torch", "scipy", "seaborn", "dp_accounting"},
+        ),
         ("dpsweep.privacy", {"torch", "pandas", "opacus"}),
         (
             "dpsweep.data.prepare, dpsweep.models.backbone",

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -31,6 +30,7 @@ from pydantic import BaseModel
 from dpsweep.analysis import frames
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.base.lazy import sns
 from dpsweep.base.units import count, one_line
 from dpsweep.study import Study, targets
 from dpsweep.study.file import Style
