@@ -163,6 +163,6 @@ def test_gradients_that_are_not_finite_are_refused(wrong: float) -> None:
 
 
 def test_a_gradient_as_long_as_the_bound_is_not_clipped() -> None:
-    sums = ClippedSums.of(np.diag([1.0, 2.0**0.5, 2.0]))
-    bounds = np.array([0.5, 1.0, 2.0**0.5, 1.9, 2.0, 9.0])
+    sums = ClippedSums.of(np.diag([1.0, 2.0, 4.0]))
+    bounds = np.array([0.5, 1.0, 2.0, 3.9, 4.0, 9.0])
     assert sums.unclipped(bounds).tolist() == [0, 1, 2, 2, 3, 3]
