@@ -601,7 +601,15 @@ def test_without_trials_that_are_not_private_there_is_no_section_on_transfer(
 def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
     statement = page.text().partition("Privacy statement This study has ")[2]
     assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
-    for word in ("1e-05", "adding or removing", "Poisson", "dp-accounting", "tuning", "test set", "seed"):
+    for word in (
+        "1e-05",
+        "adding or removing",
+        "Poisson",
+        "dp-accounting",
+        "tuning",
+        "test set",
+        "seed",
+    ):
         assert word in statement
 
 
