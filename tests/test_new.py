@@ -521,6 +521,7 @@ def test_patterns_that_name_no_unit_are_refused(unit: str, message: str) -> None
     assert not FILE.exists()
 
 
+@pytest.mark.slow
 def test_coins_of_patients_are_released_within_chance() -> None:
     """Labels are thrown for each patient, so nothing can be learnt; by row, twins would be recognised."""
     random = np.random.default_rng(0)

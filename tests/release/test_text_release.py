@@ -17,6 +17,7 @@ from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
 
+@pytest.mark.slow
 def test_a_release_of_texts_needs_no_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
