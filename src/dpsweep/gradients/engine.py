@@ -2,7 +2,7 @@
 
 All fast engines clip and sum in `FactoredEngine.clipped_sum`. They differ in how they compute the
 per-example gradients (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, which serve for
-comparison, have their own sums.
+comparison, have their own sums. `dpsweep.training.optimizer` adds the noise.
 """
 
 from abc import ABC, abstractmethod

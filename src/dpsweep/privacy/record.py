@@ -1,6 +1,7 @@
 """Poisson sampling, calibrated noise and its file, and the quantities that the paper derives from noise.
 
-Sampler, accountants and certificates agree on the sampling. The module imports no accountant.
+Sampler (`dpsweep.training.randomness`), accountants and certificates agree on the sampling. The module
+imports no accountant.
 """
 
 import math

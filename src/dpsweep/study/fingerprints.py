@@ -3,6 +3,9 @@
 Prepared data, networks, figures and pages have one name for all settings, so other settings overwrite them.
 A note beside each has a hash of the settings that it was made for: records of Snakemake are those of one
 working folder, and can be lost.
+
+The names of cells have two levels: the file has the fingerprint of the cell's settings, and each trial in it
+the key of its own (`dpsweep.training.trial.TrialSpec`). A trial with a stored key does not train again.
 """
 
 from collections.abc import Callable
@@ -255,7 +258,7 @@ TRAINER = (
     "data/prepared.py",
     "study/clipping.py",
 )
-"""The sources that a trial depends on."""
+"""The sources that a trial depends on. A trial records their hash; its key has `TRAINER_VERSION` only."""
 _DRAWING = (
     "figures",
     "tables",

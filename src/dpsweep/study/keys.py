@@ -1,5 +1,7 @@
 """All keys of a study, each with its type, default, meaning and an example, read from the models.
 
+Most models are in `dpsweep.study.file`, those of a section in the module of its name.
+
 ``python -m dpsweep.study.keys > docs/keys.md`` writes the page of them.
 """
 
