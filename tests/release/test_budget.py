@@ -44,7 +44,7 @@ def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
     first = release(allowed, paths)
     shutil.move(first, first.with_name("published"))
     monkeypatch.setattr("dpsweep.release.train.train_release", lambda *_: pytest.fail("it trains"))
-    found = "release.epsilon: found 8, which and 1 earlier .*"
+    found = "release.epsilon: found 8, which with 1 earlier .*"
     with pytest.raises(
         ReleaseError, match=f"{found}budget of 8 together, of which epsilon 0 is left"
     ):
@@ -171,7 +171,7 @@ def test_of_two_releases_at_once_one_is_beyond_the_budget(
         calls = [pool.submit(release, made, each) for each in (paths, other)]
         errors = [call.exception() for call in calls]
     (refused,) = filter(None, errors)
-    assert "and 1 earlier on the same data makes epsilon" in str(refused)
+    assert "with 1 earlier on the same data makes epsilon" in str(refused)
     assert sum(each.release.exists() for each in (paths, other)) == 1
     assert len(Ledger(paths.ledger).released("", [["sklearn-digits"]])) == 1
     assert not list(paths.results.parent.rglob(".partial-*"))

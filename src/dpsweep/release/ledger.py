@@ -296,7 +296,7 @@ def refuse_beyond_budget(
         return
     joint = joint_epsilon([*earlier, new], budget.delta)
     if joint > budget.epsilon:
-        others = f" and {len(earlier)} earlier on the same data" if earlier else ""
+        others = f" with {len(earlier)} earlier on the same data" if earlier else ""
         raise ReleaseError(
             f"release.epsilon: found {rounded_up(new.epsilon)}, which{others} makes epsilon "
             f"{rounded_up(joint, 4)} at delta {budget.delta:g}; allowed: up to the study's budget of "
