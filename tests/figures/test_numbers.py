@@ -410,7 +410,7 @@ def best_bound(rows: np.ndarray, sigma: float) -> float:
 
 def best_direction(rows: np.ndarray, sigma: float) -> float:
     """Return the bound with the best direction, which tests/theory compare with brute force."""
-    return direction_optimal_clipping(rows @ rows.T, sigma, DIMENSION).clipping_bound
+    return direction_optimal_clipping(rows, sigma, DIMENSION).clipping_bound
 
 
 def test_error_decomposition(tmp_path: Path) -> None:
