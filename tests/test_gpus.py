@@ -215,3 +215,14 @@ def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
     else:
         with pytest.raises(DpsweepError, match=outcome):
             default_device()
+
+
+def test_a_job_with_a_gpu_refuses_a_word_that_is_neither_true_nor_false(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dpsweep.training.job import default_device
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", "no")
+    with pytest.raises(DpsweepError, match="found no; allowed: true or false"):
+        default_device()

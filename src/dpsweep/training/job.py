@@ -141,10 +141,11 @@ def default_device() -> torch.device:
         GpuError: there is none, and the job requires one (`REQUIRE_GPU`).
         DpsweepError: that variable is neither true nor false.
     """
+    given = any(name in os.environ for name in _GIVEN_BY_SLURM)
+    required = is_true(REQUIRE_GPU, os.environ.get(REQUIRE_GPU, str(given)))
     if torch.cuda.is_available():
         return torch.device("cuda")
-    given = any(name in os.environ for name in _GIVEN_BY_SLURM)
-    if is_true(REQUIRE_GPU, os.environ.get(REQUIRE_GPU, str(given))):
+    if required:
         why = (
             "finds no device that works: try `nvidia-smi` or `rocm-smi` in a job"
             if torch.version.cuda or torch.version.hip
