@@ -372,10 +372,7 @@ def read_numbers(file: Path, words: dict[str, type[str]] | None = None) -> pd.Da
         file: the CSV.
         words: columns of text that may look like numbers.
     """
-    # pandas 2 rounds the last digits otherwise.
-    numbers = pd.read_csv(
-        file, dtype=words, keep_default_na=False, na_values=[""], float_precision="round_trip"
-    )
+    numbers = pd.read_csv(file, dtype=words, keep_default_na=False, na_values=[""])
     text = numbers.select_dtypes(["object", "string"]).columns
     numbers[text] = numbers[text].fillna("")
     return numbers
