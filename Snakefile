@@ -20,18 +20,6 @@ except DpsweepError as error:
     raise WorkflowError(str(error))
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 progress.show_requests(workflow)
-
-
-def inputs(output):
-    """Return the inputs of an output, and make it again if it was made for other settings.
-
-    The output's own note tells, because Snakemake's records are those of one working folder.
-    """
-    if output.outdated():
-        workflow.dag.forcefiles.update(map(str, output.files))
-    return output.inputs
-
-
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 
@@ -59,6 +47,7 @@ rule all:
         OUTPUTS.files(),
 
 
+include: "workflow/rules/common.smk"
 include: "workflow/rules/prepare.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/analyse.smk"
