@@ -175,6 +175,10 @@ def _member(
             _file(folder, rank).write_bytes(_pickled(error))
             sys.stderr.flush()
             os._exit(1)  # NCCL's threads may wait for the others
+        except Interrupted as stop:
+            sys.stderr.flush()
+            # Threads of gloo that still run as Python ends would abort the process.
+            os._exit(cast("int", stop.code))
 
 
 def _join(rank: int, count: int, folder: Path) -> None:
