@@ -37,6 +37,8 @@ Layout = Mapping[str, tuple[str, list[int]]]
 _WRAPPER = "network."
 # Limit on the parameter tensors of a network; the largest networks have thousands.
 _MOST_TENSORS = 20_000
+# Limit on a network's arguments: timm makes lists of as many numbers as a depth before the first parameter.
+_LARGEST_ARGUMENT = 10**7
 # Types of tensors: from the names in torch to those in safetensors.
 _SAFETENSORS = {
     **{"float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "uint8": "U8"},
@@ -203,6 +205,11 @@ def outline(
     Raises:
         BackboneError: the network does not exist, or it has too many parameters.
     """
+    for name, value in architecture.arguments.items():
+        if isinstance(value, int | float) and abs(value) > _LARGEST_ARGUMENT:
+            raise BackboneError(
+                f"arguments.{name}: found {value:g}; allowed: at most {_LARGEST_ARGUMENT:,}"
+            )
     numbers = itertools.count(1)
 
     def count(*_: Any) -> None:
