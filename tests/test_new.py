@@ -328,6 +328,19 @@ def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -
     assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
 
 
+def test_a_network_keeps_the_dataset_that_pretrains_it() -> None:
+    demo = load_study(ROOT / "studies" / "demo.yaml").model_dump(mode="json", exclude_unset=True)
+    own = {
+        "datasets": {"glyphs": demo["datasets"]["glyphs"]},
+        "backbones": {"own": demo["backbones"]["vit-weak"]},
+    }
+    Path("base.yaml").write_text(yaml.safe_dump({"extends": "config.yaml", **own}))
+    make_images({"pets/train/cat": 8, "pets/train/dog": 8, "pets/test/cat": 4, "pets/test/dog": 4})
+    study = new("--images", "pets", "--extends", "base.yaml", "--backbone", "own")
+    assert "glyphs" in study.datasets
+    assert {sweep.dataset for sweep in study.sweeps.values()} == {"pets"}
+
+
 # -- units -----------------------------------------------------------------------------------
 
 

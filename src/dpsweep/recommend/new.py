@@ -403,6 +403,7 @@ def draft_study(
         network=network,
         grid=_one_setting(made[0], size) if private else _first_grid(made, size),
         identity=identity,
+        keeps_datasets=bool(section.made_from),
         method=method,
         epsilons=epsilons,
         private=private,
