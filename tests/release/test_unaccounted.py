@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,14 @@ def test_other_words_than_true_and_false_are_refused(
     with pytest.raises(DpsweepError, match=r"unaccounted: .*allowed: true or false"):
         given(word, monkeypatch)
     monkeypatch.setenv(UNACCOUNTED, word)
-    with pytest.raises(DpsweepError, match=rf"{UNACCOUNTED}: .*allowed: true or false"):
-        refuse_unaccounted(Study.model_validate(sections()), "digits")
+    asked: list[Callable[[], object]] = [
+        lambda: refuse_unaccounted(Study.model_validate(sections()), "digits"),
+        lambda: begin({"study": "mine.yaml"}),  # before any job, also in a dry run
+    ]
+    for each in asked:
+        with pytest.raises(DpsweepError, match=rf"{UNACCOUNTED}: .*allowed: true or false") as said:
+            each()
+        assert f"found {word or 'nothing'};" in str(said.value)
 
 
 @pytest.mark.parametrize("word", ["true", "1"])

@@ -53,7 +53,7 @@ def is_true(name: str, value: object) -> bool:
     try:
         return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
     except KeyError:
-        raise DpsweepError(f"{name}: found {value}; allowed: true or false") from None
+        raise DpsweepError(f"{name}: found {value or 'nothing'}; allowed: true or false") from None
 
 
 def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
@@ -90,9 +90,10 @@ def begin(config: Mapping[str, Any]) -> Path:
     for name in config:
         if name not in _CONFIG:
             raise DpsweepError(f"--config: {unknown(name, _CONFIG)} (as study=studies/mine.yaml)")
+    permission = UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")
     if "unaccounted" in config:
-        allowed = is_true("--config unaccounted", config["unaccounted"])
-        os.environ[UNACCOUNTED] = str(int(allowed))
+        permission = "--config unaccounted", config["unaccounted"]
+    os.environ[UNACCOUNTED] = str(int(is_true(*permission)))
     for name in ("study", "targets"):
         if not isinstance(value := config.get(name, ""), str):
             raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")

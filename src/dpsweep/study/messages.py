@@ -181,6 +181,8 @@ def _lines(path: tuple[int | str, ...], error: ErrorDetails) -> list[str]:
 def _allowed(error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
         return _PATTERNS.get(error["ctx"]["pattern"], error["msg"])
+    if error["type"] == "bool_type":
+        return "true or false"
     unneeded = r"^\w+ should (be|have) | after validation.*| or object to .*"
     return re.sub(unneeded, "", error["msg"])
 
