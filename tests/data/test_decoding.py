@@ -341,3 +341,15 @@ def test_images_of_fewer_bits_than_their_file_are_counted(
     said = "train: 2 of 6 images have no level from 17 to 255: they are black, or have 12 bits"
     # 4095 of 65535 is level 16 of 255.
     assert (said in caplog.text) == (bits == 12)
+
+
+def test_levels_that_only_resizing_makes_do_not_hide_that_there_are_few(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bicubic interpolation overshoots at edges."""
+    edges = np.tile(np.array([[0, 4095], [4095, 0]], np.uint16), (16, 16)).repeat(2, 0)
+    image = in_memory(saved(Image.fromarray(edges), "PNG"))
+    larger = Transform(Resize(size=224, interpolation="bicubic"))
+    decode_images(image, larger, tmp_path / "train.npy")
+    assert np.load(tmp_path / "train.npy").max() > 16
+    assert "train: 1 of 1 images have no level from 17 to 255" in caplog.text

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import unicodedata
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -52,6 +52,11 @@ _CHUNK = 32
 _MOST_THREADS = 16
 _FEW_LEVELS = 17
 """Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
+_ANIMATED = "are animations, of which the first frame is read"
+_DARK = (
+    f"have no level from {_FEW_LEVELS} to 255: they are black, or have 12 bits or fewer of 16, and should be "
+    "stretched"
+)
 _MOST_PIXELS = 2**27
 """Limit of the resized image, before cropping."""
 
@@ -84,11 +89,11 @@ class Transform:
         Raises:
             ValueError: it is not an image that can be read. Pillow raises other types, too.
         """
-        return self.first_frame(content)[0]
+        return self.with_remarks(content)[0]
 
-    def first_frame(self, content: Content) -> tuple[Pixels, bool]:
-        """Return pixels, uint8 of ``shape``, and whether they are the first frame of an animation."""
-        image, animated = _picture(content)
+    def with_remarks(self, content: Content) -> tuple[Pixels, list[str]]:
+        """Return pixels, uint8 of ``shape``, and what is odd about the image, in words."""
+        image, remarks = _picture(content)
         if self.stored is None:
             size = self.resize.size
             height, width, top, left = self.resize.geometry(image.height, image.width)
@@ -97,7 +102,7 @@ class Transform:
             method = Image.Resampling[self.resize.interpolation.upper()]
             image = image.resize((width, height), method)
             image = image.crop((left, top, left + size, top + size))
-        return np.asarray(image), animated
+        return np.asarray(image), remarks
 
 
 def make_transform(resize: Resize, *splits: Split) -> Transform:
@@ -121,8 +126,8 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
     return Transform(resize, *sizes)
 
 
-def _picture(content: Content) -> tuple[Image.Image, bool]:
-    """Return the first frame of an image in 8-bit RGB, and whether there are others."""
+def _picture(content: Content) -> tuple[Image.Image, list[str]]:
+    """Return the first frame of an image in 8-bit RGB, and what is odd about it."""
     if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
         raise ValueError("it is empty")
     try:
@@ -133,7 +138,10 @@ def _picture(content: Content) -> tuple[Image.Image, bool]:
             if "transparency" in opened.info and opened.tile and opened.tile[0].args in _OTHER_BITS:
                 raise ValueError("a transparent colour; save it with an alpha channel")
             animated = pages > 1 and opened.format not in _ONE_PICTURE
-            return _rgb(ImageOps.exif_transpose(opened), opened), animated
+            image = _rgb(ImageOps.exif_transpose(opened), opened)
+            # Before it is resized: interpolation overshoots at edges.
+            dark = bool(np.max(image.getextrema()) < _FEW_LEVELS)
+            return image, [_ANIMATED] * animated + [_DARK] * dark
     except UnidentifiedImageError:
         raise ValueError(found_pointer(content) or "of no format that Pillow reads") from None
 
@@ -194,19 +202,18 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
     """
     examples = len(split.labels)
     errors: dict[int, str] = {}
-    done = dark = animations = 0
+    done, odd = 0, Counter[str]()
 
     def blocks() -> Iterator[Pixels]:
-        nonlocal done, dark, animations
+        nonlocal done
         advance = progress(f"{path.stem} images", examples)
         yield np.empty((0, *transform.shape), np.uint8)
-        for chunk, animated in _decoded(split.inputs, transform):
+        for chunk, remarks in _decoded(split.inputs, transform):
             rows = [each for each in chunk if not isinstance(each, str)]
             errors.update(
                 (done + at, each) for at, each in enumerate(chunk) if isinstance(each, str)
             )
-            dark += sum(row.max() < _FEW_LEVELS for row in rows)
-            animations += animated
+            odd.update(remarks)
             done += len(chunk)
             if rows:
                 yield np.stack(rows)
@@ -215,21 +222,13 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
     write_array(path, blocks(), examples)
     if done != examples:
         raise DatasetError(f"{path.stem}: {done} images for {examples} labels")
-    if dark:
-        log.warning(
-            "%s: %d of %d images have no level from %d to 255: they are black, or have 12 bits or fewer of "
-            "16, and should be stretched", path.stem, dark, examples, _FEW_LEVELS,
-        )  # fmt: skip
-    if animations:
-        log.warning(
-            "%s: %d of %d images are animations, of which the first frame is read",
-            path.stem, animations, examples,
-        )  # fmt: skip
+    for remark, images in odd.items():
+        log.warning("%s: %d of %d images %s", path.stem, images, examples, remark)
     return split.without(list(errors), path), list(errors.values())
 
 
-_Chunk = tuple[list[Pixels | str], int]
-"""Pixels or an error for each of some images, and the number of animations among them."""
+_Chunk = tuple[list[Pixels | str], list[str]]
+"""Pixels or an error for each of some images, and all that is odd about them."""
 
 
 def _decoded(images: EncodedImages, transform: Transform) -> Iterator[_Chunk]:
@@ -248,19 +247,19 @@ def _decoded(images: EncodedImages, transform: Transform) -> Iterator[_Chunk]:
 
 
 def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> _Chunk:
-    """Return the pixels or the error of every image, and the number of animations."""
+    """Return the pixels or the error of every image, and what is odd about them."""
     results: list[Pixels | str] = []
-    animations = 0
+    odd: list[str] = []
     for name, content in chunk:
         try:
-            pixels, animated = transform.first_frame(content)
+            pixels, remarks = transform.with_remarks(content)
             results.append(pixels)
-            animations += animated
+            odd += remarks
         except MemoryError:
             raise
         except Exception as error:  # decoders raise many types for broken files
             results.append(f"{name}: not an image that can be read ({error})")
-    return results, animations
+    return results, odd
 
 
 def first_corrupt(split: Split, resize: Resize) -> list[str]:

@@ -346,7 +346,9 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
 
 
 def alike_classes(data: LabelledData) -> str:
-    """Name classes that differ only in capitals or inner punctuation, which is often a mistake.
+    """Name classes that differ only in their notation, which is often a mistake.
+
+    It is capitals, inner punctuation, leading zeros (1 and 01), or truth values and numbers (true and 1).
 
     Returns:
         ``nearly the same: 'Cat' and 'cat' (20 and 3 training examples)``; empty if there are none.
@@ -356,6 +358,7 @@ def alike_classes(data: LabelledData) -> str:
     pairs = []
     for number, each in enumerate(data.classes):
         plain = re.sub(r"(?<=\w)[\W_]+(?=\w)", "", unicodedata.normalize("NFKC", each).casefold())
+        plain = re.sub(r"^0+(?=\d)", "", {"true": "1", "false": "0"}.get(plain, plain))
         other = first.setdefault(plain, number)
         if other != number:
             pairs.append(
