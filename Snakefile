@@ -1,4 +1,5 @@
 # From a study file to a report. `snakemake --profile demo all` runs the demo, `--profile slurm` on a cluster.
+import os
 import signal
 from pathlib import Path
 
@@ -18,6 +19,7 @@ try:
     Paths(R := Path(STUDY.results)).check_writable()
 except DpsweepError as error:
     raise WorkflowError(str(error))
+os.environ[commands.RESULTS] = STUDY.results
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 progress.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")

@@ -7,8 +7,10 @@ rule aggregate:
     log:
         R / "logs/problems/{problem}.log",
     localrule: True
+    params:
+        settings=lambda w, output: fingerprints.problem_fingerprint(STUDY, w.problem),
     shell:
-        "dpsweep aggregate {wildcards.problem} > {log:q} 2>&1"
+        "dpsweep aggregate {wildcards.problem} --planned {params.settings} > {log:q} 2>&1"
 
 
 # A figure or table depends on exactly the cells that it shows. It is made again if one of them is newer, or if its
@@ -58,8 +60,10 @@ rule explore:
     log:
         R / "logs/explore.log",
     localrule: True
+    params:
+        settings=lambda w, output: fingerprints.report_fingerprint(STUDY),
     shell:
-        "dpsweep explore > {log:q} 2>&1"
+        "dpsweep explore --planned {params.settings} > {log:q} 2>&1"
 
 
 rule report:
@@ -70,8 +74,10 @@ rule report:
     log:
         R / "logs/report.log",
     localrule: True
+    params:
+        settings=lambda w, output: fingerprints.report_fingerprint(STUDY),
     shell:
-        "dpsweep report > {log:q} 2>&1"
+        "dpsweep report --planned {params.settings} > {log:q} 2>&1"
 
 
 # List missing outputs and their cost. `--config targets="..."` selects figures, tables, problems, sweeps, cells or

@@ -26,8 +26,10 @@ if STUDY.audit is not None:
         log:
             R / "logs/audit/evidence.log",
         localrule: True
+        params:
+            settings=lambda w, output: fingerprints.report_fingerprint(STUDY),
         shell:
-            "dpsweep audit-evidence > {log:q} 2>&1"
+            "dpsweep audit-evidence --planned {params.settings} > {log:q} 2>&1"
 
     rule audit:
         input:

@@ -14,7 +14,7 @@ import typer
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
 from dpsweep.study import Study, load_study
-from dpsweep.study.commands import DEFAULT_STUDY, STUDY
+from dpsweep.study.commands import DEFAULT_STUDY, RESULTS, STUDY
 from dpsweep.study.load import home, named_study, only_study, study_path
 from dpsweep.study.paths import Paths
 
@@ -99,8 +99,26 @@ class OpenStudy(NamedTuple):
 
 def open_study(study_file: Path, partial: bool = False, figures: bool = True) -> OpenStudy:
     """Read a study, with or without its figures; return it with its files."""
-    study = load_study(study_file, figures)
+    study = _in_planned_folder(load_study(study_file, figures))
     return OpenStudy(study, Paths(Path(study.results), partial))
+
+
+def _in_planned_folder(study: Study) -> Study:
+    """Return a study, unless its key ``results`` was edited after the workflow had planned a job.
+
+    Such a job would write where the workflow does not look.
+    """
+    if os.environ.get(RESULTS, study.results) != study.results:
+        raise _edited()
+    return study
+
+
+def _edited() -> DpsweepError:
+    return DpsweepError(
+        f"{OPENED.get()}, a file that it names, or dpsweep changed after this job was planned, so the job "
+        "has done nothing. Run the same command again: it plans with the new settings",
+        remake=("all",),
+    )
 
 
 class FoundStudyFile(NamedTuple):
@@ -132,7 +150,7 @@ def locate_study(named: str | Path | None) -> FoundStudyFile:
     """
     named = named or os.environ.get(STUDY)
     file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
-    study = load_study(file)
+    study = _in_planned_folder(load_study(file))
     return FoundStudyFile(file, study, Path.cwd() if Path(study.results).exists() else home(file))
 
 
@@ -173,11 +191,7 @@ def as_planned(
         found = find()
         if settings(found) == planned:
             return found
-    raise DpsweepError(
-        f"{OPENED.get()}, a file that it names, or dpsweep changed after this job was planned, so the job "
-        "has done nothing. Run the same command again: it plans with the new settings",
-        remake=("all",),
-    )
+    raise _edited()
 
 
 @contextlib.contextmanager

@@ -252,11 +252,12 @@ def audit_setting(
 
 
 @app.command()
-def audit_evidence(study_file: StudyFile = DEFAULT_STUDY) -> None:
+def audit_evidence(study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None) -> None:
     """Collect the results of the audit: numbers, figure and table."""
     from dpsweep.figures.audit import write_audit
 
     study, paths = open_study(study_file)
+    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_audit(study, paths)
 
 
@@ -272,12 +273,13 @@ def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
 
 @app.command()
-def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY) -> None:
+def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None) -> None:
     """Collect all trials of a problem in one table."""
     from dpsweep.analysis.frames import write_problem
 
     study, paths = open_study(study_file)
-    pick("problem", problem, study.problems)
+    find = partial(pick, "problem", problem, study.problems)
+    as_planned(planned, find, lambda _: fingerprints.problem_fingerprint(study, problem))
     write_problem(study, paths, problem)
 
 
@@ -321,18 +323,25 @@ def table(
 
 @app.command()
 def explore(
-    study_name: StudyName = None, study_file: FoundStudy = None, partial: Partial = False
+    study_name: StudyName = None,
+    study_file: FoundStudy = None,
+    partial: Partial = False,
+    planned: Planned = None,
 ) -> None:
     """Write an interactive page with all cells and trials."""
     from dpsweep.report import write_explore
 
     file, study, whole = find_study(study_name or study_file)
+    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_explore(study, file, Paths(whole.results, partial))
 
 
 @app.command()
 def report(
-    study_name: StudyName = None, study_file: FoundStudy = None, partial: Partial = False
+    study_name: StudyName = None,
+    study_file: FoundStudy = None,
+    partial: Partial = False,
+    planned: Planned = None,
 ) -> None:
     """Write the report; if something is missing, fail and list it.
 
@@ -341,6 +350,7 @@ def report(
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)
+    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     parts = [*outputs.trained(), *outputs.report().inputs]
     lacking = [f"{part} is missing" for part in parts if not part.exists()]

@@ -31,6 +31,9 @@ An option ``--signal`` of ``sbatch`` (``slurm_extra`` in a profile) wins over ``
 
 _CONFIG = ("study", "targets", "unaccounted")  # the options of --config
 
+RESULTS = "DPSWEEP_RESULTS"
+"""Environment variable: the folder of results that the workflow has planned with."""
+
 CALL = "DPSWEEP_CALL"
 """Environment variable: set if ``dpsweep run`` called Snakemake."""
 
