@@ -247,6 +247,10 @@ def test_invalid_input_is_refused(change, message):
             (1000, DELTA, Sampling(50_000, 256, 100)),
             "outside .*: lower epsilon, or take a larger batch or more steps",
         ),
+        (
+            (50_000, DELTA, Sampling(1347, 128, 22)),
+            "epsilon = 50000 is more than accountants compute; lower epsilon",
+        ),
         ((1e-4, 1e-8, Sampling(100, 99, 10_000)), "outside .* raise epsilon or delta"),
         (
             (1, 1e-13, Sampling(10, 1, 1000)),

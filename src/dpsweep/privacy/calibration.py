@@ -213,12 +213,17 @@ def proven_epsilon(target: PrivacyTarget, sigma: float, coarser: float = 1.0) ->
         coarser: factor of the mesh width; the bound is faster and looser.
 
     Raises:
-        CalibrationError: delta is too small for the number of steps.
+        CalibrationError: delta is too small for the number of steps, or epsilon is too large.
     """
     epsilon, delta, sampling = target
     if sampling.full_batch:
         return gaussian_epsilon(delta, sigma, sampling.steps)
-    return certified_bound(sigma, sampling, delta, epsilon, coarser)
+    try:
+        return certified_bound(sigma, sampling, delta, epsilon, coarser)
+    except OverflowError:
+        raise CalibrationError(
+            f"epsilon = {epsilon:g} is more than accountants compute; {_remedy(little_noise=True)}"
+        ) from None
 
 
 def _agree(one: float, other: float) -> bool:
