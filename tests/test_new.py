@@ -18,6 +18,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
+from dpsweep.cli.options import find_study
 from dpsweep.data.prepare import load, prepare
 from dpsweep.models.featurisers import Identity
 from dpsweep.models.prepare import prepare as prepare_backbone
@@ -28,6 +29,7 @@ from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recom
 from dpsweep.release.train import write_release
 from dpsweep.release.verify import verify
 from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study.datasets import FolderSource
 from dpsweep.study.paths import Paths
 from tests.data.pictures import picture
 
@@ -43,6 +45,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("dpsweep.recommend.rule.noise_multiplier", rough_noise)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("dpsweep.study.load.PROJECT", tmp_path)  # where paths start
+    monkeypatch.setattr("dpsweep.study.load.IN_CLONE", True)
     shutil.copy(ROOT / "config.yaml", tmp_path)
     (tmp_path / "studies").mkdir()
     shutil.copy(ROOT / "studies" / "paper-accuracies.csv", tmp_path / "studies")
@@ -326,6 +330,20 @@ def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -
     assert len(sweep.batch_size) >= 2
     assert len(FILE.read_text().splitlines()) < 45
     assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
+
+
+def test_paths_start_at_the_folder_of_a_study_outside_of_a_clone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dpsweep.study.load.PROJECT", ROOT)
+    make_images({"pets/cat": 8, "pets/dog": 8})
+    done = CliRunner().invoke(app, ["new", str(FILE), "--images", "pets", "--extends", "paper"])
+    assert done.exit_code == 0, done.output
+    _, study, _ = find_study(FILE)  # changes to the folder that paths start at
+    source = study.datasets["pets"].source
+    assert isinstance(source, FolderSource)
+    assert source.path == "../pets"
+    assert len(load(study.datasets["pets"]).classes) == 2
 
 
 def test_a_network_keeps_the_dataset_that_pretrains_it() -> None:

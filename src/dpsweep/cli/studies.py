@@ -19,7 +19,7 @@ from dpsweep.cli.options import (
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
-from dpsweep.study.load import PAPER, name_of, named_study, split_study
+from dpsweep.study.load import PAPER, home, name_of, named_study, split_study
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
@@ -97,6 +97,8 @@ def new(
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     found = look_at(what, str(place), test, input_column, label_column, unit)
+    if what != "hub":
+        found = found.seen_from(home(study_file))
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()
     study = new_study(study_file, base, found, backbone, head, epsilon if private else None)

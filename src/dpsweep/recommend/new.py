@@ -7,9 +7,9 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -102,6 +102,15 @@ class FoundDataset:
     def protected(self) -> int:
         """N: the number of training units, or of rows."""
         return self.train_units or self.train_size
+
+    def seen_from(self, folder: Path) -> Self:
+        """Return the dataset with relative paths that start at a folder, not at the current one."""
+        paths = {
+            key: os.path.relpath(place, folder)
+            for key, place in self.source.items()
+            if key in ("path", "train", "test") and not place.startswith(("/", "~", "$"))
+        }
+        return self if folder == Path.cwd() else replace(self, source=self.source | paths)
 
     @property
     def units_in_words(self) -> str:
