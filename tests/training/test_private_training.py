@@ -248,6 +248,14 @@ def test_two_trainings_of_one_model_are_refused() -> None:
         first.step(next(first.batches(*data())))
 
 
+def test_labels_may_be_corrected_before_the_first_step() -> None:
+    made = training()
+    inputs, labels = data()
+    with pytest.raises(ValueError, match="labels"):
+        made.step(next(made.batches(inputs, labels.double())))
+    assert run(made).steps_taken == made.calibration.steps
+
+
 def test_labels_stay_and_inputs_may_be_augmented_anew() -> None:
     made = run(training(), 1)
     inputs, labels = data()

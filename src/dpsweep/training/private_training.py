@@ -199,7 +199,7 @@ class PrivateTraining:
             self._refuse(self.steps_taken + steps)
         labels = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
         found = processes.digest([labels])
-        if self._labels not in (None, found):
+        if self.steps_taken and self._labels not in (None, found):
             raise ValueError(
                 "labels: found others than those of the steps so far; epsilon is of one data set, and noise "
                 "must not be drawn again for another: make a new training"
