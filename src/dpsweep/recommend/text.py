@@ -118,8 +118,8 @@ def _norm_line(facts: ProblemFacts) -> str:
     line = f"gradient norm    {facts.gradient_norm:.3g} of an example before training: {facts.norm_source}"
     if facts.norm_source == "a guess":
         line += (
-            ". Prepare the network first and call this again, or give the backbone "
-            "features: {transformation: layer-norm}"
+            ". Prepare the network (dpsweep prepare-backbone NAME) and call this again; for a head, "
+            "features: {transformation: layer-norm} of the backbone give it exactly"
         )
     return line
 
