@@ -173,15 +173,16 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
 def test_no_file_is_written_before_the_end(
     section: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process leaves only its lock; unfinished files of an earlier process are removed."""
+    """A process killed in training leaves its lock and an empty folder; those of earlier ones are gone."""
     before, steps = everything(paths.results), 0
-    write_text(paths.results / ".partial-release-x1y2" / "release" / TRAINED, "half")
+    write_text(paths.results / ".partial-release+x1y2" / "release" / TRAINED, "half")
     lock, batch = paths.results / ".release.lock", PoissonSampler.batch
 
     def look(sampler: PoissonSampler, step: int) -> Indices:
         nonlocal steps
         steps += 1
-        assert everything(paths.results) - before == {lock}
+        (aside,) = paths.results.glob(".partial-*")
+        assert everything(paths.results) - before == {lock, aside}
         return batch(sampler, step)
 
     monkeypatch.setattr(PoissonSampler, "batch", look)

@@ -76,7 +76,7 @@ def test_a_killed_release_leaves_nothing(tmp_path: Path) -> None:
     kill_when(chain, lambda: unfinished(chain, TRAINED))
     assert not files(chain.results / "release")
     (left,) = {file.split("/")[0] for file in files(chain.results) - before}
-    assert left.startswith(".partial-release-")
+    assert left.startswith(".partial-release+")
     chain.run(options=("--unlock",))
 
     chain.run("release")
@@ -92,7 +92,7 @@ def files(folder: Path) -> set[str]:
 
 
 def unfinished(chain: Chain, name: str) -> bool:
-    return any(chain.results.glob(f".partial-release-*/release/{name}"))
+    return any(chain.results.glob(f".partial-release+*/release/{name}"))
 
 
 def kill_when(chain: Chain, condition: Callable[[], bool]) -> None:

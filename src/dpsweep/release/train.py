@@ -2,8 +2,6 @@
 
 import logging
 import math
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpsweep.base.files import checksum, fingerprint, sync_folder, write_checked_json, write_text
+from dpsweep.base.files import (
+    checksum,
+    fingerprint,
+    folder_beside,
+    sync_folder,
+    write_checked_json,
+    write_text,
+)
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
@@ -255,9 +260,6 @@ def train_and_score(
     return trial.record, parameters, right
 
 
-_UNFINISHED = ".partial-release-"
-
-
 def check_budget(study: Study, paths: Paths) -> None:
     """Refuse a release beyond the budget before its data are prepared.
 
@@ -334,16 +336,16 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
     """
     folder = paths.release
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        _make(study, paths, release)
+    # Before training, this removes the model that a killed call has left without a line in the ledger.
+    with _alone(folder), folder_beside(folder) as aside:
+        _make(study, paths, release, aside / folder.name)
     return folder
 
 
-def _make(study: Study, paths: Paths, release: Release) -> None:
+def _make(study: Study, paths: Paths, release: Release, made: Path) -> None:
+    """Train, write the files into the folder ``made``, and move it to its place."""
     folder = paths.release
     _refuse_another(folder)
-    for left in folder.parent.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left)  # from a call that was killed while writing
     sweeps, trials = swept_before(study, paths, release)
     if sweeps or trials:
         log.warning(
@@ -363,12 +365,8 @@ def _make(study: Study, paths: Paths, release: Release) -> None:
     tokenizer = _tokenizer(study, paths, release)
     gpus = study.release_gpus(release)
     model, tuning, score = launch(gpus, train_release, study, paths, release)
-    with (
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished,
-        open_ledger(paths.ledger) as ledger,
-    ):
-        made = Path(unfinished) / "release"
-        made.mkdir()
+    made.mkdir()
+    with open_ledger(paths.ledger) as ledger:
         network = _write_network(study, paths, release, model, tokenizer, made)
         others = ledger.released(*data)
         if others != earlier:  # another release was made during training
