@@ -78,8 +78,8 @@ findings: setup ## run the study of frozen features, for docs/findings.md (STUDY
 	snakemake --config study=$(FINDINGS) -- all
 	$(BIN)/python -m benchmarks.findings --study $(FINDINGS)
 
-published: setup ## train the published settings of docs/findings.md (FASHION=folder with the four IDX files of Fashion-MNIST)
-	dpsweep run studies/fashion-mnist.yaml published momentum $(if $(FASHION),--set datasets.fashion-mnist.source.path=$(abspath $(FASHION)))
+published: setup ## train the published settings of docs/findings.md
+	dpsweep run studies/fashion-mnist.yaml published momentum
 
 film: setup ## keep what studies/film.yaml has trained, for docs/findings.md (STUDY=studies/film-local.yaml)
 	$(BIN)/python -m benchmarks.findings.film $(if $(STUDY),--study $(STUDY))

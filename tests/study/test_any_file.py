@@ -19,7 +19,7 @@ from tests.workflow.chain import STUDY
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import main as command_line
 from dpsweep.cli import releases, run, stages, studies
-from dpsweep.cli.options import locate_study
+from dpsweep.cli.options import find_study
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.commands import begin
 
@@ -92,7 +92,7 @@ def test_random_bytes_are_refused(
 def test_an_unexpected_error_is_one_message_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(path: Path) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
@@ -116,9 +116,9 @@ def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "study.yaml"
     file.write_text("extends: demo\n")
     for named in ("~/study.yaml", "$HOME/study.yaml"):
-        assert locate_study(named).file == file
+        assert find_study(named)[0].name == file.name
         assert begin({"study": named}) == file
-    for find in (locate_study, lambda named: begin({"study": named})):
+    for find in (find_study, lambda named: begin({"study": named})):
         with pytest.raises(DpsweepError, match=r"path: found \$NOWHERE/s.*\$NOWHERE is not, or is"):
             find("$NOWHERE/study.yaml")
 
@@ -181,7 +181,7 @@ def test_an_error_after_ctrl_c_is_no_mistake(
 ) -> None:
     """Torch swallows Ctrl-C while it imports numpy; a later import then fails."""
 
-    def interrupted(path: Path) -> None:
+    def interrupted(*_: object) -> None:
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         raise error
@@ -207,7 +207,7 @@ def test_ctrl_c_in_a_finaliser_ends_the_command(
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    def interrupted(path: Path) -> None:
+    def interrupted(*_: object) -> None:
         Finalised()
         threading.Event().wait(PATIENCE)
         raise AssertionError("the interrupt was lost")

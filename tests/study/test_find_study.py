@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
-from dpsweep.cli.run import change_study, target_files
+from dpsweep.cli.run import target_files
 from dpsweep.study import load, load_study
-from dpsweep.study.load import only_study
 from dpsweep.study.paths import Paths
 
 TEXT = "extends: demo\nresults: results/pets\nfigures: none\n"
@@ -74,19 +73,6 @@ def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
     Path("pets.yaml").write_text(TEXT.replace("demo", "dmo"))
     with pytest.raises(DpsweepError, match=r"did you mean demo\?"):
         load_study(Path("pets.yaml"))
-
-
-def test_a_study_is_changed_for_a_quick_look(folder: Path) -> None:
-    file = change_study(
-        Path("pets.yaml"), ["sweeps.digits_vit-weak_film.epsilon=[2, 8]", "privacy.delta=1e-6"]
-    )
-    assert file == Path("pets.set.yaml")
-    study = load_study(file)
-    assert study.sweeps["digits_vit-weak_film"].epsilon == [2, 8]
-    assert study.privacy.delta == 1e-6
-    assert study.results == "results/pets"
-    # The study is still the only one of the folder.
-    assert only_study(folder).name == "pets.yaml"
 
 
 def test_targets_are_named_as_in_the_study() -> None:

@@ -11,11 +11,13 @@ import shutil
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import tokenizers
+import yaml
 from datasets import ClassLabel, Dataset, Features, Image
 from PIL import Image as PillowImage
 from safetensors.torch import save_file
@@ -27,7 +29,6 @@ from typer.testing import CliRunner
 
 from dpsweep.base.files import write_json
 from dpsweep.cli.main import app
-from dpsweep.cli.run import change_study
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.study import Study, load_study
 from dpsweep.study.backbones import Architecture
@@ -186,8 +187,10 @@ def test_example_runs_with_fewer_pixels(
     repository, cache = tmp_path / "repository", tmp_path / "cache"
     study = example(names[0], repository)
     images = [name for name, each in study.datasets.items() if each.kind == "image"]
-    smaller = [f"datasets.{name}.image_size=96" for name in images]
-    smaller += ["backbones.vit-tiny.arguments.img_size=96"] if images else []
+    smaller: dict[str, Any] = {
+        "datasets": {name: {"image_size": 96} for name in images},
+        "backbones": {"vit-tiny": {"arguments": {"img_size": 96}}} if images else {},
+    }
     MAKERS[names[-1]](repository, cache)
     monkeypatch.chdir(repository)
     offline = {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
@@ -195,8 +198,9 @@ def test_example_runs_with_fewer_pixels(
     tables: set[Path] = set()
     for name in names:
         sweeps = [] if name in DRAWN else load_study(Path(name)).sweeps
-        fewer = [f"sweeps.{each}.epsilon=[8]" for each in sweeps]
-        file = change_study(Path(name), [f"results={study.results}", *smaller, *fewer])
+        file = Path(name).with_suffix(".smaller.yaml")
+        fewer = {"sweeps": {each: {"epsilon": [8]} for each in sweeps}, "results": study.results}
+        file.write_text(yaml.safe_dump({"extends": Path(name).name} | smaller | fewer))
         files.append(str(file))
         study, before = load_study(file), tables
         workflow = Workflow(repository, str(file), results, offline)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -90,27 +90,19 @@ Planned = Annotated[
 Found = TypeVar("Found")
 
 
-class OpenStudy(NamedTuple):
-    """A study with its files."""
+def open_study(
+    study_file: Path, partial: bool = False, figures: bool = True
+) -> tuple[Study, Paths]:
+    """Read a study, with or without its figures; return it with its files.
 
-    study: Study
-    paths: Paths
-
-
-def open_study(study_file: Path, partial: bool = False, figures: bool = True) -> OpenStudy:
-    """Read a study, with or without its figures; return it with its files."""
-    study = _in_planned_folder(load_study(study_file, figures))
-    return OpenStudy(study, Paths(Path(study.results), partial))
-
-
-def _in_planned_folder(study: Study) -> Study:
-    """Return a study, unless its key ``results`` was edited after the workflow had planned a job.
-
-    Such a job would write where the workflow does not look.
+    Raises:
+        DpsweepError: the study is not valid, or its key ``results`` was edited after the workflow had
+            planned a job, which would write where the workflow does not look.
     """
+    study = load_study(study_file, figures)
     if os.environ.get(RESULTS, study.results) != study.results:
         raise _edited()
-    return study
+    return study, Paths(Path(study.results), partial)
 
 
 def _edited() -> DpsweepError:
@@ -121,23 +113,8 @@ def _edited() -> DpsweepError:
     )
 
 
-class FoundStudyFile(NamedTuple):
-    """A study, and the folder that its relative paths start at."""
-
-    file: Path
-    study: Study
-    folder: Path
-
-    def seen_from(self, folder: Path) -> Path:
-        """Return the study's file as a path from a folder."""
-        if folder.resolve() == Path.cwd():
-            return self.file
-        file, folder = self.file.resolve(), folder.resolve()
-        return file.relative_to(folder) if file.is_relative_to(folder) else file
-
-
-def locate_study(named: str | Path | None) -> FoundStudyFile:
-    """Find a study and read it.
+def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
+    """Find a study, read it, and change to the folder that its paths start at.
 
     If the current folder has results of the study, its paths start here.
 
@@ -145,29 +122,22 @@ def locate_study(named: str | Path | None) -> FoundStudyFile:
         named: its file or name. None: the study of the environment (the workflow sets it for its jobs),
             ``config.yaml``, or the only study in the current folder.
 
+    Returns:
+        Its file as a path from that folder, the study, and its files.
+
     Raises:
         DpsweepError: the study does not exist, is ambiguous, or is not valid.
     """
     named = named or os.environ.get(STUDY)
     file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
-    study = _in_planned_folder(load_study(file))
-    return FoundStudyFile(file, study, Path.cwd() if Path(study.results).exists() else home(file))
-
-
-def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
-    """Find a study as `locate_study` does, and change to the folder that its paths start at.
-
-    Returns:
-        Its file as a path from that folder, the study, and its files.
-
-    Raises:
-        DpsweepError: as `locate_study`.
-    """
-    found = locate_study(named)
-    file = found.seen_from(found.folder)
-    os.chdir(found.folder)
+    study, paths = open_study(file)
+    folder = (Path.cwd() if paths.results.exists() else home(file)).resolve()
+    if folder != Path.cwd():
+        file = file.resolve()
+        file = file.relative_to(folder) if file.is_relative_to(folder) else file
+        os.chdir(folder)
     OPENED.set(file)
-    return file, found.study, Paths(Path(found.study.results))
+    return file, study, paths
 
 
 def as_planned(

@@ -1,5 +1,6 @@
 """The command `dpsweep run`, which runs the package's workflow in the folder of a study."""
 
+import contextlib
 import logging
 import os
 import re
@@ -11,17 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import write_text
 from dpsweep.cli import progress
-from dpsweep.cli.options import FoundStudyFile, locate_study
+from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study import Study, StudyError
 from dpsweep.study.commands import CALL, UNACCOUNTED, is_true, split_profiles
-from dpsweep.study.load import CHANGED, PROJECT, parse_yaml, split_study
+from dpsweep.study.load import PROJECT, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -54,15 +53,6 @@ def run(
             help="the study; figures, tables, problems, sweeps, cells or files to make (by default all)",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="a change for a quick look, as sweeps.pets.epsilon=[1,8]; the changed study is written "
-            "beside the study, as pets.set.yaml",
-        ),
-    ] = None,
     unaccounted: Annotated[
         bool,
         typer.Option(
@@ -85,16 +75,10 @@ def run(
     profiles, others = split_profiles(options)
     os.environ[CALL] = "dpsweep run"
     named, targets = split_study(words or [])
-    found = locate_study(named)
-    if changes:
-        file = change_study(found.file, changes)
-        found = FoundStudyFile(file, load_study(file), found.folder)
-        # To standard error, because Snakemake's output, as of --dag, may be the input of another program.
-        typer.echo(f"{file}: the study with {', '.join(changes)}", err=True)
-    study, folder = found.study, found.folder.resolve()
-    files = [
-        file for each in targets for file in target_files(study, Paths(Path(study.results)), each)
-    ]
+    with contextlib.chdir("."):
+        study_file, study, paths = find_study(named)
+        folder = Path.cwd()
+    files = [file for each in targets for file in target_files(study, paths, each)]
     paths, dry = Paths(folder / study.results), any(map(_RUNS_NOTHING.fullmatch, options))
     if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
         _refuse_unaccounted(study, paths, targets)
@@ -104,10 +88,9 @@ def run(
         check_budget(study, paths)
     if note := _note_on_sources(study, paths):
         typer.echo(f"note: {note}", err=True)
-    before = _time(paths.report)
     status = run_snakemake(
         [
-            *("--config", f"study={found.seen_from(folder)}"),
+            *("--config", f"study={study_file}"),
             *(["unaccounted=true"] if unaccounted else []),
             *_WORKFLOW,
             *([] if folder == Path.cwd() else ["--directory", str(folder)]),
@@ -116,7 +99,7 @@ def run(
             *(["--", *files] if files else []),
         ]
     )
-    if status == 0 and not dry and _time(paths.report) != before:
+    if status == 0 and not dry and (not targets or "report" in targets):
         typer.echo(f"Report: {paths.report}")
     sys.exit(status)
 
@@ -160,11 +143,6 @@ def _profile(name: str) -> str:
     return str(own)
 
 
-def _time(file: Path) -> int | None:
-    """Return the modification time of a file by the clock of its file system, None without the file."""
-    return file.stat().st_mtime_ns if file.exists() else None
-
-
 def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> None:
     """Refuse a call that would train sweeps of private data, before anything runs."""
     if not study.has_private_data:
@@ -193,39 +171,6 @@ def _note_on_sources(study: Study, paths: Paths) -> str:
     from dpsweep.analysis.row_checks import other_sources
 
     return other_sources(study, paths)
-
-
-def change_study(study_file: Path, changes: Sequence[str]) -> Path:
-    """Write a study that extends another one and changes some values; return its file, beside the other.
-
-    Args:
-        study_file: the study to extend.
-        changes: of the form ``key.of.the.study=value``, with the value in YAML.
-
-    Raises:
-        DpsweepError: a change has no key or no value in YAML.
-    """
-    content: dict[str, Any] = {"extends": study_file.name}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        try:
-            value = parse_yaml(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise DpsweepError(f"--set {change}: not valid YAML: {error}") from None
-        if not key or not equals:
-            raise DpsweepError(f"--set: found {change}; allowed: such as sweeps.pets.epsilon=[1,8]")
-        section = content
-        *outer, last = key.split(".")
-        for name in outer:
-            section = section.setdefault(name, {})
-            if not isinstance(section, dict):
-                raise DpsweepError(
-                    f"--set {change}: found {name} set to a value before; allowed: one of both"
-                )
-        section[last] = value
-    changed = study_file.with_name(f"{study_file.stem}{CHANGED}")
-    write_text(changed, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    return changed
 
 
 def target_files(study: Study, paths: Paths, target: str) -> list[str]:

@@ -393,6 +393,6 @@ def check_machine(
     from dpsweep.training.job import check_machine as check
     from dpsweep.training.job import watched
 
-    study = open_study(study_file).study
+    study, _ = open_study(study_file)
     with taken_gpus(1), watched():
         check(study.training, written)

@@ -188,8 +188,6 @@ IN_CLONE = not _COPIED.is_dir()
 """Whether this is the package of a clone, not an installed one with copies."""
 PROJECT = _PACKAGE.parents[1] if IN_CLONE else _COPIED
 """The folder of ``Snakefile``, ``workflow/``, ``config.yaml`` and ``studies/``."""
-CHANGED = ".set.yaml"
-"""The end of the names of the studies that `dpsweep run --set` writes."""
 PAPER = "paper"
 """The name of the paper's study, ``config.yaml``."""
 
@@ -262,7 +260,7 @@ def only_study(folder: Path) -> Path:
         file
         for pattern in ("*.yaml", "*.yml")
         for file in sorted(folder.glob(pattern))
-        if not file.name.startswith(".") and not file.name.endswith(CHANGED) and is_study(file)
+        if not file.name.startswith(".") and is_study(file)
     ]
     if len(found) == 1:
         return found[0]
