@@ -154,7 +154,6 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip writing PDF and PNG, which takes most of the time; another test covers it for every family."""
 
     def save(figure: Figure, pdf: Path, png: Path) -> None:
-        style.write_all(figure)
         figure.draw_without_rendering()
 
     monkeypatch.setattr(style, "save", save)

@@ -251,7 +251,6 @@ _TEXTS = {
     *("panel", "title", "label", "clipping", "class_name"),
     *("quantity", "rule", "effect", "difficulty"),
 }
-_ABOVE_ZERO = {"epsilon", "epochs", "batch_size", "clipping_bound", "lower"}
 
 
 def plain(frame: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
@@ -274,16 +273,12 @@ def in_order(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Sort a frame by its key columns; rows whose ``clipping`` is not flat may lack a key.
 
     Raises:
-        ValueError: a row lacks a key or has one that must be above 0 and is not, or two rows have equal keys.
+        ValueError: a row lacks a key, or two rows have equal keys.
     """
     for column in keys:
         if (frame[column].isna() & (frame["clipping"] == "flat")).any():
             raise ValueError(
                 f"column {column}: found a row without a value; allowed: one in each row"
-            )
-        if column in _ABOVE_ZERO and frame[column].min() <= 0:
-            raise ValueError(
-                f"column {column}: found {frame[column].min():g}; allowed: numbers above 0"
             )
     twice = frame.loc[frame.duplicated(keys), keys].to_dict("records")
     if twice:

@@ -5,7 +5,6 @@ Each point tunes the settings that are not on the horizontal axis. Strips under 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 from dpsweep.analysis import frames, statistics
@@ -71,7 +70,8 @@ class ClippingCurve(targets.Figure):
     centre: Literal["mean", "median"] = "mean"
     panels: targets.LinePanels
 
-    needs = targets.Columns("clipping_bound", "centre", targets.of_lines("centre"))
+    keys = ("clipping_bound",)
+    needs = ("centre",)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point: its centre, band and repeats, as accuracy or as difference to the best.
@@ -167,7 +167,8 @@ class MethodComparison(targets.Figure):
 
     panels: targets.LinePanels
 
-    needs = targets.Columns("epsilon", "label centre", targets.of_lines("centre"))
+    keys = ("epsilon",)
+    needs = ("label", "centre")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point: mean, band and repeats, minus the best line's mean at that epsilon.
@@ -220,12 +221,8 @@ class OptimalBatchSize(targets.Figure):
 
     panels: targets.Panels
 
-    needs = targets.Columns(
-        "epsilon epochs",
-        "mean_batch_size train_size",
-        targets.of_lines("mean_batch_size")
-        | dict.fromkeys(("as_good_smallest", "as_good_largest"), math.nan),
-    )
+    keys = ("epsilon", "epochs")
+    needs = ("mean_batch_size", "train_size")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epochs): the best B of each seed alone, and of all seeds.

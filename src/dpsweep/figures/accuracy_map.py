@@ -76,10 +76,9 @@ class Heatmap(targets.Figure):
         """Return the two axes of the map."""
         return (self.x, self.y)
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        absent = targets.CHOSEN | {"as_good": False}
-        return targets.Columns(f"{self.x} {self.y}", "macro_accuracy batch_size", absent)
+    def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns of a frame for `draw`."""
+        return (self.x, self.y), ("macro_accuracy", "batch_size")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""

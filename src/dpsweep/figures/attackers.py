@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -51,11 +51,8 @@ class AttackerCurves(targets.Figure):
     """numbers of records of one person; a line for each"""
     panels: targets.Panels
 
-    needs = targets.Columns("epsilon false_positive_rate", "true_positive_rate", {"records": 1})
-
-    def for_frame(self, frame: pd.DataFrame) -> Self:
-        """Return the figure with the numbers of records in the frame."""
-        return self.model_copy(update={"records": sorted(map(int, frame["records"].unique()))})
+    keys = ("epsilon", "false_positive_rate")
+    needs = ("true_positive_rate",)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point; each panel, epsilon and number of records has a curve.
@@ -78,8 +75,9 @@ class AttackerCurves(targets.Figure):
         """Draw a line for every epsilon, and the diagonal of random guesses."""
         drawing, panels = style.panels(numbers, height=2.6, sharey=True)
         colours = style.colours_by(numbers["epsilon"])
+        of_a_person = sorted(map(int, numbers["records"].unique()))
         dashes = {
-            records: _DASHES[place % len(_DASHES)] for place, records in enumerate(self.records)
+            records: _DASHES[place % len(_DASHES)] for place, records in enumerate(of_a_person)
         }
         for (axes,), panel in panels:
             axes.plot([_LEAST, 1], [_LEAST, 1], color=style.GREY, linewidth=0.8)

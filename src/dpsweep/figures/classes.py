@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -108,24 +107,10 @@ class PerClass(targets.Figure):
                 )
         return self
 
-    def columns(self) -> targets.Columns:
-        """Return the columns that `plot` needs."""
-        names = {"retained_weight": "relative_retained_weight"}
-        shown = [names.get(row, row) for row in self.rows]
-        absent = targets.CHOSEN | {"running_mean_over": 1, "relative_retained_weight": math.nan}
-        for each in shown:
-            absent |= targets.same(f"{each}_smooth", as_column=each)
-        return targets.Columns(
-            "clipping_bound class", " ".join(["class_name class_rank", *shown]), absent
-        )
-
-    def for_frame(self, frame: pd.DataFrame) -> Self:
-        """Return the figure if the frame has its baseline."""
-        bounds = sorted({*frame["clipping_bound"]})
-        if self.baseline not in bounds:
-            allowed = ", ".join(map(str, bounds))
-            raise ValueError(f"baseline: found {self.baseline:g}; allowed: {allowed}")
-        return self
+    def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns of a frame for `draw`."""
+        shown = (_ROWS[row][0] for row in self.rows)
+        return ("clipping_bound", "class"), ("class_name", "class_rank", *shown)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
@@ -166,11 +151,16 @@ class PerClass(targets.Figure):
         """Draw a row for each quantity, a column for each panel, and a line for each C.
 
         Classes without a test example are not drawn, but named below.
+
+        Raises:
+            ValueError: no row has the baseline.
         """
         untested = numbers[numbers["class_rank"].isna()]
         numbers = numbers.dropna(subset="class_rank").astype({"class_rank": int})
         colours = style.colours_by(numbers["clipping_bound"])
-        bounds = style.write_values([*colours, self.baseline])
+        if self.baseline not in colours:
+            raise ValueError(f"baseline: found {self.baseline:g}; allowed: one of {list(colours)}")
+        bounds = style.write_values(colours)
         named = numbers.groupby("panel")["class"].nunique().max() <= _NAMED
         # Only few classes leave room for markers.
         markers = dict(zip(colours, style.MARKERS * len(colours), strict=False)) if named else {}

@@ -6,7 +6,6 @@ are not private, as every figure and CSV notes.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 from dpsweep.analysis import frames, predictions
@@ -83,11 +82,8 @@ class ErrorDecomposition(_Overlaps):
     title = "Error of a private gradient"
     single = ("epsilon", "epochs", "batch_size", "clipping_bound")
 
-    needs = targets.Columns(
-        "epoch clipping_bound",
-        "bias noise error best_bound",
-        targets.CHOSEN | targets.same("smallest", "largest", as_column="error"),
-    )
+    keys = ("epoch", "clipping_bound")
+    needs = ("bias", "noise", "error", "best_bound")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epoch, C): the mean over draws of each part of the error over |g|^2.
@@ -161,11 +157,8 @@ class OptimalClippingTrace(_Overlaps):
     title = "Best clipping bound by the theory"
     single = ("epochs", "batch_size", "clipping_bound")
 
-    needs = targets.Columns(
-        "epsilon epoch",
-        "best_bound median_norm",
-        targets.same("smallest", "largest", as_column="best_bound"),
-    )
+    keys = ("epsilon", "epoch")
+    needs = ("best_bound", "median_norm")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epoch): medians over draws of C*, median norm and scale-free C.
@@ -237,11 +230,8 @@ class PrivacyEffectsFigure(_Overlaps):
     single = ("epochs", "batch_size", "clipping_bound")
     drawn = ("epsilon",)
 
-    needs = targets.Columns(
-        "rule effect epsilon",
-        "best_bound",
-        targets.same("smallest", "largest", as_column="best_bound"),
-    )
+    keys = ("rule", "effect", "epsilon")
+    needs = ("best_bound",)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (panel, rule, epsilon, effect): the best bound after the last epoch.
@@ -342,11 +332,7 @@ class PredictedClipping(_Overlaps):
             if named_rule(panel) is None
         ]
 
-    needs = targets.Columns(
-        "",
-        "rule epsilon predicted measured mean_lost settings",
-        dict.fromkeys(("mean_lost_upper", *_CORRELATION), math.nan),
-    )
+    needs = ("rule", "epsilon", "predicted", "measured", "mean_lost", "settings")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per (rule, problem, epsilon, batch size)."""

@@ -71,7 +71,8 @@ class GradientNormDistribution(_GradientNorms):
     family = "gradient_norm_distribution"
     title = "Gradient norms by epoch"
 
-    needs = targets.Columns("epoch quantity norm value", "clipping_bound", targets.CHOSEN)
+    keys = ("epoch", "quantity", "norm", "value")
+    needs = ("clipping_bound",)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return the distribution of every panel and epoch, in one long frame.
@@ -196,7 +197,8 @@ class GradientNormHistogram(_GradientNorms):
     family = "gradient_norm_histogram"
     title = "Gradient norms after training"
 
-    needs = targets.Columns("lower", "upper share share_above_bound clipping_bound", targets.CHOSEN)
+    keys = ("lower",)
+    needs = ("upper", "share", "share_above_bound", "clipping_bound")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per bin: the share of all examples whose norm is in [lower, upper).
@@ -289,13 +291,8 @@ class NormTrace(targets.Figure):
 
     panels: targets.Panels
 
-    needs = targets.Columns(
-        "epsilon step",
-        "mean_gradient_norm",
-        targets.CHOSEN
-        | targets.same("mean_gradient_norm_smooth", as_column="mean_gradient_norm")
-        | {"running_mean_over": 1},
-    )
+    keys = ("epsilon", "step")
+    needs = ("mean_gradient_norm",)
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per step of every (panel, epsilon), of the first seed of the best cell."""

@@ -207,7 +207,7 @@ def lower_edge(points: pd.DataFrame) -> float:
 
 def end_at(axes: Axes, points: pd.DataFrame, lower_edge: float) -> bool:
     """End the axis at its lower edge if any range goes below it, and return whether one does."""
-    below = bool((points["smallest"] < lower_edge).any())
+    below = bool((points[["best_bound", "smallest"]] < lower_edge).any(axis=None))
     if below:
         axes.set_ylim(bottom=lower_edge)
     style.log_axis(axes, "y")

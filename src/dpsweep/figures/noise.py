@@ -89,9 +89,8 @@ class NoiseCurve(targets.Figure):
             return ""
         return f"The vertical line is at {steps} steps, the fewest that suffice according to the paper."
 
-    needs = targets.Columns(
-        "axes epsilon epochs batch_size", "steps noise accuracy_difference", targets.CHOSEN
-    )
+    keys = ("axes", "epsilon", "epochs", "batch_size")
+    needs = ("steps", "noise", "accuracy_difference")
 
     def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
         """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
@@ -144,9 +143,10 @@ class NoiseCurve(targets.Figure):
             x_label = style.BATCH_SIZE_LABEL if settings.x == "batch_size" else "Steps T"
             style.label_row(row, style.log_label(x_label))
             label = style.log_label(_LABELS[settings.quantity])
-            row[0].set_ylabel(label if one else f"{settings.title}\n{label}")
+            title = style.literal(settings.title)
+            row[0].set_ylabel(label if one else f"{title}\n{label}")
             if one:
-                row[0].set_title(settings.title)
+                row[0].set_title(title)
         bar = drawing.colorbar(
             matplotlib.cm.ScalarMappable(norm, style.look().colour_map), ax=drawing.axes, pad=0.02,
             extend="min" if lowest < _DARKEST else "neither",

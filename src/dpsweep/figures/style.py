@@ -25,7 +25,6 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
-from pydantic import BaseModel
 
 from dpsweep.analysis import frames
 from dpsweep.base.errors import DpsweepError
@@ -40,7 +39,7 @@ from dpsweep.study.paths import Paths
 
 _LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 FONT = "DejaVu Sans"
-"""The font of the figures. It ships with matplotlib, so every machine draws the same glyphs."""
+"""The first font of the figures. It ships with matplotlib, so every machine draws the same glyphs."""
 BEST = "#D1001C"
 GREY = "#555555"
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
@@ -51,7 +50,6 @@ _SIZES = {
     **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), 7),
 }
 _RC: Any = {
-    "font.family": [FONT],
     "mathtext.fontset": "dejavusans",
     "legend.frameon": False,
     "legend.handlelength": 1.6,
@@ -94,7 +92,8 @@ def style(chosen: Style | None = None) -> Iterator[None]:
         mpl.rcdefaults()
         chosen = chosen or Style()
         sizes = {name: chosen.points(size) for name, size in _SIZES.items()}
-        sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC | sizes)
+        fonts = {"font.family": font_family()}
+        sns.set_theme(context="paper", style="ticks", palette="colorblind", rc=_RC | fonts | sizes)
         before = _LOOK.set(chosen)
         try:
             yield
@@ -141,9 +140,9 @@ def save(figure: Figure, pdf: Path, png: Path) -> None:
     """Write a figure as PDF and PNG, atomically; the same drawing gives the same bytes.
 
     Raises:
-        UnwritableTextError: no installed font has some character of a text.
+        UnwritableTextError: no font of the figures has some character of a text.
     """
-    write_all(figure)
+    require_fonts(each.get_text() for each in figure.findobj(Text) if isinstance(each, Text))
     for path, metadata in ((pdf, {"CreationDate": None}), (png, {"Software": None})):
         # In memory first: both writers have errors of their own for a full disk.
         buffer = io.BytesIO()
@@ -175,7 +174,16 @@ def draw(study: Study, paths: Paths, target: str) -> None:
     write_settings(paths.figure(target, "csv"), target_fingerprint(study, figure))
 
 
-_PANEL: dict[str, Any] = {"panel": 0, "title": "", "clipping": "flat", "full_batch": False}
+_OPTIONAL: dict[str, Any] = {
+    **{"panel": 0, "title": "", "clipping": "flat", "full_batch": False, "label": "all"},
+    **{"repeats": 1, "records": 1, "running_mean_over": 1, "difficulty": None, "as_good": False},
+    **dict.fromkeys(("batch_size", "learning_rate", "clipping_bound"), math.nan),
+    **dict.fromkeys(("minimum", "maximum", "smallest", "largest"), math.nan),
+    **dict.fromkeys(("as_good_smallest", "as_good_largest", "mean_lost_upper"), math.nan),
+    **dict.fromkeys(("rank_correlation", "rank_correlation_lower"), math.nan),
+    "rank_correlation_upper": math.nan,
+}
+"""Columns that a frame for `draw_frame` may lack, with their values then."""
 
 
 def draw_frame(figure: targets.Figure, frame: pd.DataFrame, look: Style | None) -> Figure:
@@ -189,22 +197,21 @@ def draw_frame(figure: targets.Figure, frame: pd.DataFrame, look: Style | None) 
     Raises:
         ValueError: the frame cannot be drawn.
     """
-    columns = figure.columns()
-    keys, absent = columns.keys.split(), {**_PANEL, **columns.absent}
-    needed = [*keys, *columns.values.split()]
+    keys, others = figure.columns()
+    needed = [*keys, *others]
     lacking = [column for column in needed if column not in frame]
     if lacking or frame.empty:
         found = f"no column {', '.join(lacking)}" if lacking else "no row"
         raise ValueError(f"the frame has {found}; {figure.family} needs {', '.join(needed)}")
-    full = frames.plain(frame, [*needed, *absent])
-    for column, value in absent.items():
-        if column not in full:
-            full[column] = value(full) if callable(value) else value
+    given = frames.plain(frame, [*needed, *_OPTIONAL, "line"])
+    absent = {name: value for name, value in _OPTIONAL.items() if name not in given}
+    full = given.assign(**absent)
+    if "line" not in full:
+        full["line"] = full["label"].factorize()[0]
     if keys:
-        within = [each for each in ("panel", "line", "records") if each in full]
-        full = frames.in_order(full, [*within, *keys])
+        full = frames.in_order(full, ["panel", "line", "records", *keys])
     with style(look):
-        return plot(figure.for_frame(full), full)
+        return plot(figure, full)
 
 
 def plot(figure: targets.Figure, numbers: pd.DataFrame) -> Figure:
@@ -213,10 +220,7 @@ def plot(figure: targets.Figure, numbers: pd.DataFrame) -> Figure:
     for name in numbers:
         if pd.api.types.is_string_dtype(numbers[name]):
             shown[name] = numbers[name].map(literal, na_action="ignore")
-    drawing = literal_titles(figure).plot(shown)
-    if not isinstance(drawing, Figure):
-        raise TypeError(f"{type(figure).__name__}.plot: found {drawing!r}; allowed: a figure")
-    return drawing
+    return figure.plot(shown)
 
 
 # -- colours -------------------------------------------------------------------------------
@@ -269,21 +273,6 @@ def literal(text: str) -> str:
     """
     shown = one_line(text).replace("$", r"\$")
     return f"\N{ZERO WIDTH SPACE}{shown}" if shown.startswith("_") else shown
-
-
-def literal_titles(target: Any) -> Any:
-    """Return a figure's description with its titles and labels escaped by `literal`."""
-    if isinstance(target, BaseModel):
-        changed = {
-            name: literal(value)
-            if name in ("title", "label") and isinstance(value, str)
-            else literal_titles(value)
-            for name, value in target
-        }
-        return target.model_copy(update=changed)
-    if isinstance(target, list | tuple):
-        return type(target)(map(literal_titles, target))
-    return target
 
 
 def write_value(value: float, more: int = 0) -> str:
@@ -404,7 +393,7 @@ def draw_smoothed(
     alpha: float,
     **look: Any,
 ) -> None:
-    """Draw ``<y>_smooth``, and ``y`` as thin lines if the former is a running mean (``running_mean_over``).
+    """Draw ``y`` or, if there is a running mean ``<y>_smooth``, this one and ``y`` as thin lines.
 
     Args:
         axes: where to draw.
@@ -418,7 +407,8 @@ def draw_smoothed(
     """
     if rows["running_mean_over"].max() > 1:
         draw_lines(axes, rows, x, y, colours, by, alpha=alpha, linewidth=0.4)
-    draw_lines(axes, rows, x, f"{y}_smooth", colours, by, **look)
+    smooth = f"{y}_smooth" if f"{y}_smooth" in rows else y
+    draw_lines(axes, rows, x, smooth, colours, by, **look)
 
 
 def band(axes: Axes, rows: pd.DataFrame, x: str, low: str, high: str, colour: str) -> None:
@@ -616,76 +606,38 @@ def say_missing(figure: Figure, missing: int) -> None:
         note(figure, f"Partial: {count(missing, 'result file')} not there yet.", "#B00020")
 
 
-# This font draws a box for every character.
-_LAST_RESORT = "Last Resort"
-
-
 class UnwritableTextError(DpsweepError):
-    """A text with characters that no installed font has."""
-
-
-def write_all(figure: Figure) -> None:
-    """Give every text of a figure fonts that have its characters.
-
-    Raises:
-        UnwritableTextError: no font has some character, which would become a box.
-    """
-    texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
-    foreign = {each: found for each in texts if (found := _foreign(each.get_text()))}
-    require_fonts(each.get_text() for each in foreign)
-    for text, characters in foreign.items():
-        text.set_fontfamily([FONT, *_fonts_for(characters)])
-
-
-def require_fonts(texts: Iterable[str]) -> None:
-    """Check that installed fonts have the characters of texts.
-
-    Raises:
-        UnwritableTextError: they lack some; the message names the texts, and fonts to install.
-    """
-    unwritten = [text for text in texts if (found := _foreign(text)) and not _fonts_for(found)]
-    if unwritten:
-        raise UnwritableTextError(
-            f"no installed font can write {', '.join(map(repr, sorted(set(unwritten))))}. Install one "
-            "(on Debian: apt install fonts-noto-cjk fonts-noto-core), or put its file into "
-            "~/.local/share/fonts, or write these names in other letters"
-        )
-
-
-@lru_cache
-def _fonts_for(characters: frozenset[int]) -> tuple[str, ...]:
-    """Return names of installed fonts that together have all characters, or none if that is impossible."""
-    chosen: list[str] = []
-    # Prefer sans serif fonts, like the other text.
-    for name, file in sorted(_font_files().items(), key=lambda each: ("Sans" not in each[0], each)):
-        if characters & _characters(file):
-            characters -= _characters(file)
-            chosen.append(name)
-    return () if characters else tuple(chosen)
+    """A text with characters that no font of the figures has."""
 
 
 @lru_cache(maxsize=1)
-def _font_files() -> dict[str, str]:
-    """Return the files of the installed upright fonts of normal weight, by name."""
+def font_family() -> list[str]:
+    """Return the fonts of the figures; a character is taken from the first one that has it."""
     # matplotlib's cached list lacks fonts that were installed later.
     known = {font.fname for font in fontManager.ttflist}
     for file in set(findSystemFonts()) - known:
         with contextlib.suppress(OSError, RuntimeError):  # matplotlib cannot read this font
             fontManager.addfont(file)
-    return {
-        font.name: font.fname
-        for font in fontManager.ttflist
-        if font.style == "normal"
-        and font.weight in (400, "normal", "regular", "book")
-        and not font.name.startswith(_LAST_RESORT)
-    }
+    names = fontManager.get_font_names()
+    return [FONT, *sorted(name for name in names if name.startswith("Noto Sans"))]
 
 
-@lru_cache
-def _characters(file: str) -> frozenset[int]:
-    return frozenset(FT2Font(file).get_charmap())
+@lru_cache(maxsize=1)
+def _characters() -> set[str]:
+    return {chr(mark) for name in font_family() for mark in FT2Font(findfont(name)).get_charmap()}
 
 
-def _foreign(text: str) -> frozenset[int]:
-    """Return the printable characters of a text that the figures' own font lacks."""
-    return frozenset(map(ord, filter(str.isprintable, text))) - _characters(findfont(FONT))
+def require_fonts(texts: Iterable[str]) -> None:
+    """Check that the fonts of the figures have the characters of texts.
+
+    Raises:
+        UnwritableTextError: they lack some, which would become boxes.
+    """
+    lacking = sorted(
+        {text for text in texts if not _characters() >= {*filter(str.isprintable, text)}}
+    )
+    if lacking:
+        raise UnwritableTextError(
+            f"no font of the figures can write {', '.join(map(repr, lacking))}. Install Noto Sans (on "
+            "Debian: apt install fonts-noto-cjk fonts-noto-core), or write these names in other letters"
+        )

@@ -4,10 +4,8 @@ A function makes a figure of the cells of a study (`dpsweep.figures.paper`). The
 library, because every job of a study imports them.
 """
 
-import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -154,45 +152,13 @@ class PrintedTable(Target):
         """Return the text of the rows: a `dpsweep.tables.text.TextTable`, which writes LaTeX and Markdown."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of the frame that a figure is drawn from.
-
-    Attributes:
-        keys: those that distinguish the rows of a line, separated by spaces.
-        values: the other ones that it needs.
-        absent: defaults of the optional ones: values, or functions of the frame.
-    """
-
-    keys: str
-    values: str
-    absent: Mapping[str, Any] = field(default_factory=dict)
-
-
-CHOSEN = dict.fromkeys(("batch_size", "learning_rate", "clipping_bound"), math.nan)
-
-
-def same(*columns: str, as_column: str) -> dict[str, Any]:
-    """Return defaults that repeat another column."""
-    return {each: (lambda frame: frame[as_column]) for each in columns}
-
-
-def of_lines(value: str) -> dict[str, Any]:
-    """Return defaults of the columns of lines; ``value`` is the column of the points."""
-    return {
-        **CHOSEN,
-        "label": "all",
-        "line": lambda frame: frame["label"].factorize()[0],
-        **same("minimum", "maximum", as_column=value),
-        **{"repeats": 1, "difficulty": None, "as_good": False},
-    }
-
-
 class Figure(Target):
     """A figure. A family of your own defines ``compute`` for its numbers and ``plot`` to draw them."""
 
-    needs: ClassVar[Columns] = Columns("", "")
-    """The columns that ``plot`` needs, if they are those of every figure of the class."""
+    keys: ClassVar[tuple[str, ...]] = ()
+    """The columns of a frame for `draw` that distinguish the rows of a line."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The other columns that it must have."""
 
     @abstractmethod
     def compute(self, study: "Study", paths: "Paths", missing: Missing = None) -> "pd.DataFrame":
@@ -216,17 +182,9 @@ class Figure(Target):
         """Return the titles of its panels."""
         return [panel.title for panel in self.parts()]
 
-    def columns(self) -> Columns:
-        """Return the columns that `plot` needs, for `draw`."""
-        return self.needs
-
-    def for_frame(self, frame: "pd.DataFrame") -> Self:
-        """Return the figure with options that fit a frame for `draw`.
-
-        Raises:
-            ValueError: the frame does not fit the figure's own options.
-        """
-        return self
+    def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return ``keys`` and ``needs`` for the options of this figure."""
+        return self.keys, self.needs
 
     @classmethod
     def draw(
