@@ -4,7 +4,6 @@ import csv
 import re
 import shutil
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,10 @@ from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.cli.options import find_study
 from dpsweep.data.prepare import load, prepare
-from dpsweep.models.featurisers import Identity
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.record import Sampling
-from dpsweep.recommend.new import FoundDataset, draft_study
+from dpsweep.recommend.new import FoundDataset, new_study
 from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.release.train import write_release
 from dpsweep.release.verify import verify
@@ -59,21 +57,19 @@ def rough_noise(epsilon: float, delta: float, sampling: Sampling) -> float:
 
 
 def new(*options: str) -> Study:
-    """Call the command; check its study, and estimate the cost."""
+    """Call the command, and return its study."""
     done = CliRunner().invoke(app, ["new", str(FILE), *options])
     if done.exception is not None:
         raise done.exception
-    study = load_study(FILE)
+    return load_study(FILE)
+
+
+def accept(study: Study) -> None:
+    """Check a study, and estimate its cost."""
     paths = Paths(Path(study.results))
     assert "pets: " in "\n".join(check(study, paths, 0))
     assert "0 of" in next(iter(Plan(study, paths).lines([1])))
     assert {"tab1_tuning_implications", "taba2_datasets"} <= set(study.tables)
-    return study
-
-
-@cache
-def base_study() -> Study:
-    return load_study(ROOT / "config.yaml")
 
 
 def make_images(counts: dict[str, int]) -> None:
@@ -98,32 +94,23 @@ def test_a_folder_of_images_with_splits(monkeypatch: pytest.MonkeyPatch) -> None
             for name in ("cat", "dog", "eel")
         }
     )
-    made_sweeps = []
-    for backbone in ("vit-tiny", "resnet50"):
-        FILE.unlink(missing_ok=True)
-        study = new("--images", "my pets", "--backbone", backbone)
-        pets = study.datasets["pets"]
-        assert (pets.classes, pets.train_size, pets.test_size) == (3, 57, 15)
-        assert study.roles.backbones.weak == backbone
-        ((name, sweep),) = study.sweeps.items()
-        assert name == f"pets_{backbone}_film"
-        norm = expected_gradient_norm(study, name).value
-        smallest, largest = sweep.clipping_bounds
-        assert smallest == pytest.approx(0.15 * norm, rel=0.05)
-        assert largest == pytest.approx(0.6 * norm, rel=0.05)
-        # The small grids of both epsilons, with rates a factor of two apart at most.
-        made = [recommend(facts_of_sweep(study, name, epsilon, 8)) for epsilon in (1, 8)]
-        rates = [rate for each in made for found in each.small_grid.values() for rate in found]
-        grid = np.array(sweep.learning_rates)
-        assert (grid[0], grid[-1]) == pytest.approx((min(rates), max(rates)), rel=0.05)
-        assert (grid[1:] / grid[:-1]).max() < 2.2
-        sizes = [pets.train_size if size == "full" else int(size) for size in sweep.batch_size]
-        for each in made:
-            assert any(1 / 3 < size / each.batch_size < 3 for size in sizes)
-        made_sweeps.append(sweep)
-    tiny, residual = made_sweeps
-    # ResNet-50 has 2,048 features instead of 192, so its gradients are longer.
-    assert residual.learning_rates[-1] < tiny.learning_rates[-1]
+    study = new("--images", "my pets")
+    accept(study)
+    pets = study.datasets["pets"]
+    assert (pets.classes, pets.train_size, pets.test_size) == (3, 57, 15)
+    ((name, sweep),) = study.sweeps.items()
+    assert name == "pets_vit-tiny_film"
+    norm = expected_gradient_norm(study, name).value
+    assert sweep.clipping_bounds == pytest.approx([0.15 * norm, 0.6 * norm], rel=0.05)
+    # The small grids of both epsilons, with rates a factor of two apart at most.
+    made = [recommend(facts_of_sweep(study, name, epsilon, 8)) for epsilon in (1, 8)]
+    rates = [rate for each in made for found in each.small_grid.values() for rate in found]
+    grid = np.array(sweep.learning_rates)
+    assert (grid[0], grid[-1]) == pytest.approx((min(rates), max(rates)), rel=0.05)
+    assert (grid[1:] / grid[:-1]).max() < 2.2
+    sizes = [pets.train_size if size == "full" else int(size) for size in sweep.batch_size]
+    for each in made:
+        assert any(1 / 3 < size / each.batch_size < 3 for size in sizes)
     assert {"fig1_accuracy_heatmaps", "fig2_clipping_vs_difficulty"} <= set(study.figures)
 
 
@@ -183,8 +170,6 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
     publish("someone/mails", features, {"train": rows, "dev": rows})
     with pytest.raises(DpsweepError, match='column: found "label"; allowed: title, body, tag'):
         new("--hub", "someone/mails")
-    with pytest.raises(DpsweepError, match='column: found "text"; allowed: title, body, tag'):
-        new("--hub", "someone/mails", "--label-column", "tag")
     study = new("--hub", "someone/mails", "--label-column", "tag", "--text-column", "body")
     pets = study.datasets["pets"]
     assert (pets.kind, pets.tokenizer) == ("text", "distilbert")
@@ -194,8 +179,8 @@ def test_a_dataset_of_the_hub_with_texts() -> None:
 @pytest.mark.parametrize(
     ("options", "cut"),
     [
-        (["--private"], "2 of 43 texts are longer than max_length (1024 bytes)"),
-        ([], "1 of 43 texts are longer than max_length (128 tokens)"),
+        (["--private"], "2 of 44 texts are longer than max_length (1024 bytes)"),
+        ([], "1 of 44 texts are longer than max_length (128 tokens)"),
     ],
 )
 def test_texts_that_are_cut_are_counted_in_the_unit_of_the_network(
@@ -204,26 +189,17 @@ def test_texts_that_are_cut_are_counted_in_the_unit_of_the_network(
     """The network of a release reads bytes, others read tokens."""
     many, long = " ".join("a" * 150), " ".join(["pneumonoultramicroscopic"] * 60)
     rows = [("few words", "ham"), ("other words", "spam")] * 20
-    make_table(
-        "train.csv", [*rows, (many, "ham"), (long, "ham"), (long, "spam")], ("text", "label")
-    )
-    said = CliRunner().invoke(app, ["new", str(FILE), "--texts", "train.csv", *options]).output
-    assert f"note: at least {cut}" in said
+    rows += [(many, "ham"), (long, "ham"), (long, "spam"), (" ", "ham")]
+    make_table("train.csv", rows, ("mail", "kind"))
+    columns = ("--input-column", "mail", "--label-column", "kind")
+    done = CliRunner().invoke(app, ["new", str(FILE), "--texts", "train.csv", *columns, *options])
+    assert f"note: at least {cut}" in done.output
+    assert "note: 1 empty texts are left out" in done.output
     study = load_study(FILE)
+    pets = study.datasets["pets"]
+    assert (pets.classes, pets.train_size + pets.test_size, pets.corrupt) == (2, 43, "skip")
     list(check(study, Paths(Path(study.results)), 0))
     assert f"pets: at least {cut}" in caplog.text
-
-
-def test_tables_of_texts(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [("some words", "ham"), ("other words", "spam")] * 30
-    make_table("train.csv", [*rows, (" ", "ham")], ("mail", "kind"))
-    make_table("test.csv", [*rows[:9], ("word " * 200, "ham")], ("mail", "kind"))
-    columns = ("--input-column", "mail", "--label-column", "kind")
-    study = new("--texts", "train.csv", "test.csv", *columns)
-    pets = study.datasets["pets"]
-    assert (pets.classes, pets.train_size, pets.test_size, pets.corrupt) == (2, 60, 10, "skip")
-    assert "pets: at least 1 of 71 texts are longer than max_length (128 tokens)" in caplog.text
-    assert {"text_heatmaps", "text_perclass"} <= set(study.figures)
 
 
 def make_embeddings(name: str, size: int, key: str = "x") -> np.ndarray:
@@ -236,6 +212,7 @@ def test_embeddings_in_two_files() -> None:
     make_embeddings("train.npz", 240)
     make_embeddings("test.npz", 60)
     study = new("--embeddings", "train.npz", "test.npz")
+    accept(study)
     pets, backbone = study.datasets["pets"], study.backbones["embedding"]
     assert pets.source.model_dump(exclude_defaults=True) == {
         **{"kind": "arrays", "train": "train.npz", "test": "test.npz"},
@@ -251,27 +228,14 @@ def test_embeddings_in_two_files() -> None:
     assert {"fig1_accuracy_heatmaps", "fig3_gradnorm_distributions"} <= set(study.figures)
 
 
-def test_rows_that_are_left_out_are_counted_on_the_screen_and_in_the_study() -> None:
-    embeddings = make_embeddings("some.npz", 100)
-    embeddings[[3, 50], 0] = np.nan
-    np.savez("some.npz", x=embeddings, y=np.arange(100) % 2)
-    done = CliRunner().invoke(app, ["new", str(FILE), "--embeddings", "some.npz"])
-    assert "note: 2 that are not finite are left out" in done.output
-    assert "corrupt: skip # 2 that are not finite are left out" in FILE.read_text()
-
-
-def test_embeddings_of_dimension_one_are_not_normalised() -> None:
+def test_embeddings_of_one_number_are_not_normalised_and_rows_left_out_are_counted() -> None:
     """Normalising a single number gives 0."""
     numbers = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)
+    numbers[[3, 50]] = np.nan
     np.savez("all.npz", x=numbers, y=np.arange(300) % 2)
     network = new("--embeddings", "all.npz").backbones["embedding"]
     assert network.arguments == {"dimension": 1}
-    for arguments in (
-        {"dimension": 1, "transformation": "layer-norm"},
-        {"dimension": 6, "transformation": "group-norm", "groups": 6},
-    ):
-        with pytest.raises(DpsweepError, match="a number in a group of its own would become 0"):
-            Identity(2, **arguments)
+    assert "corrupt: skip # 2 that are not finite are left out" in FILE.read_text()
 
 
 REFUSED = [
@@ -311,9 +275,7 @@ def test_refused_options_leave_no_file() -> None:
     assert FILE.read_text() == "title: mine"
 
 
-@pytest.mark.parametrize(
-    "size", [2, 9, 100, *(pytest.param(n, marks=pytest.mark.slow) for n in (5_000, 3_000_000))]
-)
+@pytest.mark.parametrize("size", [2, 3_000])
 def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -> None:
     found = FoundDataset(
         kind="image",
@@ -322,14 +284,12 @@ def test_a_study_of_any_size_is_valid_and_delta_is_below_one_over_n(size: int) -
         train_counts=[size // 2, size - size // 2],
         test_counts=[3, 4],
     )
-    FILE.write_text(draft_study(FILE, Path("config.yaml"), base_study(), found))
-    study = load_study(FILE)
+    study = new_study(FILE, "config.yaml", found)
     assert study.privacy.delta * size < 1
     assert study.datasets["pets"].source.path == "a: b"  # type: ignore[union-attr]
     (sweep,) = study.sweeps.values()
     assert len(sweep.batch_size) >= 2
     assert len(FILE.read_text().splitlines()) < 45
-    assert yaml.safe_load(FILE.read_text().replace("!replace", ""))["extends"] == "../config.yaml"
 
 
 def test_paths_start_at_the_folder_of_a_study_outside_of_a_clone(
@@ -423,72 +383,49 @@ def test_new_reads_units_and_splits_by_them(kind: str) -> None:
         assert [label_of[unit] for unit in split.units] == split.labels.tolist()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings", "folder"])
-@pytest.mark.parametrize(
-    ("units", "message"),
-    [
-        (["all"] * 40, "unit: found all in all 40 rows; allowed: at least two units"),
-        (["ham", "spam"] * 20, "unit: found one unit of each class, ham, spam; allowed: what says"),
-    ],
-)
-def test_units_that_say_nothing_are_refused(kind: str, units: list[str], message: str) -> None:
-    options = unit_arguments(kind, [(unit, row % 2) for row, unit in enumerate(units)])
-    with pytest.raises(DpsweepError, match=message):
-        new(*options)
+ROWS = [(f"p{row // 4}", row % 2) for row in range(40)]
+UNITS_REFUSED = [
+    ("folder", [("all", row % 2) for row in range(40)], None, "found all in all 40 rows; allowed: at least"),
+    ("texts", [(("ham", "spam")[row % 2], row % 2) for row in range(40)], None,
+        "found one unit of each class, ham, spam; allowed: what says"),
+    ("texts", ROWS, "text", "found text, which is the input_column; allowed: another column"),
+    ("embeddings", ROWS, "y", "found y, which is the label_column; allowed: another column"),
+    # pandas writes whole numbers as 7.0 where one is missing, which would be another unit than 7.
+    *((kind, [("7.0", 1), *ROWS], None, "found the unit '7.0'; allowed: a whole number or a name")
+        for kind in ("texts", "parquet", "embeddings")),
+    ("parquet", [("", 1), *ROWS], None, "; allowed: a whole number or a name"),
+    *((kind, ROWS, "", "found") for kind in ("images", "texts", "embeddings")),
+    ("images", ROWS, "patient", "found patient with 0 groups; allowed: a regular expression with one group"),
+    ("images", ROWS, "(a)(b)", "found (a)(b) with 2 groups; allowed: a regular expression with one group"),
+    ("images", ROWS, "(p", "found (p, which is no regular expression"),
+    ("images", ROWS, r"(\d+)x", "found no unit in its name; allowed: names in which unit: (\\d+)x finds one"),
+    ("images", ROWS, "folder", "no such folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "rows", "unit", "message"), UNITS_REFUSED)
+def test_what_names_no_unit_is_refused(
+    kind: str, rows: list[tuple[str, int]], unit: str | None, message: str
+) -> None:
+    options = unit_arguments(kind, rows)
+    with pytest.raises(DpsweepError, match=re.escape(message)):
+        new(*options[:-1], options[-1] if unit is None else unit)
     assert not FILE.exists()
 
 
-@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings"])
-@pytest.mark.parametrize(("column", "key"), [("input", "input_column"), ("label", "label_column")])
-def test_columns_of_inputs_and_labels_are_no_units(kind: str, column: str, key: str) -> None:
-    options = unit_arguments(kind, [(f"p{row // 4}", row % 2) for row in range(40)])
-    named = (
-        {"input": "x", "label": "y"}
-        if kind == "embeddings"
-        else {"input": "text", "label": "label"}
-    )
-    more = ("--input-column", "x") if kind == "embeddings" else ()
-    wrong = f"unit: found {named[column]}, which is the {key}; allowed: another column"
-    with pytest.raises(DpsweepError, match=wrong):
-        new(*options[:-1], named[column], *more)
-    # A study that was written by hand is refused by the same sentence.
-    study = new(*options, *more)
-    assert study.datasets["pets"].unit == "who"
-    FILE.write_text(FILE.read_text().replace("unit: who", f"unit: {named[column]}"))
-    with pytest.raises(StudyError, match=wrong):
+def test_a_column_of_labels_is_no_unit_in_a_study_written_by_hand() -> None:
+    assert new(*unit_arguments("texts", ROWS)).datasets["pets"].unit == "who"
+    FILE.write_text(FILE.read_text().replace("unit: who", "unit: label"))
+    with pytest.raises(StudyError, match="unit: found label, which is the label_column"):
         load_study(FILE)
 
 
 def test_units_of_one_row_are_rows() -> None:
     options = unit_arguments("texts", [(f"p{row}", row % 2) for row in range(40)])
-    done = CliRunner().invoke(app, ["new", str(FILE), *options])
-    assert (
-        "note: each unit (who) has one row, so epsilon protects a row, as unit: row says"
-        in done.output
-    )
+    said = "each unit (who) has one row, so epsilon protects a row, as unit: row says"
+    assert f"note: {said}" in CliRunner().invoke(app, ["new", str(FILE), *options]).output
     lines = "\n".join(check(load_study(FILE), Paths(Path("results")), 0))
-    assert "unit: each unit of pets has one row, so epsilon protects a row, as unit: row" in lines
-
-
-@pytest.mark.parametrize("kind", ["texts", "parquet", "embeddings"])
-@pytest.mark.parametrize("missing", ["", "nan", "7.0"])
-def test_rows_without_a_unit_are_refused(kind: str, missing: str) -> None:
-    """pandas writes whole numbers as 7.0 where one is missing, which would be another unit than 7."""
-    options = unit_arguments(
-        kind, [(f"p{row // 4}" if row != 7 else missing, row % 2) for row in range(40)]
-    )
-    with pytest.raises(
-        DpsweepError, match=rf"found the unit ('{missing}'|None); allowed: a whole number or a name"
-    ):
-        new(*options)
-
-
-@pytest.mark.parametrize("kind", ["images", "texts", "parquet", "embeddings"])
-def test_an_empty_name_of_a_unit_is_not_no_unit(kind: str) -> None:
-    options = unit_arguments(kind, [(f"p{row // 4}", row % 2) for row in range(40)])
-    with pytest.raises(DpsweepError, match="found"):
-        new(*options[:-1], "")
-    assert not FILE.exists()
+    assert said.replace("(who)", "of pets") in lines
 
 
 def test_units_of_the_hub() -> None:
@@ -533,23 +470,6 @@ def test_noise_delta_and_batch_sizes_of_new_count_units() -> None:
             size == "full" or int(size) <= study.train_size("pets") for size in sweep.batch_size
         )
         FILE.unlink()
-
-
-@pytest.mark.parametrize(
-    ("unit", "message"),
-    [
-        ("patient", "found patient with 0 groups; allowed: a regular expression with one group"),
-        ("(a)(b)", "found (a)(b) with 2 groups; allowed: a regular expression with one group"),
-        ("(p", "found (p, which is no regular expression"),
-        (r"(\d+)x", "found no unit in its name; allowed: names in which unit: (\\d+)x finds one"),
-        ("folder", "no such folder"),
-    ],
-)
-def test_patterns_that_name_no_unit_are_refused(unit: str, message: str) -> None:
-    unit_arguments("images", [(f"p{i // 4}", i // 4 % 2) for i in range(40)])
-    with pytest.raises(DpsweepError, match=re.escape(message)):
-        new("--images", "pets", "--unit", unit)
-    assert not FILE.exists()
 
 
 @pytest.mark.slow

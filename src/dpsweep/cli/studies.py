@@ -20,7 +20,6 @@ from dpsweep.privacy import Calibration, Sampling
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.commands import DEFAULT_STUDY, make_command
 from dpsweep.study.load import PAPER, home, name_of, named_study, split_study
-from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -102,12 +101,7 @@ def new(
     base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
     head = not visible_gpus()
     study = new_study(study_file, base, found, backbone, head, epsilon if private else None)
-    counts = zip(found.classes, found.train_counts, found.test_counts, strict=True)
-    each = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
-    cut = found.cut[study.reads_bytes(study_file.stem)]
-    notes = [f"note: {note}" for note in (*found.notes, cut, found.left_out) if note]
-    lines = [f"training + test examples: {each}", found.units_in_words, *notes]
-    typer.echo("\n".join(filter(None, lines)))
+    typer.echo("\n".join(found.lines(study.reads_bytes(study_file.stem))))
     typer.echo(
         f"{study_file}: {len(found.classes)} classes, {found.train_size:,} training and "
         f"{found.test_size:,} test examples; next: dpsweep check {study_file}"

@@ -6,32 +6,25 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
-from dpsweep.data.embeddings import load_embeddings
-from dpsweep.data.hub import load_hub, open_hub
-from dpsweep.data.images import load_folder
-from dpsweep.data.prepare import alike_classes
+from dpsweep.data.hub import open_hub
+from dpsweep.data.prepare import alike_classes, load
 from dpsweep.data.prepared import DatasetError
-from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
+from dpsweep.data.texts import leave_out_unreadable, long_texts
 from dpsweep.recommend.rule import Recommendation, facts_of_first_sweep, recommend
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
-from dpsweep.study.datasets import (
-    ArraysSource,
-    FilesSource,
-    FolderSource,
-    HubSource,
-    refuse_column_as_unit,
-)
+from dpsweep.study.datasets import Dataset, HubSource
 from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies, yaml_line
 from dpsweep.study.messages import NAME_PATTERN, explain, shorten, unknown
 
@@ -49,9 +42,6 @@ _CUT = {"test_from_train": 0.2, "seed": 0}
 """Keys of a source without test data."""
 
 
-Source = TypeVar("Source", ArraysSource, FilesSource, FolderSource, HubSource)
-
-
 @dataclass(frozen=True)
 class FoundDataset:
     """Facts about a new dataset."""
@@ -64,8 +54,8 @@ class FoundDataset:
     train_counts: list[int]
     """training examples of each class"""
     test_counts: list[int]
-    skipped: int = 0
-    """number of unusable examples"""
+    left_out: str = ""
+    """the number of unusable examples with the reason; empty if there are none"""
     notes: tuple[str, ...] = ()
     """what is odd about it, in words"""
     cut: tuple[str, str] = ("", "")
@@ -76,12 +66,6 @@ class FoundDataset:
     """rows of each unit of the training set and of the test set, if units have several rows"""
     dimension: int | None = None
     """of embeddings"""
-
-    @property
-    def left_out(self) -> str:
-        """The number of unusable examples with the reason; empty if there are none."""
-        reason = "empty texts" if self.kind == "text" else "that are not finite"
-        return f"{self.skipped} {reason} are left out" if self.skipped else ""
 
     @property
     def train_size(self) -> int:
@@ -112,17 +96,24 @@ class FoundDataset:
         }
         return self if folder == Path.cwd() else replace(self, source=self.source | paths)
 
-    @property
-    def units_in_words(self) -> str:
-        """The numbers of units and of their rows; empty if each row is a unit."""
-        if not self.rows_of_units:
-            return ""
-        counts = (f"{len(each):,}" for each in self.rows_of_units)
-        rows = sorted(itertools.chain(*self.rows_of_units))
-        return (
-            f"training + test units ({self.unit}): {' + '.join(counts)}; "
-            f"rows in a unit: smallest {rows[0]:,}, median {statistics.median(rows):,g}, largest {rows[-1]:,}"
-        )
+    def lines(self, of_bytes: bool) -> Iterator[str]:
+        """Yield its counts, and what is odd about it.
+
+        Args:
+            of_bytes: whether the network reads bytes of texts, not tokens.
+        """
+        counts = zip(self.classes, self.train_counts, self.test_counts, strict=True)
+        listed = shorten(f"{name} {train:,} + {test:,}" for name, train, test in counts)
+        yield f"training + test examples: {listed}"
+        if self.rows_of_units:
+            units = " + ".join(f"{len(each):,}" for each in self.rows_of_units)
+            rows = sorted(itertools.chain(*self.rows_of_units))
+            yield (
+                f"training + test units ({self.unit}): {units}; rows in a unit: smallest {rows[0]:,}, "
+                f"median {statistics.median(rows):,g}, largest {rows[-1]:,}"
+            )
+        notes = (*self.notes, self.cut[of_bytes], self.left_out)
+        yield from (f"note: {note}" for note in notes if note)
 
 
 # -- facts -----------------------------------------------------------------------------------
@@ -148,38 +139,37 @@ def look_at(
             each row, folder, or row.
 
     Raises:
-        DatasetError: the place cannot be read as such a dataset.
+        DatasetError: the place cannot be read as such a dataset, or a study must not have it.
     """
     columns = {"input_column": input_column, "label_column": label_column}
     asked = {key: column for key, column in columns.items() if column is not None}
-    source: dict[str, Any]
-    dimension, several, cut = None, None if unit == "row" else unit, ("", "")
-    notes: list[str] = []
+    kind = {"images": "image", "texts": "text"}.get(what, "embedding")
     match what:
         case "images":
             source = {"kind": "folder", "path": place, **_splits_of_folder(Path(place))}
-            kind, data = "image", load_folder(_valid(FolderSource, source), several)
-            if unit is None:
-                splits = (data.train, data.test)
-                names = [each.where(row) for each in splits for row in range(len(each.labels))]
-                notes += filter(None, [names_of_several_rows(names)])
         case "hub":
             kind, source = _hub_source({"kind": "hub", "id": place}, asked)
-            data = load_hub(_valid(HubSource, source, several), kind, several)
-        case "texts":
-            source = {"kind": "files", **_files(place, test), **asked}
-            kind, data = "text", load_files(_valid(FilesSource, source, several), several)
         case _:
-            source = {"kind": "arrays", **_files(place, test), **asked}
-            valid = _valid(ArraysSource, source, several)
-            kind, data = "embedding", load_embeddings(valid, unit=several)
-            dimension = data.train.inputs.shape[1]
-    alike = alike_classes(data)
+            files = {"train": place, **(_CUT if test is None else {"test": str(test)})}
+            source = {"kind": "files" if what == "texts" else "arrays", **files, **asked}
+    content: dict[str, Any] = {"title": "New", "kind": kind, "source": source, "unit": unit}
+    # Of a valid section; `load` compares no counts.
+    content |= {"classes": 2, "train_size": 1, "test_size": 1}
+    content |= {} if unit in (None, "row") else {"train_units": 1}
+    with _mistakes_of(content):
+        section = Dataset.model_validate(content)
+    data = load(section)
+    alike, notes = alike_classes(data), list[str]()
+    if what == "images" and unit is None:
+        splits = (data.train, data.test)
+        names = [each.where(row) for each in splits for row in range(len(each.labels))]
+        notes += filter(None, [names_of_several_rows(names)])
     notes += [f"found classes that are {alike}"] if alike else []
+    cut = ("", "")
     if kind == "text":
         cut = long_texts(data, MAX_LENGTH), long_texts(data, _MAX_BYTES, of_bytes=True)
         data = leave_out_unreadable(data)
-    train, test_counts = (
+    train_counts, test_counts = (
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
         for split in (data.train, data.test)
     )
@@ -192,19 +182,29 @@ def look_at(
         notes.append(
             f"each unit ({unit}) has one row, so epsilon protects a row, as unit: row says"
         )
+    reason = "empty texts" if kind == "text" else "that are not finite"
     return FoundDataset(
         kind=kind,
         source=source,
         classes=data.classes,
-        train_counts=train,
+        train_counts=train_counts,
         test_counts=test_counts,
-        skipped=len(data.skipped),
+        left_out=f"{len(data.skipped)} {reason} are left out" if data.skipped else "",
         notes=tuple(notes),
         cut=cut,
         unit=unit,
         rows_of_units=rows_of_units,
-        dimension=dimension,
+        dimension=data.train.inputs.shape[1] if kind == "embedding" else None,
     )
+
+
+@contextmanager
+def _mistakes_of(content: dict[str, Any]) -> Iterator[None]:
+    """Raise pydantic's errors about ``content`` as a `DatasetError`."""
+    try:
+        yield
+    except ValidationError as error:
+        raise DatasetError("\n".join(explain(error, content))) from None
 
 
 def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
@@ -257,13 +257,10 @@ def _splits_of_folder(folder: Path) -> dict[str, Any]:
     return {"train_folders": train or ["."], **({"test_folder": test} if test else _CUT)}
 
 
-def _files(train: str, test: Path | None) -> dict[str, Any]:
-    return {"train": train, **(_CUT if test is None else {"test": str(test)})}
-
-
 def _hub_source(keys: dict[str, Any], asked: dict[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the kind and the keys of a dataset of the hub; columns are chosen by their types."""
-    opened = open_hub(_valid(HubSource, keys))
+    with _mistakes_of(keys):
+        opened = open_hub(HubSource.model_validate(keys))
     train, test = choose_splits(opened.splits)
     if test is None:
         raise DatasetError(
@@ -284,84 +281,33 @@ def _hub_source(keys: dict[str, Any], asked: dict[str, str]) -> tuple[str, dict[
     return "image" if columns["input_column"] in images else "text", keys | splits | columns
 
 
-def _valid(model: type[Source], keys: dict[str, Any], unit: str | None = None) -> Source:
-    """Make a source from its keys.
-
-    Raises:
-        DatasetError: a study must not have such a source, or such a unit of it.
-    """
-    try:
-        source = model.model_validate(keys)
-    except ValidationError as error:
-        mistakes = explain(error, keys)
-        raise DatasetError("\n".join(mistakes)) from None
-    try:
-        refuse_column_as_unit(source, unit)
-    except ValueError as error:
-        raise DatasetError(str(error)) from None
-    return source
-
-
 # -- the study -------------------------------------------------------------------------------
 
 
 def new_study(
-    study_file: Path,
-    base: str,
+    file: Path,
+    extends: str,
     found: FoundDataset,
     backbone: str | None = None,
     head: bool = False,
     release_epsilon: float | None = None,
 ) -> Study:
-    """Write a study of a new dataset into a file.
+    """Write a study of one dataset, with the base study's main method or a head on features.
 
     Args:
-        study_file: the file to write.
-        base: the study that it extends: its file, or the name of one that comes with dpsweep.
-        found: the dataset.
-        backbone: see `draft_study`.
-        head: see `draft_study`.
-        release_epsilon: see `draft_study`.
-
-    Raises:
-        StudyError: the study is not valid; then no file is left.
-    """
-    base_file = named_study(base, Path())
-    draft = draft_study(
-        study_file, base_file, load_study(base_file), found, backbone, head, release_epsilon
-    )
-    write_text(study_file, draft)
-    try:
-        return load_study(study_file)
-    except StudyError:
-        study_file.unlink()
-        raise
-
-
-def draft_study(
-    file: Path,
-    base_file: Path,
-    base: Study,
-    found: FoundDataset,
-    backbone: str | None = None,
-    head: bool = False,
-    release_epsilon: float | None = None,
-) -> str:
-    """Return the text of a study of one dataset, with the base study's main method or a head on features.
-
-    Args:
-        file: where the study will be written; the dataset gets the same name.
-        base_file: the file of the study that it extends.
-        base: the study that it extends.
+        file: of the study; the dataset gets the same name.
+        extends: the base study: its file, or the name of one that comes with dpsweep.
         found: the dataset.
         backbone: of the base study; by default the one that its roles name.
         head: whether only a head trains, on features of the frozen backbone, which needs no GPU.
         release_epsilon: for private data: the study then releases a model, and runs no sweep.
 
     Raises:
-        StudyError: the name is not allowed, the backbone is unknown, or the base study binds no role for
-            this kind of data.
+        StudyError: the study is not valid (then no file is left), the backbone is unknown, or the base study
+            binds no role for this kind of data.
     """
+    base_file = named_study(extends, Path())
+    base = load_study(base_file)
     name = file.stem
     if not re.match(NAME_PATTERN, name):
         raise StudyError(
@@ -371,13 +317,13 @@ def draft_study(
     text = found.kind == "text"
     identity = _identity(found)
     if found.kind == "embedding":
-        method, network = "head", _EMBEDDING
-        section, image_size = Backbone.model_validate(identity), None
+        method, network, image_size = "head", _EMBEDDING, None
+        section = Backbone.model_validate(identity)
     else:
         if backbone is None and text and release_epsilon is not None:
             backbone = _hashed_ngrams(base)
         method, network = _chosen(base_file, base, text, backbone)
-        section, image_size = base.backbones[network], _image_size(base, network, method)
+        section, image_size = base.backbones[network], _image_size(base, network)
         head = head or section.weights.kind == "none"  # nothing else could train
     hashed = isinstance(section.reads_with, BytesTokenizer)
     method = "head" if head else method
@@ -396,7 +342,7 @@ def draft_study(
         keep_trailing_newline=True,
     )
     environment.filters["yaml"] = yaml_line
-    return environment.get_template("new.yaml.j2").render(
+    draft = environment.get_template("new.yaml.j2").render(
         title=re.sub(r"[-_.]+", " ", name).strip().capitalize(),
         name=name,
         file=file,
@@ -423,6 +369,12 @@ def draft_study(
             "methods": {"text" if text else "main": method},
         },
     )
+    write_text(file, draft)
+    try:
+        return load_study(file)
+    except StudyError:
+        file.unlink()
+        raise
 
 
 def _identity(found: FoundDataset) -> dict[str, Any]:
@@ -472,15 +424,13 @@ def _hashed_ngrams(base: Study) -> str | None:
     return next(found, None)
 
 
-def _image_size(base: Study, backbone: str, method: str) -> int:
-    """Return the image size of a backbone's arguments, or of the most similar sweep of the base study."""
+def _image_size(base: Study, backbone: str) -> int:
+    """Return the image size of a backbone's arguments, or of its first sweep in the base study."""
     arguments = base.backbones[backbone].arguments
     if own := arguments.get("image_size", arguments.get("img_size")):
         return int(own)
-    by_likeness = sorted(
-        base.sweeps.values(), key=lambda each: (each.backbone != backbone, each.method != method)
-    )
-    sizes = (base.datasets[each.dataset].image_size for each in by_likeness)
+    sweeps = sorted(base.sweeps.values(), key=lambda each: each.backbone != backbone)
+    sizes = (base.datasets[each.dataset].image_size for each in sweeps)
     return next(filter(None, sizes), _IMAGE_SIZE)
 
 
