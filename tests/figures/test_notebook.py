@@ -1,7 +1,5 @@
 """Figures of any frame, as drawn in a notebook."""
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,6 @@ NEEDED = {
     "privacy_effects": "rule effect epsilon best_bound",
     "predicted_clipping": "rule epsilon predicted measured mean_lost settings",
 }
-Shown = Callable[[str], list[Any]]
-SORTED = [family for family in FAMILIES if family != "predicted_clipping"]
 
 
 @pytest.fixture(scope="module")
@@ -57,26 +53,15 @@ def drawn(family: str, frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def content(figure: Figure) -> list[Any]:
-    """Return texts and lines of a figure."""
-    texts = [str(each.get_text()) for each in figure.findobj(Text) if isinstance(each, Text)]
-    lines = [str(np.asarray(line.get_xydata())) for axes in figure.axes for line in axes.lines]
-    return [sorted(texts), sorted(lines)]
-
-
-@pytest.fixture(scope="module")
-def shown(frames: dict[str, pd.DataFrame]) -> Shown:
-    """A function that draws the frame of a family once, and returns the content."""
-    return cache(lambda family: content(drawn(family, frames[family])))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_required_columns_of_the_docstring_are_enough(shown: Shown, family: str) -> None:
-    texts, _ = shown(family)
-    assert not any("nan" in text or "()" in text for text in texts)
+def test_the_required_columns_of_the_docstring_are_enough(
+    frames: dict[str, pd.DataFrame], family: str
+) -> None:
+    found = [str(each.get_text()) for each in drawn(family, frames[family]).findobj(Text)]  # type: ignore[attr-defined]
+    assert not any("nan" in text or "()" in text for text in found)
 
 
-@pytest.mark.parametrize("family", SORTED)
+@pytest.mark.parametrize("family", ["heatmap", "clipping_curve"])
 def test_a_frame_that_cannot_be_drawn_is_refused(
     frames: dict[str, pd.DataFrame], family: str
 ) -> None:

@@ -4,12 +4,16 @@ After an intended change run ``python -m tests.figures.test_pictures``, review t
 them.
 """
 
+import itertools
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from tests.figures.conftest import Drawn
 from tests.figures.test_draw import FAMILIES, STUDY, write_results
 
@@ -31,6 +35,25 @@ def test_the_picture_is_the_reviewed_one(drawn: Drawn, tmp_path: Path, family: s
     picture = tmp_path / f"{family}.png"
     save_picture(drawn(family), picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_text_is_cut_or_covers_another(drawn: Drawn, family: str) -> None:
+    drawing, seen = drawn(family), dict[Text, None]()
+    draw = Text.draw
+    # Tick labels outside of an axis exist, but are not drawn.
+    with mock.patch.object(
+        Text, "draw", lambda text, *to: seen.setdefault(text) or draw(text, *to)
+    ):
+        drawing.draw_without_rendering()
+    shown = [each for each in seen if each.get_visible() and each.get_text().strip()]
+    boxes = {each: each.get_window_extent() for each in shown}
+    width, height = drawing.bbox.size + 1
+    for text, box in boxes.items():
+        assert min(box.x0, box.y0) > -1 and box.x1 < width and box.y1 < height, text
+    for (one, box), (other, covered) in itertools.combinations(boxes.items(), 2):
+        shared = Bbox.intersection(box, covered)
+        assert shared is None or min(shared.width, shared.height) < 1, (one, other)
 
 
 # Both axes of predicted_clipping are C, with ticks that show the logarithmic scale.
