@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -78,14 +77,9 @@ def test_machine_without_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
 def start(folder: Path, seconds: float) -> "subprocess.Popen[str]":
     job = subprocess.Popen(
-        # SIGINT is ignored in background jobs of a script; the default makes it work there too.
-        [
-            *("env", "--default-signal=INT", sys.executable, "-c", JOB),
-            *(str(folder / "locks"), str(seconds), "1"),
-        ],
+        [sys.executable, "-c", JOB, str(folder / "locks"), str(seconds), "1"],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
@@ -102,40 +96,8 @@ def begun(job: "subprocess.Popen[str]") -> tuple[str, str, float]:
     return label, device, float(second)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two_gpus")
-def test_no_two_jobs_get_the_same_gpu(tmp_path: Path) -> None:
-    jobs = [start(tmp_path, 1) for _ in range(5)]
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for job in jobs:
-        output, _ = job.communicate()
-        label, device, first, last = output.split()
-        assert device == f"GPU-{label}0"
-        spans.setdefault(label, []).append((float(first), float(last)))
-    assert spans.keys() == {"0", "1"}
-    for each in map(sorted, spans.values()):
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(each))
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_gpus_of_a_scheduler_are_locked_by_their_uuid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Simulate two jobs on one node: for each, the number 0 is another GPU."""
-    first = start(tmp_path, 600)
-    assert begun(first)[1] == "GPU-00"
-    (tmp_path / "bin/nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-10, H100, 76294\n")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    second = start(tmp_path, 0)
-    assert begun(second)[1] == "GPU-10"
-    first.kill()
-
-
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killed_job_releases_its_gpu(
-    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_job_releases_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     first = start(tmp_path, 600)
     assert begun(first)[0] == "0"
@@ -143,7 +105,7 @@ def test_killed_job_releases_its_gpu(
     # With its turn to look, it would take a GPU if one were free.
     wait_for(lambda: gpus._COLLECTING in open_files(second.pid), "look at the GPUs")
     signalled = time.monotonic()
-    first.send_signal(number)
+    first.kill()
     label, _, second_begins = begun(second)
     assert label == "0" and second_begins > signalled
     assert first.wait() != 0
@@ -193,21 +155,21 @@ def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("word", "outcome"),
+    ("word", "gpu", "outcome"),
     [
-        ("0", "cpu"),
-        ("false", "cpu"),
-        ("1", "set DPSWEEP_REQUIRE_GPU=0"),
-        ("true", "set DPSWEEP_REQUIRE_GPU=0"),
-        ("no", "DPSWEEP_REQUIRE_GPU: found no; allowed: true or false"),
+        ("0", False, "cpu"),
+        ("false", False, "cpu"),
+        ("1", False, "set DPSWEEP_REQUIRE_GPU=0"),
+        ("true", False, "set DPSWEEP_REQUIRE_GPU=0"),
+        *(("no", gpu, "DPSWEEP_REQUIRE_GPU: found no; allowed: true or") for gpu in (True, False)),
     ],
 )
 def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
-    monkeypatch: pytest.MonkeyPatch, word: str, outcome: str
+    monkeypatch: pytest.MonkeyPatch, word: str, gpu: bool, outcome: str
 ) -> None:
     from dpsweep.training.job import default_device
 
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setenv("SLURM_JOB_GPUS", "0")
     monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", word)
     if outcome == "cpu":
@@ -215,14 +177,3 @@ def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
     else:
         with pytest.raises(DpsweepError, match=outcome):
             default_device()
-
-
-def test_a_job_with_a_gpu_refuses_a_word_that_is_neither_true_nor_false(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from dpsweep.training.job import default_device
-
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", "no")
-    with pytest.raises(DpsweepError, match="found no; allowed: true or false"):
-        default_device()

@@ -1,6 +1,6 @@
-"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, optional accounting.
+"""A real Slurm on this machine: one node, four simulated GPUs, two partitions, no accounting.
 
-Needs root and Debian's slurm-wlm, munge, slurmdbd and mariadb-server. The GPUs are character devices
+Needs root and Debian's slurm-wlm and munge. The GPUs are character devices
 made with mknod: Slurm assigns them like real ones, and jobs train on the CPU.
 
 As a script: ``python -m tests.slurm.cluster install``, ``start`` or ``stop``, for manual tests.
@@ -36,9 +36,8 @@ STATE = Path("/var/lib/dpsweep-slurm")
 CONFIGURATION = Path("/etc/slurm")  # jobs do not inherit SLURM_CONF
 LOCK = Path("/run/lock/dpsweep-slurm")
 MUNGE_SOCKET = Path("/run/munge/munge.socket.2")
-DATABASE_SOCKET = Path("/run/mysqld/mysqld.sock")
-DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
-PACKAGES = ("slurm-wlm", "munge", "slurmdbd", "mariadb-server")
+DAEMONS = ("slurmd", "slurmctld", "munged")
+PACKAGES = ("slurm-wlm", "munge")
 
 MARK = "# Written by the tests of dpsweep."
 SLURM_CONF = f"""\
@@ -83,24 +82,6 @@ SlurmUser=root
 NodeName={{host}} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=64000 Gres={GRES} State=UNKNOWN
 PartitionName=cpu Nodes={{host}} Default=YES MaxTime=60 OverSubscribe=NO State=UP
 PartitionName=gpu Nodes={{host}} MaxTime=60 State=UP
-{{accounting}}
-"""
-
-ACCOUNTING = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=localhost
-AccountingStorageEnforce=associations,limits,qos
-"""
-SLURMDBD_CONF = f"""\
-{MARK}
-AuthType=auth/munge
-DbdHost=localhost
-SlurmUser=root
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=root
-LogFile={STATE}/slurmdbd.log
-PidFile={STATE}/slurmdbd.pid
 """
 
 
@@ -137,11 +118,8 @@ def install() -> None:
         print(f"no Slurm here, its tests are skipped: {reason}")  # noqa: T201
 
 
-def start(accounting: bool = False) -> None:
-    """Start the cluster with an empty queue, and wait until it accepts jobs.
-
-    With accounting, jobs need the account ``good``, and the QOS ``normal`` is the only one.
-    """
+def start() -> None:
+    """Start the cluster with an empty queue, and wait until it accepts jobs."""
     if reason := missing():
         raise RuntimeError(reason)
     stop()
@@ -152,9 +130,7 @@ def start(accounting: bool = False) -> None:
         os.mknod(STATE / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     host = socket.gethostname().split(".")[0]
     CONFIGURATION.mkdir(exist_ok=True)
-    (CONFIGURATION / "slurm.conf").write_text(
-        SLURM_CONF.format(host=host, accounting=ACCOUNTING if accounting else "")
-    )
+    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=host))
     (CONFIGURATION / "gres.conf").write_text(
         "".join(
             f"Name=gpu Type={kind} File={STATE}/gpu[{2 * index}-{2 * index + 1}]\n"
@@ -163,36 +139,9 @@ def start(accounting: bool = False) -> None:
     )
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
     _run("runuser", "-u", "munge", "--", "munged")
-    if accounting:
-        _start_accounting()
     start_controller()
     _run("slurmd")
     _wait_for_node()
-
-
-def _start_accounting() -> None:
-    data = STATE / "database"
-    for folder in (data, DATABASE_SOCKET.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.chown(folder, "mysql", "mysql")
-    _run("mariadb-install-db", f"--datadir={data}", "--user=mysql", "--skip-test-db")
-    subprocess.Popen(
-        [
-            *("mariadbd", "--user=mysql", "--skip-networking"),
-            *(f"--datadir={data}", f"--socket={DATABASE_SOCKET}"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    _until(lambda: _succeeds("mariadb", "-e", "select 1"), PATIENCE)
-    file = CONFIGURATION / "slurmdbd.conf"
-    file.write_text(SLURMDBD_CONF)
-    file.chmod(0o600)
-    _run("slurmdbd")
-    _until(lambda: _succeeds("sacctmgr", "--noheader", "show", "cluster"), PATIENCE)
-    for words in (f"cluster {NAME}", "account good", "user root account=good"):
-        _run("sacctmgr", "--immediate", "add", *words.split())
 
 
 def start_controller() -> None:
@@ -207,11 +156,11 @@ def stop_controller() -> None:
 
 
 @contextmanager
-def running(accounting: bool = False) -> Iterator[None]:
+def running() -> Iterator[None]:
     """Run the cluster inside the block; other users of it on this machine wait."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        start(accounting)
+        start()
         try:
             yield
         finally:
@@ -264,13 +213,6 @@ def let_start_first(name: str) -> None:
         if name in comment and int(priority) < FIRST:
             # It may start at this moment.
             _succeeds("scontrol", "update", f"JobId={number}", f"Priority={FIRST}")
-
-
-def steps() -> set[str]:
-    """Return the jobs that run a step: their batch script has called srun."""
-    lines = _output("squeue", "--steps", "--noheader", "--format=%i").splitlines()
-    ids = [line.strip().split(".") for line in lines]
-    return {number for number, step in ids if step.isdigit()}
 
 
 def node(state: str) -> None:

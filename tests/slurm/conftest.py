@@ -7,9 +7,9 @@ from tests.slurm import cluster
 
 
 @pytest.fixture(scope="module")
-def slurm(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start a fresh cluster; with accounting if the module has ``ACCOUNTING = True``."""
+def slurm() -> Iterator[None]:
+    """Start a fresh cluster."""
     if reason := cluster.missing():
         pytest.skip(reason)
-    with cluster.running(getattr(request.module, "ACCOUNTING", False)):
+    with cluster.running():
         yield

@@ -1,4 +1,4 @@
-"""A Slurm with accounting: a restart of the controller, a job cancelled by hand, types of GPUs."""
+"""A restart of the controller, a job cancelled by hand, and types of GPUs, on a real Slurm."""
 
 import os
 import re
