@@ -48,7 +48,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (torch.zeros(5, 3, 4).to_sparse(), "found a tensor of layout sp"),
         (torch.zeros(5, 3, 4, device="meta"), "found on meta"),
         # The network cannot read them.
-        (torch.zeros(5, 3, 4).double(), "found float64 .*with weights in float32"),
+        (torch.zeros(5, 3, 4).double(), "found float64 .*Net cannot read"),
         (torch.zeros(5, 3, 7), r"found float32 of shape \(3, 3, 7\).*cannot be multiplied"),
     ],
 }
@@ -65,7 +65,7 @@ def test_invalid_micro_batches_are_refused(
 ) -> None:
     made = make_engine(engine, net())
     # At a later call, inputs that the network cannot read are an error of the network.
-    again = "weights" not in message and "multiplied" not in message
+    again = "cannot" not in message
     for _ in range(1 + again):
         with pytest.raises(UnsupportedModelError, match=f"^{name}: {message}"):
             made.clipped_sum(**batch(**{name: value}), clipping=NoClipping())

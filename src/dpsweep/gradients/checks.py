@@ -42,8 +42,8 @@ from dpsweep.gradients.refusals import (
     check_batch,
     check_labels,
     check_outputs,
+    described,
     refuse_batch_statistics,
-    unreadable,
     without_influence,
 )
 from dpsweep.study.clipping import Clipping, NoClipping
@@ -205,7 +205,10 @@ class ValidatingEngine(GradientEngine):
                 except Exception as error:  # of any kind: networks check their inputs in many ways
                     if is_out_of_memory(error) or isinstance(error, DpsweepError):
                         raise
-                    raise unreadable(model, x, _one_line(error)) from error
+                    raise BatchError(
+                        f"inputs: found {described(x)}, which {type(model).__name__} cannot read: "
+                        f"{_one_line(error)}"
+                    ) from error
                 found.append(check_outputs(outputs, len(x)))
                 return found[0]
 

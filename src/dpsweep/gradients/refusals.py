@@ -83,18 +83,12 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         UnsupportedModelError: naming the layer.
     """
     for name, module in model.named_modules():
-        if not has_statistics(module):
-            continue
-        kind = type(module).__name__
-        if module.running_mean is None or module.running_var is None:
+        if has_statistics(module) and (module.training or module.running_mean is None):
+            fault = "is in train mode" if module.training else "has no running statistics"
             raise UnsupportedModelError(
-                f"layer {name!r} ({kind}) has no running statistics, so that it mixes the examples of a "
-                "batch, and no example has a gradient of its own: use group or layer normalisation instead"
-            )
-        if module.training:
-            raise UnsupportedModelError(
-                f"layer {name!r}: {kind} is in train mode, where it mixes the examples of a batch and keeps "
-                "their statistics without noise: call model.eval(), so that those of public pretraining stay"
+                f"layer {name!r}: {type(module).__name__} {fault}, so that it mixes the examples of a batch; "
+                "allowed: model.eval() with the statistics of public pretraining, or group or layer "
+                "normalisation"
             )
 
 
@@ -142,7 +136,7 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
     dense = isinstance(inputs, Tensor) and not inputs.is_nested and inputs.layout == torch.strided
     if not dense or inputs.dim() == 0:
         raise BatchError(
-            f"inputs: found {_described(inputs)}; allowed: one dense tensor whose first dimension is the "
+            f"inputs: found {described(inputs)}; allowed: one dense tensor whose first dimension is the "
             "example"
         )
     if torch.is_inference_mode_enabled():
@@ -161,7 +155,7 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
     ):
         if not isinstance(each, Tensor) or each.dtype != kind or each.shape != wanted:
             raise BatchError(
-                f"{name}: found {_described(each)}; allowed: {what}, {kind} of shape {wanted}"
+                f"{name}: found {described(each)}; allowed: {what}, {kind} of shape {wanted}"
             )
     for name, each in (("inputs", inputs), ("labels", labels), ("mask", mask)):
         if each.device != device:
@@ -192,23 +186,15 @@ def check_outputs(outputs: Any, examples: int) -> Tensor:
     numbers = isinstance(outputs, Tensor) and outputs.is_floating_point()
     if not numbers or outputs.dim() != 2 or len(outputs) != examples or outputs.shape[1] < 2:
         raise UnsupportedModelError(
-            f"outputs: found {_described(outputs)} for {examples} examples; allowed: logits of shape "
+            f"outputs: found {described(outputs)} for {examples} examples; allowed: logits of shape "
             f"({examples}, classes), with two classes or more"
         )
     found: Tensor = outputs
     return found
 
 
-def unreadable(model: nn.Module, inputs: Tensor, reason: str) -> BatchError:
-    """Return the error for a network that fails on made-up examples like those of a micro-batch."""
-    first = next((each for each in model.parameters() if each.is_floating_point()), None)
-    kind = "" if first is None else f" with weights in {str(first.dtype).removeprefix('torch.')}"
-    return BatchError(
-        f"inputs: found {_described(inputs)}, which {type(model).__name__}{kind} cannot read: {reason}"
-    )
-
-
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """Return what a value is: its type, or the dtype and shape of a tensor."""
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     if value.is_nested:
