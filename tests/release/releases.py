@@ -1,8 +1,7 @@
 """Tiny releases for several test files, and functions that forge them."""
 
 import contextlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,45 +83,3 @@ def forge(folder: Path, change: Change = lambda _: None) -> None:
     change(content)
     derive_checksums(content, folder)
     seal(folder, content)
-
-
-def others(value: Any, words: Sequence[str] = ("automatic", "opacus")) -> list[Any]:
-    """Return what a field may be changed to: other values, words and types; numbers beyond their rounding."""
-    found: list[Any] = [0, 1.5, "automatic", {}, []]
-    match value:
-        case bool():
-            found = [not value, int(value), str(value), None]
-        case int():
-            found = [
-                value - 1,
-                value + 1,
-                2 * value,
-                0,
-                -value,
-                10**6,
-                float(value),
-                str(value),
-                None,
-            ]
-        case float():
-            near = [factor * value for factor in (0.9, 0.999, 1.001, 1.1)]
-            found = [
-                *near,
-                0.0,
-                -value,
-                math.inf,
-                -math.inf,
-                math.nan,
-                1.7,
-                str(value),
-                None,
-                [value],
-            ]
-        case str():
-            found = [*words, "", "0" * 64, f"{value} ", value.upper(), 1, None, [value]]
-        case list():
-            found = [value[:-1], value[1:], [], [*value, *value[:1]], [*value, "more"], {}, None]
-        case dict():
-            fewer = [{k: v for k, v in value.items() if k != key} for key in value]
-            found = [*fewer, value | {"more": "text"}, [], None]
-    return found

@@ -13,6 +13,7 @@ from tests.release.releases import FIXED, PRIVATE, Content, release
 from tests.release.releases import study as study_of
 
 from dpsweep.base.numbers import rounded_down, rounded_up
+from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import ReleaseError
@@ -76,6 +77,15 @@ def test_the_budget_counts_what_the_certificate_counts() -> None:
                 refuse_beyond_budget(made, earlier, earlier[0])
         else:
             refuse_beyond_budget(made, earlier, earlier[0])
+
+
+@pytest.mark.parametrize("epsilon", [800.0, 1e5])
+def test_epsilons_with_overflowing_exponentials_add_up(epsilon: float) -> None:
+    """After a release with such an epsilon, further releases must still work."""
+    first, second = tuned_model(epsilon), tuned_model(2.0)
+    assert released_together([first], second).joint_epsilon == epsilon + 2
+    with pytest.raises(CalibrationError, match=r"found deltas that are 1\.2 together"):
+        released_together([tuned_model(1.0, 0.6)], tuned_model(1.0, 0.6))
 
 
 @pytest.mark.parametrize("delta", [0.9 * DELTA, 0.5 * DELTA])

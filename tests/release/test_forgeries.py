@@ -1,25 +1,34 @@
-"""Forged certificates: edited, with a new fingerprint and card."""
+"""Forged certificates: edited, with a new fingerprint and card, or with every number derived again."""
 
 import copy
 import json
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.release.releases import Change, Content, others, put, seal, value_at
+from tests.release.releases import Change, Content, derive_checksums, put, seal, value_at
 from tests.release.releases import forge as forge_checksums
-from tests.release.test_methods import EVERY_LAYER
 from tests.training.tiny_study import N
 
 from dpsweep.base.files import canonical_json, read_checked_json
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
-from dpsweep.release.certificate import UNVERIFIABLE_CLAIMS, Certificate
+from dpsweep.release.certificate import (
+    FORGEABLE_CLAIMS,
+    UNVERIFIABLE_CLAIMS,
+    Certificate,
+    ReleasedModel,
+    best_attacks,
+)
+from dpsweep.release.ledger import released_together
 from dpsweep.release.verify import _contradictions, unverifiable_claims, verify
 from dpsweep.study.paths import Paths
 
@@ -27,6 +36,8 @@ Place = tuple[Any, ...]
 Forge = Callable[..., Path]
 Tensors = dict[str, torch.Tensor]
 AVERAGE = {"kind": "tail", "share": 0.5}
+EVERY_LAYER = ["cls_token", "pos_embed", "patch_embed", "blocks.0.attn", "blocks.0.mlp"]
+PAGE = Path(__file__).parents[2] / "docs" / "release.md"
 BACKBONE_DIFFERS = "pos_embed: found other numbers than the backbone"
 
 
@@ -166,6 +177,27 @@ def places(content: Any, place: Place = ()) -> Iterator[Place]:
         yield from places(value, (*place, key))
 
 
+def others(value: Any, words: Sequence[str]) -> list[Any]:
+    """Return what a field may be changed to: other values, words and types; numbers beyond their rounding."""
+    found: list[Any] = [0, 1.5, "automatic", {}, []]
+    match value:
+        case bool():
+            found = [not value, int(value), None]
+        case int():
+            found = [value - 1, value + 1, 2 * value, 0, -value, float(value), str(value), None]
+        case float():
+            near = [factor * value for factor in (0.9, 0.999, 1.001, 1.1)]
+            found = [*near, 0.0, -value, math.inf, math.nan, str(value), None]
+        case str():
+            found = [*words, "", f"{value} ", value.upper(), 1, None]
+        case list():
+            found = [value[:-1], value[1:], [], [*value, *value[:1]], [*value, "more"], None]
+        case dict():
+            fewer = [{k: v for k, v in value.items() if k != key} for key in value]
+            found = [*fewer, value | {"more": "text"}, None]
+    return found
+
+
 def listed(place: Place) -> bool:
     """Return whether a field, or an outer field, is listed as one that verification cannot check."""
     name = ".".join("*" if isinstance(key, int) else str(key) for key in place)
@@ -252,6 +284,74 @@ def test_listed_fields_cannot_be_checked(name: str, results: Path, forge: Forge)
         verify(forge(name, change))
 
 
+# -- every number derived again -------------------------------------------------------------------
+
+
+def derive(content: Content) -> None:
+    """Derive the numbers of a release on full batches from those that the attacker has chosen."""
+    size, setting = content["split"]["examples"], content["setting"]
+    setting |= {"batch_size": size, "steps": setting["epochs"]}
+    noise = calibrate(content["epsilon"], content["delta"], size, size, setting["steps"])
+    own = {"certificate": "0" * 64, "noise": noise}
+    new = ReleasedModel.model_validate(own | {name: content[name] for name in ("epsilon", "delta")})
+    earlier = [ReleasedModel.model_validate(each) for each in content["releases"]["earlier"]]
+    content |= {
+        **{"noise": noise.to_dict(), "pld_epsilon": noise.pld_epsilon},
+        "certified_epsilon": noise.certified_epsilon,
+        "releases": released_together(earlier, new).model_dump(mode="json"),
+        "attacks": [asdict(each) for each in best_attacks(noise, None)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "claim"),
+    [
+        (put("epsilon", value=1.0), "noise"),
+        (put("delta", value=1e-9), "noise"),
+        (put("split", "examples", value=1000), "split"),
+        (lambda content: content["releases"]["earlier"].clear(), "releases"),
+        (lambda content: content["releases"]["earlier"].reverse(), "releases"),
+        (put("network", "arguments", "num_heads", value=4), "network"),
+        (put("network", "mean", value=[0.1]), "network"),
+        (put("optimizer", value="sgd"), "optimizer"),
+        (put("title", value="**Free** text\n# here"), "title"),
+        (put("network", "arguments", "depth", value=2), None),
+        (put("network", "arguments", "embed_dim", value=48), None),
+        (put("network", "method", value={"kind": "head"}), None),
+        (put("network", "method", value={"kind": "all", "freeze": EVERY_LAYER[1:]}), None),
+        (lambda content: content["network"]["classes"].append("more"), None),
+        (put("delta", value=0.01), None),
+        (put("adjacency", value="replace one example"), None),
+        (put("engine", value="opacus"), None),
+        (put("network", "std", value=[0.5, 0.5]), None),
+    ],
+)
+def test_a_derived_forgery_is_refused_or_documented_and_refused_beside_the_ledger(
+    change: Change, claim: str | None, results: Path, forge: Forge
+) -> None:
+    def derived(content: Content) -> None:
+        change(content)
+        with warnings.catch_warnings(action="ignore"):  # of a delta of one over N
+            derive(content)
+        derive_checksums(content, results / "fixed")
+
+    folder = forge("fixed", derived)
+    if claim is None:
+        with pytest.raises(ReleaseError):
+            verify(folder, ledger="none")
+        return
+    assert claim in UNVERIFIABLE_CLAIMS.keys() | FORGEABLE_CLAIMS.keys()
+    verify(folder, ledger="none")
+    with pytest.raises(ReleaseError, match="ledger"):
+        verify(folder, ledger=results.parent / "releases.jsonl")
+
+
+def test_the_page_lists_what_can_be_forged() -> None:
+    table = PAGE.read_text().split("## What verification cannot detect")[1].split("\n## ")[0]
+    for name in FORGEABLE_CLAIMS:
+        assert f"| `{name}` |" in table
+
+
 # -- files ----------------------------------------------------------------------------------------
 
 
@@ -270,9 +370,11 @@ def test_listed_fields_cannot_be_checked(name: str, results: Path, forge: Forge)
          r"frozen.safetensors: pos_embed: found F32 \[1, 32, 5\]"),
         (lambda trained, _: trained["head.bias"][:1].fill_(math.nan),
          "head.bias: found numbers that are not finite"),
+        (lambda trained, _: trained["head.bias"][:1].fill_(-math.inf),
+         "head.bias: found numbers that are not finite"),
         (lambda _, frozen: frozen["pos_embed"].add_(1), BACKBONE_DIFFERS),
     ],
-    ids=["renamed", "in both files", "moved", "rounded", "transposed", "not finite", "other numbers"],
+    ids=["renamed", "in both files", "moved", "rounded", "transposed", "NaN", "infinite", "others"],
 )  # fmt: skip
 def test_parameters_are_those_of_the_architecture_and_of_the_backbone(
     change: Callable[[Tensors, Tensors], Any], message: str, results: Path, forge: Forge

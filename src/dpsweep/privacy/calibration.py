@@ -150,7 +150,7 @@ def certify_again(noise: Calibration) -> Calibration:
     proven = proven_epsilon(target, noise.noise_multiplier)
     certified = _cross_checked(target, noise.noise_multiplier, proven)
     if noise.accountant in FORMER_ACCOUNTANTS:
-        holds = proven <= noise.certified_epsilon <= noise.epsilon
+        holds = proven < noise.certified_epsilon <= noise.epsilon
         if holds and _agree(noise.pld_epsilon, proven):
             return replace(noise, opacus_epsilon=None, opacus_note="not asked for")
     return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
