@@ -2,21 +2,19 @@
 
 import struct
 import zlib
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.data.pictures import LFS, fill, picture, saved, section
+from tests.data.pictures import LFS, fill, picture, red, saved, section
 
 from dpsweep.data import DatasetError, Split
 from dpsweep.data.images import EncodedImages, Transform, decode_images, make_transform
 from dpsweep.data.prepare import prepare
-from dpsweep.data.prepared import PreparedDataset, Resize
+from dpsweep.data.prepared import Resize
 
 # -- images of all kinds -------------------------------------------------------------------------
 
@@ -225,58 +223,7 @@ def test_images_of_one_small_size_are_stored_in_this_size(
 # -- files ---------------------------------------------------------------------------------------
 
 
-class Reader:
-    """A reader of ten images with their position as red level. It records reads, and may stop."""
-
-    def __init__(self, corrupt: tuple[int, ...] = (), stop: int | None = None):
-        self.corrupt, self.stop = corrupt, stop
-        self.given: list[int] = []
-
-    def __call__(self) -> Iterator[tuple[str, bytes]]:
-        for position in range(10):
-            if position == self.stop:
-                raise KeyboardInterrupt
-            self.given.append(position)
-            yield f"image {position}", b"" if position in self.corrupt else picture(position)
-
-    def images(self) -> Split:
-        return Split(EncodedImages(self), np.arange(10) % 3)
-
-
 SMALL = Transform(Resize(size=2, interpolation="nearest"))
-
-
-def levels(path: Path) -> list[int]:
-    return np.load(path)[:, 0, 0, 0].tolist()
-
-
-def test_a_stopped_preparation_leaves_the_earlier_one_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            fill(tmp_path / "pets" / split / name, 2)
-    out = tmp_path / "out"
-    before = prepare("pets", section(tmp_path / "pets", 4, 4), out)
-    files = {each: each.read_bytes() for each in out.rglob("*")}
-    for name in ("cat", "dog"):
-        fill(tmp_path / "pets" / "train" / name, 3)
-    with monkeypatch.context() as patch:
-        stop = Mock(side_effect=KeyboardInterrupt)
-        patch.setattr("dpsweep.data.images.ThreadPoolExecutor", stop)
-        with pytest.raises(KeyboardInterrupt):
-            prepare("pets", section(tmp_path / "pets", 6, 4), out)
-    assert {each: each.read_bytes() for each in out.rglob("*")} == files
-    assert PreparedDataset.open(out).metadata == before.metadata
-    assert prepare("pets", section(tmp_path / "pets", 6, 4), out).metadata.train_size == 6
-    assert {each.name for each in out.rglob("*")} == {each.name for each in files}
-    assert {each.name for each in tmp_path.iterdir()} == {"pets", "out"}
-
-
-def test_another_number_of_images_than_labels_is_refused(tmp_path: Path) -> None:
-    split = Split(EncodedImages(Reader()), np.zeros(11, np.int64))
-    with pytest.raises(DatasetError, match="train: 10 images for 11 labels"):
-        decode_images(split, SMALL, tmp_path / "train.npy")
 
 
 def test_animations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -297,59 +244,25 @@ def test_animations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "train: 3 of 6 images are animations, of which the first frame is read" in caplog.text
 
 
-# -- in threads ----------------------------------------------------------------------------------
-
-
-def test_decoding_in_threads_keeps_the_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
-    path = tmp_path / "train.npy"
-    split, corrupt = decode_images(Reader(corrupt=(5,)).images(), SMALL, path)
-    assert split.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0]
-    assert levels(tmp_path / "train.npy") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
-    assert [each.split(":")[0] for each in corrupt] == ["image 5"]
-
-
-def test_few_images_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one thread, two chunks are read before the first is written."""
-    monkeypatch.setattr("dpsweep.data.images._CHUNK", 2)
-    monkeypatch.setattr("dpsweep.data.images._MOST_THREADS", 1)
-    reader, ahead = Reader(), list[int]()
-
-    def written(chunk: Any, *_: Any) -> Any:
-        ahead.append(len(reader.given) - 2 * len(ahead))
-        return stack(chunk)
-
-    stack = np.stack
-    monkeypatch.setattr(np, "stack", written)
-    decode_images(reader.images(), SMALL, tmp_path / "train.npy")
-    assert max(ahead) <= 6
-
-
-@pytest.mark.parametrize("bits", [12, 16])
 def test_images_of_fewer_bits_than_their_file_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
-) -> None:
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            fill(tmp_path / "pets" / split / name, 2)
-    levels = np.linspace(0, 2**bits - 1, 64).astype(np.uint16).reshape(8, 8)
-    for name in ("a", "b"):
-        Image.fromarray(levels).save(tmp_path / "pets" / "train" / "cat" / f"{name}.png")
-    prepare("pets", section(tmp_path / "pets", 6, 4), tmp_path / "out")
-    said = "train: 2 of 6 images have no level from 17 to 255: they are black, or have 12 bits"
-    # 4095 of 65535 is level 16 of 255.
-    assert (said in caplog.text) == (bits == 12)
-
-
-def test_levels_that_only_resizing_makes_do_not_hide_that_there_are_few(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Bicubic interpolation overshoots at edges."""
+    """Before they are resized: bicubic interpolation overshoots at edges."""
     edges = np.tile(np.array([[0, 4095], [4095, 0]], np.uint16), (16, 16)).repeat(2, 0)
     image = in_memory(saved(Image.fromarray(edges), "PNG"))
     larger = Transform(Resize(size=224, interpolation="bicubic"))
     decode_images(image, larger, tmp_path / "train.npy")
     assert np.load(tmp_path / "train.npy").max() > 16
     assert "train: 1 of 1 images have no level from 17 to 255" in caplog.text
+
+
+def test_decoding_in_threads_keeps_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpsweep.data.images._CHUNK", 3)
+    images = in_memory(*(b"" if number == 5 else picture(number) for number in range(10)))
+    labelled = Split(images.inputs, np.arange(10) % 3)
+    split, corrupt = decode_images(labelled, SMALL, tmp_path / "train.npy")
+    assert split.labels.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 0]
+    assert red(np.load(tmp_path / "train.npy")) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert [each.split(":")[0] for each in corrupt] == ["5"]

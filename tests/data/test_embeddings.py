@@ -11,7 +11,6 @@ import pytest
 import xxhash
 from pyarrow import parquet
 from safetensors.numpy import save_file
-from tests.data.pictures import LFS
 
 from dpsweep.data import DatasetError
 from dpsweep.data.embeddings import load_embeddings
@@ -61,12 +60,10 @@ def alone(path: Path, x: Any, y: Any) -> None:
 
 WRITERS: dict[str, tuple[str, Callable[..., None]]] = {
     "archive": (".npz", npz),
-    "packed": (".npz", lambda path, x, y: np.savez_compressed(path, X=x, y=y)),
     "nameless": (".npz", np.savez),
     "with ids": (".npz", lambda path, x, y: np.savez(path, ids=np.arange(len(x)), vecs=x, Label=y)),
     "archive, backwards": (".npz", lambda path, x, y: npz(path, backwards(x), y)),
     "alone": (".npy", alone),
-    "alone, backwards": (".npy", lambda path, x, y: alone(path, backwards(x), y)),
     "lists": (".parquet", lists),
     "fixed lists": (".parquet", fixed_lists),
     "tensors": (".safetensors", tensors),
@@ -113,7 +110,6 @@ def test_every_format_returns_the_saved_arrays(tmp_path: Path, kind: str, dtype:
     ("values", "classes"),
     [
         (np.arange(3), ["0", "1", "2"]),
-        (np.arange(3, dtype=np.uint8), ["0", "1", "2"]),
         (np.arange(3, dtype=">i8")[:, None], ["0", "1", "2"]),
         (np.array(["0", "1", "2"]), ["0", "1", "2"]),
         (np.array([False, True, True]), ["False", "True", "True"]),
@@ -160,28 +156,21 @@ def npy(array: Any) -> bytes:
 REFUSED: list[tuple[Any, str]] = [
     (saved(TRAIN.astype(float)), f"found x float64 (30, 5), y <U3 (30,); {TYPES} (source.input_column)"),
     (saved(RAGGED, Y["train"][:2]), "cannot be read (Object arrays cannot be loaded"),
-    (saved(TRAIN[:, 0]), "found x float32 (30,), y <U3 (30,); allowed: one array with float32"),
     (saved(TRAIN[:, None]), "found x float32 (30, 1, 5), y <U3 (30,); allowed: one array with float32"),
     (saved(TRAIN.T), "found y <U3 (30,); allowed: one array with one label for each of 5"),
     (saved(TRAIN * np.float32("nan")), "row 29 of {}: 5 of 5 numbers not finite, and so in all"),
     (saved(y=NUMBER[:29]), "found y int64 (29,); allowed: one array with one label for each of 30"),
     (saved(y=ONE_HOT), "found y float32 (30, 3); allowed: one array with one label"),
     (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
-    (saved(y=np.array(["", "a"])[NUMBER % 2]), "train.npz, array 'y': found the label ''"),
     (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "can't decode byte 0xff"),
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "found u float32 (30, 5), v float32 (30, 5), y int64 (30,); a"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "found u <U3 (30,), v int64 (30,); allowed: one array"),
-    ({"x_train": TRAIN, "y_train": NUMBER, "x_test": X["test"], "y_test": NUMBERS["test"]},
-     "allowed: one array with float32 or float16 (N, d) (source.input_column)"),
     ({"x": TRAIN}, "found nothing; allowed: one array with one label for each of 30 embeddings (source.l"),
     (column([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS), "column 'x' has lists of 2, 1 numbers; allowed: one"),
     (column(["[1, 2]", "[3, 4]", "[5, 6]"], pa.string()), "found x object (3,), y object (3,); allowed: one"),
     (("a.npz", None), "a.npz: no such file"),
-    (("a.npz", LFS), "git lfs"),
     (("a.npy", b"\x80\x04pickled"), "a.npy: cannot be read"),
     (("a.npy", npy(TRAIN)[:-8]), "a.npy: cannot be read"),
-    (("a.safetensors", b"x" * 20), "a.safetensors: cannot be read"),
-    (("a.parquet", b"PAR1"), "a.parquet: cannot be read"),
     (("a.pt", b"x"), "found a .pt file; allowed: .npz, .npy, .safetensors, .parquet"),
 ]  # fmt: skip
 
@@ -210,7 +199,6 @@ def test_invalid_files_are_refused_with_what_is_allowed(
     ("x", "y", "dimension", "said"),
     [
         (X["test"][:, :4], Y["test"], None, "found float32 (12, 4); allowed: float32 (N, 5)"),
-        (X["test"].astype("f2"), Y["test"], None, "found float16 (12, 5); allowed: float32 (N, 5)"),
         (X["test"], Y["test"], 8, "train.npz: found float32 (30, 5); allowed: float32 (N, 8), as dimension"),
         (X["test"], np.array(["ant", "elk"] * 6), None, "row 1 of {}/test.npz, array 'labels': found the"),
     ],

@@ -1,6 +1,5 @@
 """Calibration: certified, tight, monotone and cross-checked, with clear errors."""
 
-import json
 import math
 import subprocess
 import sys
@@ -11,16 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from dpsweep.base.files import read_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy import calibration as module
 from dpsweep.privacy.accountants import pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier, verify
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
-from dpsweep.privacy.record import noise
 
 ROOT = Path(__file__).parents[2]
 DELTA = 1e-5
@@ -80,41 +75,6 @@ def test_noise_is_certified_and_tight_by_another_accountant(setting):
     assert_certified_and_tight(found)
 
 
-schedules = given(
-    epsilon=st.floats(0.25, 7),
-    sampling_rate=st.floats(-2, -0.1).map(lambda power: 10**power),
-    epochs=st.floats(1, 8),
-)
-
-
-@pytest.mark.slow
-@schedules
-@settings(max_examples=5)
-def test_any_target_is_certified_and_tight(epsilon, sampling_rate, epochs):
-    train_size = 99_999
-    batch_size = round(sampling_rate * train_size)
-    steps = max(1, round(epochs / sampling_rate))
-    assert_certified_and_tight(calibrate(epsilon, DELTA, train_size, batch_size, steps))
-
-
-@pytest.mark.slow
-@schedules
-@settings(max_examples=3)
-def test_noise_falls_with_epsilon_and_grows_with_sampling_rate_and_steps(
-    epsilon, sampling_rate, epochs
-):
-    size = round(sampling_rate * 99_999)
-    sampling = Sampling(99_999, size, steps=max(1, round(epochs / sampling_rate)))
-    more, longer = (
-        replace(sampling, **change)
-        for change in ({"batch_size": round(size * 1.2)}, {"steps": 2 * sampling.steps})
-    )
-    sigma = noise_multiplier(epsilon, DELTA, sampling)
-    assert noise_multiplier(epsilon * 1.1, DELTA, sampling) < sigma
-    assert noise_multiplier(epsilon, DELTA, more) > sigma
-    assert noise_multiplier(epsilon, DELTA, longer) > sigma
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [CORNERS[1], (8, DELTA, 5000, 5000, 32)])
 def test_opacus_agrees(setting):
@@ -140,13 +100,9 @@ HARD = [
         pytest.param(setting, marks=pytest.mark.slow)
         for setting in (
             (0.1, 1e-7, 10**5, 16, 6_250),
-            (0.1, 1e-7, 10**6, 16, 62_500),
             (0.0101, 2.7e-7, 16_055_234, 57, 89),
-            (1, 1e-5, 50_000, 8, 62_500),
-            (1, 1e-6, 60_000, 1, 60_000),
             (0.01, 0.5, 1_000, 100, 10),
             (1, 1e-7, 10**8, 1, 10**6),
-            (0.05, 0.9, 1_000, 100, 1_000),
             (4, 1e-8, 10**6, 100, 10**5),
         )
     ),
@@ -185,51 +141,23 @@ def test_numpy_numbers_and_sampling_rates_give_the_same_noise():
     assert type(narrow) is float and narrow == noise_multiplier(4, 2**-17, full)
 
 
-def test_calibration_survives_a_json_file(tmp_path):
-    for found in (common_noise(), calibrate(math.inf, DELTA, 1000, 100, 10)):
-        path = tmp_path / "noise.json"
-        write_json(path, found.to_dict())
-        assert Calibration.from_dict(read_json(path)) == found
-    values = json.loads(path.read_text())
-    assert values["sampling_rate"] == 0.1
-    del values["certified_epsilon"]
-    with pytest.raises(CalibrationError, match="certified_epsilon: Field required"):
-        Calibration.from_dict(values)
-
-
-def test_derived_quantities():
-    quantities = ("cumulative", "effective", "cumulative_effective")
-    assert [noise(each, 2.0, 9, 8) for each in quantities] == [6, 0.25, 0.75]
-    found = calibrate(1, DELTA, 400, 400, 16)
-    sigma = found.noise_multiplier
-    assert found.cumulative_noise == pytest.approx(4 * sigma)
-    assert found.effective_noise == pytest.approx(sigma / 400)
-    assert found.cumulative_effective_noise == pytest.approx(4 * sigma / 400)
-    assert found.to_dict()["cumulative_effective_noise"] == found.cumulative_effective_noise
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"epsilon": 0}, "epsilon = 0 and delta = 1e-05; allowed: an epsilon above 0, infinity"),
-        ({"epsilon": -1}, "epsilon = -1"),
         ({"epsilon": math.nan}, "epsilon = nan"),
         ({"epsilon": "2"}, "^epsilon = '2': it must be a number$"),
         ({"epsilon": True}, "epsilon = True: it must be a number"),
-        ({"epsilon": [1.0, 2.0]}, "epsilon = .*: it must be a number"),
         ({"delta": 0}, "delta = 0"),
         ({"delta": 1}, "delta = 1"),
-        ({"delta": -1e-5}, "delta = -1e-05"),
         ({"delta": math.nan}, "delta = nan; allowed: .* a delta above 0 and below 1"),
         ({"delta": None}, "^delta = None: it must be a number$"),
         ({"batch_size": 1001}, "batch_size = 1001 exceeds train_size = 1000"),
         ({"batch_size": 0}, "batch_size = 0: it must be at least 1"),
         ({"steps": 0}, "steps = 0: it must be at least 1"),
-        ({"steps": -3}, "steps = -3"),
         ({"steps": 2.0}, "steps = 2.0: it must be an integer"),
         ({"steps": True}, "steps = True: it must be an integer"),
         ({"train_size": 1000.5}, "train_size = 1000.5: it must be an integer"),
-        ({"train_size": 0}, "train_size = 0"),
         ({"batch_size": "64"}, "batch_size = '64': it must be an integer"),
     ],
 )

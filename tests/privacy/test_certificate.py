@@ -36,18 +36,13 @@ FEW = [
 ]
 MANY = [
     (17.0, 750_000, 6, DELTA),
-    (2.5, 900_000, 8, 1e-3),
     (3.0, 500_000, 20, 1e-8),
     (5.0, 47_500, 42, DELTA),
-    (1.5, 200_000, 50, 1e-3),
-    (3.0, 500_000, 100, 1e-8),
     (1.1, 50_000, 300, DELTA),
-    (10.0, 900_000, 400, 1e-3),
     (1.2, 40_000, 1000, 1e-8),
     (1.0, 10_000, 1000, DELTA),
     (0.6, 2_940, 2719, 1e-3),
     (20.0, 500_000, 10_000, 1e-8),
-    (1.5, 1_000, 50_000, DELTA),
     (2.0, 1_000, 10**6, DELTA),
 ]
 DIRECTIONS = ("remove", "add")
@@ -160,14 +155,6 @@ def test_the_bound_is_not_below_the_exact_epsilon_and_hardly_above(
     assert exact_delta(epsilon * (1 - 5e-4), sigma, q, steps, "remove") > smaller
 
 
-@pytest.mark.parametrize("coarser", [8.0, 32.0])
-@pytest.mark.parametrize("setting", [FEW[0], MANY[3], MANY[8]])
-def test_a_coarse_mesh_loosens_the_bound(
-    setting: tuple[float, int, int, float], coarser: float
-) -> None:
-    assert bound(*setting) < bound(*setting, coarser) < 1.5 * bound(*setting)
-
-
 @pytest.mark.parametrize("steps", [2, 1000])
 def test_a_sampling_rate_near_one_gives_the_analytic_gaussian(steps: int) -> None:
     sigma = 2 * math.sqrt(steps)
@@ -205,7 +192,7 @@ def test_a_delta_that_the_allowance_would_use_up_is_refused() -> None:
         certified_bound(1.0, Sampling(1000, 10, 1000), 0.999 * least, 3.0)
 
 
-@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[2], MANY[8], MANY[11]])
+@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[2], MANY[4], MANY[7]])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_rounding_stays_far_below_its_allowance(
     sigma: float, batch: int, steps: int, delta: float, direction: str
@@ -230,27 +217,10 @@ def test_rounding_stays_far_below_its_allowance(
     assert float(errors.max() - errors.min()) < rounding_allowance(steps) / 10
 
 
-@pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[0], MANY[2], MANY[9]])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_step_on_a_mesh_has_the_exact_delta_at_the_points_of_the_mesh(
-    sigma: float, batch: int, steps: int, delta: float, direction: str
-) -> None:
-    q = batch / SIZE
-    interval = 1e-3 * bound(sigma, batch, steps, delta) / math.sqrt(steps)
-    pmf = getattr(
-        from_gaussian_mechanism(sigma, sampling_prob=q, value_discretization_interval=interval),
-        f"_pmf_{direction}",
-    )
-    points = interval * np.arange(0, pmf._lower_loss + pmf.size, max(1, pmf.size // 200))
-    found = pmf.get_delta_for_epsilon(points)
-    right = [one_step(each, sigma, q, direction) for each in points]
-    assert np.abs(found - right).max() < rounding_allowance(1) / 10
-
-
 # -- prv-accountant ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", [*FEW[::2], *MANY[:8]])
+@pytest.mark.parametrize("setting", [*FEW[::2], *MANY[:5]])
 def test_prv_accountant_agrees(setting: tuple[float, int, int, float]) -> None:
     sigma, batch, steps, delta = setting
     epsilon = bound(*setting)

@@ -1,14 +1,11 @@
 """The epsilon of several releases together."""
 
-from dataclasses import replace
-
 import pytest
 
-from dpsweep.privacy import CalibrationError, Sampling, accountants
+from dpsweep.privacy import accountants
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
 from dpsweep.privacy.calibration import calibrate, certify_again
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.tuning import calibrate_tuning, certify_tuning_again
 
 DELTA = 1e-5
 
@@ -61,16 +58,3 @@ def test_certifying_again_gives_the_same_result(setting: tuple[float, int, int, 
     epsilon, *schedule = setting
     noise = calibrate(epsilon, DELTA, *schedule)
     assert certify_again(noise) == noise
-
-
-def test_certifying_tuning_again_gives_the_same_result() -> None:
-    noise = calibrate_tuning(
-        8.0, DELTA, 3.0, 1.0, [Sampling(1215, 1215, 10), Sampling(1215, 215, 10)]
-    )
-    assert certify_tuning_again(noise) == noise
-
-
-def test_certifying_again_refuses_a_batch_larger_than_the_data() -> None:
-    noise = replace(calibrate(2.0, DELTA, 200, 200, 4), batch_size=300)
-    with pytest.raises(CalibrationError, match="batch_size = 300 exceeds train_size = 200"):
-        certify_again(noise)

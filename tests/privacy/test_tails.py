@@ -5,9 +5,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy import integrate, special, stats
+from scipy import integrate, special
 from tests.training.tiny_study import N, tiny_sections
 
 from dpsweep.cli.studies import study_calibrations
@@ -15,10 +14,8 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import (
     GENERATORS,
-    box_muller_radius,
     outside_probability,
     tail_costs,
-    tail_delta,
 )
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
@@ -33,35 +30,6 @@ def test_probability_is_the_integral_of_the_density(shift: float, radius: float)
 
     integral, _ = integrate.quad(density, radius, radius + 40, epsabs=0, limit=200)
     assert outside_probability(shift, radius) == pytest.approx(integral, rel=1e-6)
-
-
-def test_simulated_outcomes_lie_outside_the_disc_with_the_computed_probability() -> None:
-    """Simulate the mechanism with a generator of a small radius."""
-    sigma, rate, steps, radius, runs = 0.5, 0.3, 4, 2.5, 200_000
-    random = np.random.default_rng(1)
-    angle = random.uniform(0, 2 * math.pi, (runs, steps))
-    # Box and Muller's method with uniform numbers above exp(-radius^2 / 2).
-    uniform = random.uniform(math.exp(-(radius**2) / 2), 1, (runs, steps))
-    length = np.sqrt(-2 * np.log(uniform))
-    first, second = length * np.cos(angle), length * np.sin(angle)
-    sampled = random.random((runs, steps)) < rate
-    outside = np.hypot(first + sampled / sigma, second) > radius
-    found = outside.any(axis=1).mean()
-    # A normal pair lies outside the disc slightly more often than a pair of this generator.
-    cut = math.exp(-(radius**2) / 2)
-    wanted = tail_delta(sigma, rate, steps, radius)
-    assert wanted * (1 - 4 * cut) < found < wanted
-
-
-def test_cost_of_the_old_generator() -> None:
-    """SUN397, B = 256, 2 epochs, epsilon 8: the cost is eighty times the certified delta.
-
-    An attack that uses only the canary's coordinate, without its partner in the pair, gives 4.9e-4.
-    """
-    cost = tail_delta(0.4385613714925153, 256 / 87002, 680, box_muller_radius(24))
-    assert cost == pytest.approx(8.0e-4, rel=0.01)
-    alone = stats.norm.sf(box_muller_radius(24) - 1 / 0.4385613714925153)
-    assert 680 * 256 / 87002 * alone == pytest.approx(4.9e-4, rel=0.01)
 
 
 def calibration(noise_multiplier: float) -> Calibration:

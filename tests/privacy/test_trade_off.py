@@ -34,7 +34,7 @@ from dpsweep.privacy.trade_off import (
     training_trade_off,
     tuned_trade_off,
 )
-from dpsweep.privacy.tuning import calibrate_tuning, gamma_of_mean
+from dpsweep.privacy.tuning import calibrate_tuning
 
 Floats = npt.NDArray[np.float64]
 RATES = (1e-3, 0.01, 0.05, 0.3, 0.9)
@@ -139,46 +139,6 @@ def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
     assert differ
 
 
-def log_likelihood_ratio(outcomes: Floats, sigma: float, q: float, records: int) -> Floats:
-    """Return the log ratio of present against absent over T steps; outcomes have shape (runs, T)."""
-    ratio = sum(
-        weight * np.exp((2 * j * outcomes - j * j) / (2 * sigma**2))
-        for j, weight in enumerate(binom.pmf(np.arange(records + 1), records, q))
-    )
-    return np.asarray(np.log(ratio).sum(axis=1))
-
-
-@pytest.mark.parametrize("records", [1, 5])
-def test_simulated_attackers_stay_below_the_rates_and_come_near(records: int) -> None:
-    sigma, q, steps, runs = 2.5, 0.2, 30, 50_000
-    random = np.random.default_rng(1)
-    noise = sigma * random.standard_normal((2, runs, steps))
-    absent, present = noise[0], noise[1] + random.binomial(records, q, (runs, steps))
-    scores = [log_likelihood_ratio(each, sigma, q, records) for each in (absent, present)]
-    curve = training_trade_off(noise_of(sigma, 200, steps, epsilon=2.0), records)
-    for rate in (0.01, 0.05):
-        found = max(
-            np.mean(scores[1] > np.quantile(scores[0], 1 - rate)),
-            np.mean(scores[0] < np.quantile(scores[1], rate)),
-        )
-        bound = curve.true_positive_rate(rate)
-        # The sum of the standard deviations of the quantile and of the share.
-        deviation = math.sqrt(rate / runs) * bound / rate + math.sqrt(bound / runs)
-        assert abs(found - bound) < 4 * deviation + 2e-3 * bound
-
-
-def test_rates_are_those_of_dp_accountings_formula() -> None:
-    """Compute its `get_true_positive_rates` (of versions after 0.6) independently."""
-    loss = privacy_loss(SAMPLED.noise_multiplier, SAMPLED.sampling_rate, SAMPLED.steps, 1e-4)
-    epsilons = np.linspace(0, 12, 3000)
-    delta, curve = np.asarray(loss.get_delta_for_epsilon(epsilons)), training_trade_off(SAMPLED)
-    for rate in FALSE_POSITIVE_RATES:
-        present = np.exp(epsilons) * rate + delta
-        absent = 1 - np.exp(-epsilons) * (1 - delta - rate)
-        expected = min(present.min(), absent.min())
-        assert curve.true_positive_rate(rate) == pytest.approx(expected, rel=2e-3)
-
-
 def test_removing_and_adding_are_both_bounded() -> None:
     """An attacker who searches for absent records may be better than one who searches for present ones."""
     epsilons = np.array([0.0, 1.0])
@@ -219,40 +179,6 @@ def test_group_privacy_of_a_pair() -> None:
 
 
 # -- accounted tuning ------------------------------------------------------------------------
-
-
-def best_of_many(sigma: float, mean: float) -> Callable[[float], float]:
-    """Return the best attacker on the largest of K Gaussian outcomes, K geometric, by integration."""
-    gamma = gamma_of_mean(mean, 1.0)
-    x = np.linspace(-12 * sigma, 12 * sigma + 1, 400_001)
-
-    def density(shift: float) -> Floats:
-        # f'(1 - P(> x)) is proportional to (gamma + (1 - gamma) P(> x))^-2.
-        values = norm.pdf(x, shift, sigma) / (gamma + (1 - gamma) * norm.sf(x, shift, sigma)) ** 2
-        return np.asarray(values / values.sum())
-
-    absent, present = density(0.0), density(1.0)
-
-    def true_positive_rate(rate: float) -> float:
-        found = []
-        for null, other in ((absent, present), (present, absent)):
-            order = np.argsort(-other / null, kind="stable")
-            reached = np.cumsum(null[order])
-            found.append(float(np.interp(rate, reached, np.cumsum(other[order]))))
-        return max(found)
-
-    return true_positive_rate
-
-
-def test_tuning_is_bounded_between_its_best_attacker_and_its_guarantee() -> None:
-    noise = calibrate_tuning(3.0, 1e-5, 3.0, 1.0, [Sampling(1000, 1000, 1)])
-    # This attacker sees the largest of all outcomes, without the noise of scores.
-    exact = best_of_many(noise.noise[0].noise_multiplier, noise.mean_trials)
-    curve, pair = tuned_trade_off(noise), guarantee_trade_off(noise.total_epsilon, noise.delta)
-    for rate in FALSE_POSITIVE_RATES:
-        found = curve.true_positive_rate(rate)
-        assert exact(rate) < found < pair.true_positive_rate(rate)
-    assert curve.advantage < pair.advantage
 
 
 def test_the_bound_of_tuning_follows_its_formula() -> None:

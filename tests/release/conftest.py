@@ -22,7 +22,7 @@ proofs: dict[Any, Any] = {}
 @pytest.fixture(autouse=True)
 def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cache outlines of networks and proofs of accountants, because many forgeries have the same ones."""
-    outline, prove = verify.outline, verify._proven_claims
+    outline, prove = verify.outline, verify._proven
 
     def kept_outline(
         architecture: Architecture,
@@ -45,7 +45,7 @@ def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (files, verify):
         monkeypatch.setattr(module, "outline", kept_outline)
-    monkeypatch.setattr(verify, "_proven_claims", kept_proof)
+    monkeypatch.setattr(verify, "_proven", kept_proof)
 
 
 @pytest.fixture(scope="session")

@@ -292,34 +292,25 @@ def _network_contradictions(network: Network) -> Iterator[str]:
 
 def _accountants(certificate: Certificate) -> Iterator[str]:
     """Run both accountants again for every epsilon, and yield the differences from their results."""
-    yield from _differs("", _claims(certificate), _proven_claims(certificate))
+    proven = _proven(certificate)
+    again = certificate.model_copy(update=proven)
+    yield from _differs(
+        "", *(each.model_dump(mode="json", include=set(proven)) for each in (certificate, again))
+    )
 
 
-def _claims(certificate: Certificate) -> dict[str, Any]:
-    """Return the fields that accountants prove or read."""
-    read = {"epsilon", "delta", "noise", "tuning", "releases"}
-    proven = {"certified_epsilon", "pld_epsilon", "attacks"}
-    return certificate.model_dump(mode="json", include=read | proven)
-
-
-def _proven_claims(certificate: Certificate) -> dict[str, Any]:
-    return _claims(_proven_again(certificate))
-
-
-def _proven_again(certificate: Certificate) -> Certificate:
-    noise, tuning, stated_tuning = certificate.noise, None, None
-    if certificate.tuning is None:
-        noise = _proven(noise, "noise")
+def _proven(certificate: Certificate) -> dict[str, Any]:
+    """Return the fields that accountants prove, from the stated noise multipliers."""
+    noise, tuning, choice = certificate.noise, None, certificate.tuning
+    if choice is None:
+        noise = _certified(noise, "noise")
         certified = noise.certified_epsilon
     else:
-        given = certificate.tuning.tuning_noise(certificate.epsilon, certificate.delta)
-        tuning = certify_tuning_again(given)
+        tuning = certify_tuning_again(choice.tuning_noise(certificate.epsilon, certificate.delta))
         certified = tuning.total_epsilon
-        stated_tuning = certify_tuning(
-            tuning, certificate.tuning.candidates, certificate.tuning.score
-        )
+        choice = certify_tuning(tuning, choice.candidates, choice.score)
     earlier = [
-        each.model_copy(update={"noise": _proven(each.noise, f"releases.earlier.{index}.noise")})
+        each.model_copy(update={"noise": _certified(each.noise, f"releases.earlier.{index}.noise")})
         if each.noise
         else each
         for index, each in enumerate(certificate.releases.earlier)
@@ -330,29 +321,26 @@ def _proven_again(certificate: Certificate) -> Certificate:
         pld, certificate.pld_epsilon, rel_tol=1e-3
     ):  # without the allowance for rounding
         pld = certificate.pld_epsilon
-    return certificate.model_copy(
-        update={
-            "certified_epsilon": certified,
-            "pld_epsilon": pld,
-            "attacks": best_attacks(noise, tuning),
-            "noise": noise,
-            "tuning": stated_tuning,
-            "releases": released_together(earlier, new),
-        }
-    )
+    return {
+        "certified_epsilon": certified,
+        "pld_epsilon": pld,
+        "attacks": best_attacks(noise, tuning),
+        "noise": noise,
+        "tuning": choice,
+        "releases": released_together(earlier, new),
+    }
 
 
-def _proven(noise: Calibration, where: str) -> Calibration:
+# Several releases have equal calibrations.
+_certify_once = lru_cache(maxsize=1024)(certify_again)
+
+
+def _certified(noise: Calibration, where: str) -> Calibration:
+    """Run both accountants; an error says where the calibration stands."""
     try:
-        return _certified(noise)
+        return _certify_once(noise)
     except CalibrationError as error:
         raise CalibrationError(f"{where}: {error}") from None
-
-
-@lru_cache(maxsize=1024)
-def _certified(noise: Calibration) -> Calibration:
-    """Run both accountants, once for equal calibrations of several releases."""
-    return certify_again(noise)
 
 
 def _architecture(network: Network) -> Architecture:
