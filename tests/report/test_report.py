@@ -30,7 +30,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.page import study_yaml
-from dpsweep.report.summary import best_settings, choice_costs, verdicts
+from dpsweep.report.summary import best_settings, choice_costs
 from dpsweep.report.warnings import Notice, _axis, _beyond, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
@@ -245,7 +245,11 @@ def test_rules_are_folded_if_none_is_decided(paths: Paths) -> None:
     decided = written(STUDY, paths).text("target-rules")
     numbers["verdict"] = "not resolved"
     numbers.to_csv(paths.table("rules", "csv"), index=False)
-    folded = written(STUDY, paths).text("target-rules")
+    page = written(STUDY, paths)
+    folded = page.text("target-rules")
+    assert "this study is too small to confirm or reject any of the 6" in page.text(
+        "verdicts-rules"
+    )
     said = "No rule is confirmed or rejected"
     assert (said in decided, said in folded) == (False, True)
 
@@ -307,19 +311,11 @@ def test_missing_cells_are_reported_at_the_top(paths: Paths, partial: bool) -> N
 # -- findings -------------------------------------------------------------------------------
 
 
-def test_verdicts_are_those_of_the_table(whole: Paths, page: Page) -> None:
-    for said in (
-        "Lower ε: increase C contradicted −0.25 [−0.50, −0.12] points per halving of ε; an effect of 0.38 "
-        "would have been seen 2 of 9 for, 7 against",
-        "Lower ε: decrease B supported here +1.50 [+1.00, +2.00] points per halving of ε (a verdict on "
-        "other datasets needs more: 1 of 3 separate datasets)",
-        "Always: tune C, B and learning rate jointly not resolved no comparison",
-    ):
-        assert said in page.text()
-    coloured = [each.get("class") for tag, each in page.elements if tag == "span"]
-    assert coloured.count("status fail") == 1
-    rules = verdicts(STUDY, whole)["rules"]
-    assert [row["status"] for row in rules] == ["fail", "pass", *["open"] * 4]
+def test_verdicts_are_counted(page: Page) -> None:
+    assert (
+        page.text("verdicts-rules")
+        == "Tuning rules: 1 contradicted, 4 not resolved, 1 supported here."
+    )
 
 
 def test_the_report_begins_with_the_best_settings(

@@ -86,10 +86,6 @@ def content(file: Path) -> Any:
         return file.read_text().replace("snakemake --profile=slurm ", "snakemake ")
     if file.name == "report.html":
         page = re.sub(r"<time .*?</time>", "", file.read_text())
-        # Figures of a former study stay, and the report has a note about them.
-        page = re.sub(
-            r"<li>(?:(?!</li>).)*Figures of a former study.*?</li>\s*", "", page, flags=re.S
-        )
         page = re.sub(r"\d+ notes?\b", "", page)
         return re.sub(r"[\d.,]+ (s|min|h)\b", "", page)
     return file.read_bytes()

@@ -1,6 +1,7 @@
 """The report: one page with all results of a study."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ from dpsweep.base.numbers import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render
-from dpsweep.report.targets import sections, shared_sentences
+from dpsweep.report.targets import TargetView, sections, shared_sentences
 from dpsweep.report.warnings import warnings
 from dpsweep.study import Study
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.messages import group_by_message
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
+from dpsweep.tables.tuning_implications import TuningImplications
 
 if TYPE_CHECKING:
     from dpsweep.release.ledger import Account
@@ -62,12 +64,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
         software=summary.software(trials),
-        verdicts=(verdicts := summary.verdicts(study, paths)),
-        unresolved={
-            name
-            for name, rows in verdicts.items()
-            if all(row["verdict"] == "not resolved" for row in rows)
-        },
+        verdicts=_verdicts(study, targets),
         finding=summary.finding(study, trials),
         best=summary.best_settings(study, paths, trials),
         costs=summary.choice_costs(study, trials),
@@ -97,6 +94,15 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     )
     write_text(paths.report, page)
     write_settings(paths.report, report_fingerprint(study))
+
+
+def _verdicts(study: Study, targets: Iterable[TargetView]) -> dict[str, Counter[str]]:
+    """Return the number of rules with each verdict, by the table of tuning rules."""
+    return {
+        each.name: Counter(row[each.rows.header.index("Verdict")] for row in each.rows.rows)
+        for each in targets
+        if each.rows and isinstance(study.tables.get(each.name), TuningImplications)
+    }
 
 
 def _account(study: Study, paths: Paths) -> "Account | None":

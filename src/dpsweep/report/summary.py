@@ -1,4 +1,4 @@
-"""Summary of a study and its trials: sizes, inputs, hardware, verdicts, best settings and costs.
+"""Summary of a study and its trials: sizes, inputs, hardware, best settings and costs.
 
 In the sentences on costs, a setting is a problem at one epsilon. For each value of C or B all else is tuned,
 and measured by seeds that did not choose (`dpsweep.study.choice`). A difference counts as seen if chance
@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.analysis.frames import is_private, read_numbers
+from dpsweep.analysis.frames import is_private
 from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.units import count, duration
@@ -30,8 +30,7 @@ from dpsweep.study.backbones import (
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.methods import LoRA
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable, interval, signed
-from dpsweep.tables.tuning_implications import TuningImplications
+from dpsweep.tables.text import TextTable
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
 """The usual settings in papers and tutorials."""
@@ -127,49 +126,7 @@ def _of_habit(trials: pd.DataFrame, scatter: Scatter) -> Iterator[str]:
 
 USUAL = "Usual C and B"
 SCATTER = "Scatter of seeds"
-_WORDS: dict[str, type[str]] = {"needs": str, "needed_for": str}
 TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
-
-
-def verdicts(study: Study, paths: Paths) -> dict[str, list[dict[str, str]]]:
-    """Return the verdicts of every written table of tuning rules, by the name of the table.
-
-    Each verdict has ``rule``, ``verdict``, ``status`` (its colour), ``effect`` and ``votes``.
-    """
-    found = {}
-    for name, table in study.tables.items():
-        file = paths.table(name, "csv")
-        if isinstance(table, TuningImplications) and file.exists():
-            try:
-                rows = [_verdict(row) for row in read_numbers(file, _WORDS).to_dict("records")]
-            except (KeyError, ValueError):
-                continue  # the section of the table reports the damage
-            # Decided rules come first.
-            found[name] = sorted(rows, key=lambda row: row["verdict"] == "not resolved")
-    return found
-
-
-def _verdict(row: Mapping[Hashable, Any]) -> dict[str, str]:
-    said, advice = str(row["verdict"]), str(row["implication"])
-    effect, lower, upper, visible = (
-        float(row[name]) for name in ("effect", "lower_here", "upper_here", "smallest_visible_here")
-    )
-    text = "no comparison"
-    if not math.isnan(effect):
-        text = " ".join(filter(None, [signed(effect), interval(lower, upper), str(row["unit"])]))
-    if not math.isnan(visible):
-        text += f"; an effect of {visible:.2f} would have been seen"
-    if row["needs"]:
-        scope = f" on {row['needed_for']}" if row["needed_for"] else ""
-        text += f" (a verdict{scope} needs more: {row['needs']})"
-    status = {"supported": "pass", "contradicted": "fail"}.get(said.split(maxsplit=1)[0], "open")
-    return {
-        "rule": f"{row['condition']}: {advice[0].lower()}{advice[1:]}",
-        "verdict": said,
-        "status": status,
-        "effect": text,
-        "votes": f"{row['in_favour']} of {row['units']} for, {row['against']} against",
-    }
 
 
 def best_settings(study: Study, paths: Paths, trials: pd.DataFrame) -> TextTable:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from dpsweep.analysis.frames import read_numbers
@@ -19,8 +19,6 @@ from dpsweep.study.captions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, Target
 from dpsweep.tables.text import TextTable, read
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +43,9 @@ class TargetView:
     name: str
     title: str
     caption: str
-    reason: str | None
     downloads: Sequence[Download]
     links: Sequence[tuple[str, str]]
+    reason: str | None = None
     chosen: Sequence[str] = ()
     cells: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     gradient_norms: Mapping[str, bool] = field(default_factory=dict)
@@ -98,21 +96,19 @@ def _of_study(
         "name": name,
         "title": _title(study, target),
         "cells": _cells(paths, trained, target),
+        "caption": target.caption,
     }
     if name in study.tables:
         files = [paths.table(name, suffix) for suffix in study.tables[name].table_files]
-        view = _table(paths, files, lambda: read(study, paths, name), target.caption, **about)
-        return target.section, view
+        return target.section, _table(paths, files, lambda: read(study, paths, name), files, about)
     figure = study.figures[name]
-    return figure.section, _figure(
-        paths,
-        [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")],
-        caption=figure.caption,
-        chosen=how_chosen(study, figure),
-        gradient_norms=_gradient_norms(study, paths, figure),
-        alternative=_alternative(figure),
-        **about,
-    )
+    about |= {
+        "chosen": how_chosen(study, figure),
+        "gradient_norms": _gradient_norms(study, paths, figure),
+        "alternative": _alternative(figure),
+    }
+    files = [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]
+    return figure.section, _figure(paths, files, about)
 
 
 def _audit(paths: Paths) -> list[TargetView]:
@@ -122,75 +118,67 @@ def _audit(paths: Paths) -> list[TargetView]:
         numbers = read_numbers(paths.audit("csv"))
         return audit.caption(numbers), audit.show(numbers)
 
+    figure = {
+        "name": "audit_bounds",
+        "title": "Measured lower bounds on ε",
+        "caption": "What an attacker can prove about the trainer that made this study: the epsilon that is "
+        "claimed, against a lower bound measured with canaries in one training run. A point above the "
+        "diagonal would refute the claim.",
+        "alternative": "Measured lower bound on epsilon against the claimed epsilon.",
+    }
+    table = {"name": "audit_settings", "title": "Settings of the audit", "caption": ""}
+    files = {suffix: paths.audit(suffix) for suffix in ("pdf", "png", "tex", "md", "csv")}
     return [
-        _figure(
-            paths,
-            [paths.audit(suffix) for suffix in ("pdf", "png", "csv")],
-            name="audit_bounds",
-            title="Measured lower bounds on ε",
-            caption="What an attacker can prove about the trainer that made this study: the epsilon that "
-            "is claimed, against a lower bound measured with canaries in one training run. A "
-            "point above the diagonal would refute the claim.",
-            alternative="Measured lower bound on epsilon against the claimed epsilon.",
-        ),
-        _table(
-            paths,
-            [paths.audit(suffix) for suffix in ("tex", "md", "csv")],
-            read_audit,
-            name="audit_settings",
-            title="Settings of the audit",
-            downloads=[],
-        ),
+        _figure(paths, [files["pdf"], files["png"], files["csv"]], figure),
+        _table(paths, [files["tex"], files["md"], files["csv"]], read_audit, [], table),
     ]
 
 
-def _figure(paths: Paths, files: Sequence[Path], **about: Any) -> TargetView:
+def _figure(paths: Paths, files: Sequence[Path], about: dict[str, Any]) -> TargetView:
     """Make the view of a figure from its PDF, PNG and CSV; of these, only the CSV is a download."""
     _, png, csv = files
-    shown, reason = _read_or_reason(lambda: picture(png), png, "figure has not been drawn")
-    return TargetView(
-        picture=shown,
-        reason=reason,
-        downloads=_downloads([csv]),
-        links=links(paths, files),
-        **about,
-    )
+    shown = _shown(lambda: {"picture": picture(png)}, png, "figure has not been drawn")
+    return _view(paths, files, [csv], about | shown)
 
 
 def _table(
     paths: Paths,
     files: Sequence[Path],
     read: Callable[[], tuple[str, TextTable]],
-    caption: str = "",
-    **about: Any,
+    downloads: Sequence[Path],
+    about: dict[str, Any],
 ) -> TargetView:
-    """Make the view of a table; its third file is the CSV. ``caption`` is used if reading gives none."""
-    csv = files[2]
-    shown, reason = _read_or_reason(read, csv, "table has not been written")
-    said, rows = shown or ("", None)
-    return TargetView(
-        caption=said or caption,
-        rows=rows,
-        reason=reason,
-        links=links(paths, files),
-        **{"downloads": _downloads(files)} | about,
-    )
+    """Make the view of a table; its third file is the CSV. Its own caption is used if reading gives none."""
+
+    def content() -> dict[str, Any]:
+        said, rows = read()
+        return {"rows": rows, "caption": said or about["caption"]}
+
+    shown = _shown(content, files[2], "table has not been written")
+    return _view(paths, files, downloads, about | shown)
 
 
-def _read_or_reason(
-    read: Callable[[], _T], source: Path, absent: str
-) -> tuple[_T | None, str | None]:
-    """Read a figure or table, or give the reason why it cannot be shown."""
+def _view(
+    paths: Paths, files: Sequence[Path], downloads: Iterable[Path], about: dict[str, Any]
+) -> TargetView:
+    embedded = [
+        download_content(each.name, each.read_bytes()) for each in downloads if each.exists()
+    ]
+    return TargetView(links=links(paths, files), downloads=embedded, **about)
+
+
+def _shown(read: Callable[[], dict[str, Any]], source: Path, absent: str) -> dict[str, Any]:
+    """Return the content of a figure or table, or the reason why it cannot be shown."""
     try:
-        return read(), None
+        return read()
     except FileNotFoundError:
-        return None, f"This {absent}: the file is not there."
+        return {"reason": f"This {absent}: the file is not there."}
     except (OSError, ValueError) as error:
         # The report may be published, so it must not contain paths of this machine.
         reason = str(error).replace(str(source), source.name)
         kind = source.suffix.removeprefix(".").upper()
         noun = absent.partition(" ")[0]
-        return None, f"This {noun} cannot be shown: its {kind} is damaged ({reason})."
+        return {"reason": f"This {noun} cannot be shown: its {kind} is damaged ({reason})."}
 
 
 def links(paths: Paths, files: Sequence[Path]) -> list[tuple[str, str]]:
@@ -201,10 +189,6 @@ def links(paths: Paths, files: Sequence[Path]) -> list[tuple[str, str]]:
         for file in files
         if file.exists()
     ]
-
-
-def _downloads(files: Iterable[Path]) -> list[Download]:
-    return [download_content(file.name, file.read_bytes()) for file in files if file.exists()]
 
 
 def _relative(paths: Paths, file: Path) -> str:

@@ -44,7 +44,9 @@ def warnings(study: Study, paths: Paths, trials: pd.DataFrame) -> list[Notice]:
         trials: a row per trial, as `dpsweep.analysis.frames.present_trials` reads them.
     """
     once = trials.drop_duplicates("trial_key")  # sweeps may share a trial
-    found = [*_completeness(study, trials), *of_data(study, paths), *_files(study, paths)]
+    found = [*_completeness(study, trials), *of_data(study, paths)]
+    if sources := other_sources(study, paths):
+        found.append(Notice("note", f"{sources}."))
     if len(trials):
         private = _privacy(study, once[is_private(once)])
         rates, best = _rates_at_an_end(study, trials), _best_at_an_end(study, trials)
@@ -132,13 +134,6 @@ def _training(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
             "training.precision sets one."
         )
         yield Notice("note", text, names)
-    passes = trials["passes"] / trials["epochs"]
-    if ((passes - 1).abs() > 0.1).any():
-        text = (
-            f"Realised passes T·q are between {percent(passes.min())} and {percent(passes.max())} of the "
-            "planned epochs, because the number of steps is a whole number."
-        )
-        yield Notice("note", text)
 
 
 def of_data(study: Study, paths: Paths) -> Iterator[Notice]:
@@ -175,26 +170,6 @@ def of_data(study: Study, paths: Paths) -> Iterator[Notice]:
     if cut:
         text = "Some texts are longer than max_length, and networks read only their beginning."
         yield Notice("note", text, cut)
-
-
-def _files(study: Study, paths: Paths) -> Iterator[Notice]:
-    """Warn of trials of another version of the trainer, and of figures of a former version of the study."""
-    if found := other_sources(study, paths):
-        yield Notice("note", f"{found}.")
-    drawn = {paths.figure(name, each) for name in study.figures for each in ("pdf", "png", "csv")}
-    drawn |= {
-        paths.table(name, each)
-        for name, table in study.tables.items()
-        for each in table.table_files
-    }
-    folders = {paths.figure("any", "pdf").parent, paths.table("any", "md").parent}
-    files = {file for folder in folders for file in folder.glob("[!.]*")}
-    if former := sorted(file.relative_to(paths.drawn).as_posix() for file in files - drawn):
-        text = (
-            f"{count(len(former), 'file')} in figures/ and tables/ are of a former version of this study. "
-            "They are not in this report, and can be removed."
-        )
-        yield Notice("note", text, former)
 
 
 def _rates_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
