@@ -13,7 +13,7 @@ import pytest
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy import calibration as module
-from dpsweep.privacy.accountants import pld_epsilon
+from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier, verify
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 
@@ -119,6 +119,20 @@ def test_hard_targets_are_certified_in_seconds(setting):
     verify(found)
     with pytest.raises(CalibrationError, match="has the certified epsilon"):
         verify(replace(found, noise_multiplier=0.99 * found.noise_multiplier))
+
+
+@pytest.mark.parametrize("batch_size", [1000, 10])
+def test_steps_that_would_take_all_memory_are_refused_first(batch_size):
+    """A forged certificate can have any number of them, with noise that fits."""
+    found = calibrate(1, DELTA, 1000, batch_size, 4)
+    sigma = found.noise_multiplier * (10**6 if batch_size == 1000 else 1)
+    with pytest.raises(CalibrationError, match="steps: found 4,000,000,000,000; allowed: up to"):
+        verify(replace(found, steps=4 * 10**12, noise_multiplier=sigma))
+    # So many single steps are together as many.
+    with pytest.raises(
+        CalibrationError, match="steps: found 12,000,000; allowed: up to 10,000,000"
+    ):
+        composed_epsilon([replace(found, steps=6_000_000)] * 2, [], 2 * DELTA)
 
 
 def test_infinite_epsilon_needs_no_noise_and_no_opacus():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -192,6 +193,18 @@ def test_a_delta_that_the_allowance_would_use_up_is_refused() -> None:
         certified_bound(1.0, Sampling(1000, 10, 1000), 0.999 * least, 3.0)
 
 
+def composed_in_80_bits(one: Any, composed: Any, steps: int) -> npt.NDArray[np.longdouble]:
+    """Return the right probabilities of a composed distribution, from those of a step."""
+    size = scipy.fft.next_fast_len(max(len(composed._probs), len(one._probs)))
+    power = np.ones(size, np.clongdouble)
+    spectrum = scipy.fft.fft(one._probs.astype(np.longdouble), size)
+    for bit in f"{steps:b}":
+        power = power * power * (spectrum if bit == "1" else 1)
+    offset = composed._lower_loss - steps * one._lower_loss
+    right = scipy.fft.ifft(power).real
+    return np.asarray(np.roll(right, -(offset % size))[: len(composed._probs)])
+
+
 @pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[2], MANY[4], MANY[7]])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_rounding_stays_far_below_its_allowance(
@@ -205,15 +218,7 @@ def test_rounding_stays_far_below_its_allowance(
     one, composed = (
         getattr(each, f"_pmf_{direction}") for each in (step, step.self_compose(steps))
     )
-    size = scipy.fft.next_fast_len(max(len(composed._probs), len(one._probs)))
-    power = np.ones(size, np.clongdouble)
-    spectrum = scipy.fft.fft(one._probs.astype(np.longdouble), size)
-    for bit in f"{steps:b}":
-        power = power * power * (spectrum if bit == "1" else 1)
-    right = scipy.fft.ifft(power).real
-    offset = composed._lower_loss - steps * one._lower_loss
-    right = np.roll(right, -(offset % size))[: len(composed._probs)]
-    errors = np.cumsum(composed._probs - right)
+    errors = np.cumsum(composed._probs - composed_in_80_bits(one, composed, steps))
     assert float(errors.max() - errors.min()) < rounding_allowance(steps) / 10
 
 

@@ -3,19 +3,22 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
+from tests.privacy.test_certificate import composed_in_80_bits
 from tests.privacy.test_certificate import one_step as exact_one_step
 
-from dpsweep.privacy import Calibration, CalibrationError, Sampling, trade_off
+from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants, trade_off
 from dpsweep.privacy.accountants import privacy_loss
 from dpsweep.privacy.calibration import calibrate, calibrate_sampling
 from dpsweep.privacy.explain import explanation, paragraph, table
@@ -139,6 +142,22 @@ def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
     assert differ
 
 
+def test_a_curve_allows_for_the_rounding_of_its_composition() -> None:
+    sigma, batch, steps, epsilon = 20.0, 500, 10_000, 2.0
+    noise = noise_of(sigma, batch, steps, epsilon)
+    curve, interval = training_trade_off(noise), accountants.pld_interval(epsilon, steps)
+    assert isinstance(curve, GuaranteedTradeOff)
+    step = from_gaussian_mechanism(
+        sigma, sampling_prob=batch / 1000, value_discretization_interval=interval
+    )
+    one, composed = step._pmf_remove, step.self_compose(steps)._pmf_remove
+    right = composed_in_80_bits(one, composed, steps)
+    losses = interval * (composed._lower_loss + np.arange(len(right), dtype=np.longdouble))
+    for claimed, delta in zip(curve.epsilons[::9], curve.removing[::9], strict=True):
+        beyond = losses > claimed
+        assert delta >= -(right[beyond] @ np.expm1(np.longdouble(claimed) - losses[beyond]))
+
+
 def test_removing_and_adding_are_both_bounded() -> None:
     """An attacker who searches for absent records may be better than one who searches for present ones."""
     epsilons = np.array([0.0, 1.0])
@@ -240,3 +259,14 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
 def test_invalid_numbers_are_refused(arguments: tuple[float, float], message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         list(explanation(*arguments))
+
+
+def test_each_table_of_an_explanation_says_what_its_rates_are_of() -> None:
+    lines = list(explanation(1.0, 1e-5))
+    titles = [
+        above for above, line in pairwise(lines) if line.startswith("| records of one person")
+    ]
+    assert titles == [
+        "The best attacker on any mechanism with (1, 1e-05), at most:",
+        "The best attacker on the Gaussian mechanism with (1, 1e-05), exactly:",
+    ]

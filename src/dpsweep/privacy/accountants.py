@@ -37,6 +37,7 @@ MESH_ERROR = 3e-4
 _MOST_CELLS = 2**18
 # prv-accountant runs on meshes of up to so many cells, which take a second.
 _MOST_PRV_CELLS = 2**18
+_MOST_STEPS = 10**7  # they take a minute and 1 GB; both grow with the steps
 # Its bounds are this share of epsilon, or of 1, away from its estimate, which is far closer; the second share
 # is for a mesh that it refuses as too coarse.
 _PRV_ERRORS = 0.05, 0.005
@@ -48,6 +49,14 @@ def rounding_allowance(steps: int) -> float:
     A test composes three settings in 80 bits: the errors are more than ten times smaller.
     """
     return (steps + 16) * 2.0**-47
+
+
+def _refuse_too_many(steps: int) -> None:
+    if steps > _MOST_STEPS:
+        raise CalibrationError(
+            f"steps: found {steps:,}; allowed: up to {_MOST_STEPS:,}, beyond which accountants take hours "
+            "and all memory"
+        )
 
 
 def certified_bound(
@@ -66,8 +75,10 @@ def certified_bound(
         coarser: factor of the mesh width, for a faster and looser bound.
 
     Raises:
-        CalibrationError: the allowance for rounding is more than a tenth of delta.
+        CalibrationError: the allowance for rounding is more than a tenth of delta, or there are more than
+            10 million steps.
     """
+    _refuse_too_many(sampling.steps)
     allowance = rounding_allowance(sampling.steps)
     if delta < 10 * allowance:
         raise CalibrationError(
@@ -128,7 +139,11 @@ def pld_interval(epsilon: float, steps: int) -> float:
     The pessimistic "connect the dots" discretisation adds a variance of order interval^2 at every
     step, so its relative error in epsilon grows with steps * interval^2 / epsilon^2. This interval
     keeps the error below about 3e-4.
+
+    Raises:
+        CalibrationError: there are more than 10 million steps.
     """
+    _refuse_too_many(steps)
     return epsilon * min(3e-4, 1e-2 / math.sqrt(steps))
 
 

@@ -69,18 +69,24 @@ def explanation(
 
 
 def in_words(
-    epsilon: float, delta: float, attacks: list[Attack], unit: str | None = None
+    epsilon: float,
+    delta: float,
+    attacks: list[Attack],
+    unit: str | None = None,
+    attacked: str = "this training",
 ) -> Iterator[str]:
-    """Yield the paragraph and the table of rates.
+    """Yield the paragraph and the table of rates with its title.
 
     Args:
         epsilon: of the guarantee.
         delta: of the guarantee.
         attacks: the best attacks, on one record first.
         unit: see `paragraph`.
+        attacked: what the attacks are on, for the title.
     """
     yield from textwrap.wrap(paragraph(epsilon, delta, attacks, unit), WIDTH)
     yield ""
+    yield f"The best attacker on {attacked}, at most:"
     yield from table(attacks)
 
 
@@ -95,7 +101,7 @@ def _of_any_mechanism(epsilon: float, delta: float, unit: str | None) -> Iterato
         WIDTH,
     )
     yield ""
-    yield from in_words(epsilon, delta, worst, unit)
+    yield from in_words(epsilon, delta, worst, unit, f"any mechanism with {pair}")
     yield ""
     yield from textwrap.wrap(
         f"The Gaussian mechanism with {pair}, such as full-batch training: exact, but no bound for others. "
@@ -103,6 +109,7 @@ def _of_any_mechanism(epsilon: float, delta: float, unit: str | None) -> Iterato
         WIDTH,
     )
     yield ""
+    yield f"The best attacker on the Gaussian mechanism with {pair}, exactly:"
     yield from table(gaussian)
 
 

@@ -10,9 +10,9 @@ share of present groups that they recognise. Each (epsilon, delta) of a mechanis
 
 All these pairs together, its privacy profile, give the best attacker's curve (Dong, Roth and Su 2022,
 "Gaussian Differential Privacy"). Curves here come from the privacy loss of the mechanism. They are upper
-bounds: privacy loss is discretised pessimistically, and the profile is evaluated at finitely many
-epsilons, each with a valid bound. Both directions are bounded: an attacker who searches for present
-records, and one who searches for absent records.
+bounds: privacy loss is discretised pessimistically, rounding has its allowance, and the profile is evaluated
+at finitely many epsilons, each with a valid bound. Both directions are bounded: an attacker who searches for
+present records, and one who searches for absent records.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from pydantic import Field, StrictFloat, StrictInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.special import ndtr, ndtri
 
-from dpsweep.privacy.accountants import pld_interval, privacy_loss
+from dpsweep.privacy.accountants import pld_interval, privacy_loss, rounding_allowance
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration, Sampling
 from dpsweep.privacy.tuning import TuningNoise, gaussian_profile, largest_profile, training_profile
@@ -217,12 +217,12 @@ def mechanism_trade_off(
     interval = pld_interval(records * epsilon, steps)
     interval *= 1 if records == 1 else _GROUP_INTERVAL
     loss = privacy_loss(noise_multiplier, sampling.rate, steps, interval, records)
-    return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss))
+    return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss, steps))
 
 
-def _deltas_of_both_directions(loss: PrivacyLossDistribution) -> tuple[Floats, Floats]:
+def _deltas_of_both_directions(loss: PrivacyLossDistribution, steps: int) -> tuple[Floats, Floats]:
     removing, adding = (
-        np.asarray(pmf.get_delta_for_epsilon(_EPSILONS))
+        np.minimum(1, pmf.get_delta_for_epsilon(_EPSILONS) + rounding_allowance(steps))
         for pmf in (loss._pmf_remove, loss._pmf_add)
     )
     return removing, adding
