@@ -171,7 +171,7 @@ def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
     (folder / "other.yaml").write_text("study: other.yaml\n")
     made = "results/mine/data/digits/metadata.json"  # only in the named study
     done = called(
-        [sys.executable, "-m", "dpsweep.cli", "run", "mine.yaml", made, "--", "-n", *words.split()]
+        [sys.executable, "-m", "dpsweep", "run", "mine.yaml", made, "--", "-n", *words.split()]
     )
     assert re.search("prepare.dataset +1", done.stdout + done.stderr)
     assert (done.stdout + done.stderr).count("This was a dry-run") == 1
@@ -184,7 +184,7 @@ def test_a_dry_run_shows_once_what_the_jobs_of_a_rule_ask_for() -> None:
     target = "digits_vit-strong_film"
     asking = ["--default-resources", "slurm_partition=gpu", "slurm_account=mine"]
     run = ["run", "mine.yaml", target, "--", "--profile", "slurm", "-np", *asking]
-    done = called([sys.executable, "-m", "dpsweep.cli", *run])
+    done = called([sys.executable, "-m", "dpsweep", *run])
     asked = r"jobs, partition gpu, account mine, GPUs 1, CPUs 1, \d+ MB, \d+( to \d+)? minutes"
     shown = done.stderr
     assert len(re.findall(rf"(?m)^train: \d+ {asked}\n  dpsweep train {target} eps", shown)) == 1

@@ -12,7 +12,7 @@ import pytest
 from tests.release.releases import FIXED, PRIVATE, Content, release
 from tests.release.releases import study as study_of
 
-from dpsweep.base.numbers import rounded_down, rounded_up
+from dpsweep.base.units import rounded_down, rounded_up
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.calibration import calibrate

@@ -88,7 +88,7 @@ def test_a_release_survives_kills_and_a_preemption(site: Site) -> None:
             run.terminate()
             run.wait()
     assert files(site.results) - before == FILES
-    verify = [sys.executable, "-m", "dpsweep.cli", "verify", str(site.results / "release")]
+    verify = [sys.executable, "-m", "dpsweep", "verify", str(site.results / "release")]
     done = subprocess.run(verify, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "(8, 1e-05)-differentially private" in done.stdout

@@ -249,7 +249,7 @@ def test_every_job_had_a_gpu(disturbed: Site) -> None:
 
 def status(site: Site, *options: str) -> str:
     return subprocess.run(
-        [sys.executable, "-m", "dpsweep.cli", "status", *options],
+        [sys.executable, "-m", "dpsweep", "status", *options],
         cwd=site.folder,
         env=site.environment,
         capture_output=True,

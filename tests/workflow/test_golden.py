@@ -146,7 +146,7 @@ def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
     said = dict[str, str]()
 
     def run(name: str, *words: str) -> None:
-        command = [sys.executable, "-m", "dpsweep.cli", *words]
+        command = [sys.executable, "-m", "dpsweep", *words]
         done = called(command, folder, environment, status=None)
         said[name] = done.stdout + done.stderr
         assert done.returncode == 0, said[name] + chain.logs()
@@ -155,7 +155,7 @@ def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
     run("dry", *dry)
     planned = [jobs(chain, said["dry"])]
     first = as_in_a_terminal(
-        [sys.executable, "-m", "dpsweep.cli", "run", "study.yaml"],
+        [sys.executable, "-m", "dpsweep", "run", "study.yaml"],
         folder, environment, folder / "said.txt",
     )  # fmt: skip
     wait_for(chain.stored_trials, "a finished trial", first, every=0.01)

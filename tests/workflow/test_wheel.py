@@ -15,7 +15,7 @@ from tests.workflow.test_your_own_data import VIT, make_weights, picture
 
 def dpsweep(environment: dict[str, str], folder: Path, *words: str) -> str:
     """Call the installed command in a folder; return its output."""
-    done = called([sys.executable, "-m", "dpsweep.cli", *words], folder, environment)
+    done = called([sys.executable, "-m", "dpsweep", *words], folder, environment)
     return done.stdout + done.stderr
 
 
@@ -98,7 +98,7 @@ def edit(study: Path, written: str, other: str) -> None:
 def interrupt(environment: dict[str, str], folder: Path) -> None:
     """Press Ctrl-C while cells train."""
     said = folder.with_suffix(".txt")
-    call = [sys.executable, "-m", "dpsweep.cli", "run", FIGURE]
+    call = [sys.executable, "-m", "dpsweep", "run", FIGURE]
     run = as_in_a_terminal(call, folder, environment, said)
     cells = folder / "results" / "pets" / "cells"
     wait_for(lambda: list(cells.rglob("trials-*.parquet")), "a finished cell", run, every=0.01)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.base.numbers import rounded_up
+from dpsweep.base.units import rounded_up
 from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError

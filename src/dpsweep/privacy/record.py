@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checked, read_json, write_checked_json
-from dpsweep.base.numbers import integer, real
+from dpsweep.base.units import integer, real
 
 
 class CalibrationError(DpsweepError, ValueError):

@@ -4,8 +4,7 @@ import math
 import os
 from collections.abc import Iterable
 
-from dpsweep.base.numbers import rounded_up
-from dpsweep.base.units import count
+from dpsweep.base.units import count, rounded_up
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
-from dpsweep.base.numbers import rounded_up
+from dpsweep.base.units import rounded_up
 from dpsweep.release import CERTIFICATE
 from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render

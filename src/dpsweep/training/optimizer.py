@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.numbers import real
+from dpsweep.base.units import real
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.engine import first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of
