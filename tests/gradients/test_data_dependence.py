@@ -426,13 +426,3 @@ def test_parts_that_no_made_up_example_reaches_have_gradients_where_examples_rea
     made = make_engine("auto", model)
     made.norms(first, labels[:3], mask[:3])
     check(Case(model, frozenset(), inputs, labels, mask), made=made)
-
-
-def test_long_text_that_skips_an_expert_has_no_gradient_there() -> None:
-    """No made-up example reaches the second expert, and no private one needs to."""
-    given = case(experts)
-    made = make_engine("auto", given.model)
-    mask = torch.ones(1, dtype=torch.bool)
-    found = made.clipped_sum(given.inputs[1:2], given.labels[1:2], mask, FlatClipping(1.0))
-    assert not found.gradients["experts.1.weight"].any()
-    assert found.gradients["experts.0.weight"].any()

@@ -25,7 +25,6 @@ from dpsweep.training.checkpoint import save_checkpoint
 from dpsweep.training.gradient_norms import measure_gradient_norms
 from dpsweep.training.job import EXIT_AGAIN, Interrupted, interruption, watched
 from dpsweep.training.launch import launch
-from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 from dpsweep.training.processes import ProcessError
 
 STEP = 4
@@ -56,32 +55,16 @@ def train_and_measure(study: Study, paths: Paths) -> int:
     return processes.count()
 
 
-def train_until(study: Study, paths: Paths, number: int) -> None:
-    """Train the cell; after some steps, kill the second process or signal the launching one."""
+def train_until_killed(study: Study, paths: Paths) -> None:
+    """Train the cell; after some steps, kill the second process."""
 
     def save_and_signal(*given: Any) -> None:
         save_checkpoint(*given)
         if given[-1].step == STEP and processes.rank() == 1:
-            os.kill(os.getpid() if number == signal.SIGKILL else os.getppid(), number)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trial_module, "save_checkpoint", save_and_signal)
-        train(study, paths)
-
-
-def train_apart(study: Study, paths: Paths) -> None:
-    """Train the cell; in the second process, one parameter is another one after some steps."""
-    take = PrivateOptimizer.step
-
-    def step(optimizer: PrivateOptimizer, batches: Any) -> StepStatistics:
-        statistics = take(optimizer, batches)
-        if optimizer.steps == STEP and processes.rank() == 1:
-            parameter = list(optimizer.engine.parameters.values())[-1].detach()
-            parameter.view(-1)[-1] += 1e-6
-        return statistics
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PrivateOptimizer, "step", step)
         train(study, paths)
 
 
@@ -146,23 +129,13 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
         training(2),
         pytest.raises(ProcessError, match=r"process 1 of 2 was ended by SIGKILL .*run the same"),
     ):
-        launch(2, train_until, *killed, signal.SIGKILL)
+        launch(2, train_until_killed, *killed)
     assert not left_over()
     assert not list(killed[1].results.glob("cells/*/*/trials-*"))
     with caplog.at_level("INFO", "dpsweep"):
         train(*killed)
     assert f"continuing from step {STEP}" in caplog.text
     assert_equal(results(*killed)[0], results(*expected)[0])
-
-
-def finish() -> str:
-    """Get Slurm's signal after the work, as the process ends."""
-    Finalize(None, os.kill, args=(os.getpid(), signal.SIGUSR1), exitpriority=0)
-    return "done"
-
-
-def test_a_signal_after_the_work_ends_no_process() -> None:
-    assert launch(2, finish) == "done"
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -184,30 +157,6 @@ def test_no_process_outlives_a_killed_launching_process(tmp_path: Path) -> None:
     launching.kill()
     launching.join()
     wait_for(lambda: not any(running(int(each.stem)) for each in started), "end of the processes")
-
-
-@pytest.mark.slow
-def test_processes_that_come_apart_stop_after_the_epoch(tiny: Prepared, tmp_path: Path) -> None:
-    apart = cell_of(tiny, tmp_path, gpus=2)
-    expected = (
-        "after epoch 1, processes 0 and 1 of 2 have different parameters, so they do not train"
-    )
-    with training(2), pytest.raises(ProcessError, match=expected):
-        launch(2, train_apart, *apart)
-    assert not left_over()
-    assert not list(apart[1].results.glob("cells/*/*/trials-*"))
-
-
-@pytest.mark.slow
-def test_a_time_limit_saves_the_state_and_ends_all_processes(
-    tiny: Prepared, tmp_path: Path
-) -> None:
-    stopped = cell_of(tiny, tmp_path, gpus=2, checkpoint_minutes=1e-9)
-    with training(2), pytest.raises(Interrupted) as stop:
-        launch(2, train_until, *stopped, signal.SIGUSR1)
-    assert stop.value.code == EXIT_AGAIN
-    assert not left_over()
-    assert len(list(stopped[1].trials.glob("*/*.checkpoint"))) == 1
 
 
 def left_over() -> list[str]:

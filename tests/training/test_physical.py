@@ -2,13 +2,12 @@
 
 import gc
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import Prepared, assert_equal, stopped_after
+from tests.training.tiny_study import Prepared
 
 from dpsweep.gradients.engine import is_out_of_memory
 from dpsweep.gradients.engines import ExpandedEngine
@@ -85,29 +84,6 @@ def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(
     memory.calls.clear()
     train_trial(spec, context, None, 1e9)
     assert max(memory.calls) <= 16
-
-
-def test_a_resumed_trial_keeps_the_halved_physical_batch(
-    made: Prepared, trial: tuple[TrialContext, TrialSpec], memory: Memory, tmp_path: Path
-) -> None:
-    context, spec = trial
-    memory.shrinks = (4, 20)
-    whole, parameters = train_trial(spec, context, None, 1e9)
-    memory.examples = 10**9
-    memory.calls.clear()
-    with stopped_after(6):
-        train_trial(spec, made.context(), tmp_path / "a.checkpoint", 1e9)
-    memory.examples, memory.shrinks = 10**9, None
-    resumed, found = train_trial(spec, made.context(), tmp_path / "a.checkpoint", 1e9)
-    assert resumed.record["physical_batch"] == whole.record["physical_batch"] == 16
-    assert_equal(found, parameters)
-    memory.examples = 0
-    with pytest.raises(DoesNotFitError, match=r"a single example does not fit .*take a smaller"):
-        train_trial(spec, context, None, 1e9)
-    with pytest.raises(
-        DoesNotFitError, match=r"a unit of 3 rows does not .*take fewer rows_per_unit"
-    ):
-        PhysicalBatch(8, smallest=3).fit(memory.use)
 
 
 @pytest.mark.usefixtures("no_collection")

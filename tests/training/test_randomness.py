@@ -1,8 +1,6 @@
 """Streams, sampling and noise: their distributions, independence and reproducibility."""
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -72,17 +70,6 @@ def test_a_stream_without_a_secret_warns(
         stream("noise")
     with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
         stream("noise", secret=str(7))
-
-
-@pytest.mark.slow
-def test_a_program_is_warned_once() -> None:
-    program = (
-        "import dpsweep as d, dpsweep.privacy; d.GaussianNoise('a'); d.GaussianNoise('b'); "
-        "d.PoissonSampler(d.privacy.Sampling(9, 3, 1))"
-    )
-    command = [sys.executable, "-c", program]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert ran.stderr.count("new_secret()") == 1
 
 
 # -- sampling ----------------------------------------------------------------------------------

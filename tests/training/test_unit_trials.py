@@ -330,15 +330,6 @@ def test_a_wrong_number_of_units_is_refused(tmp_path: Path) -> None:
         prepare("coins", wrong, tmp_path / "prepared")
 
 
-def test_data_without_units_has_no_files_of_units(tmp_path: Path) -> None:
-    coin_flips(tmp_path / "coins.npz")
-    for unit in ("patient", "row"):
-        dataset = Dataset.model_validate(counted(tmp_path / "coins.npz", unit=unit))
-        prepared = prepare("coins", dataset, tmp_path / "prepared")
-        there = (tmp_path / "prepared" / "train_units.npy").exists()
-        assert there == (prepared.train_units is not None) == (unit == "patient")
-
-
 # -- release -----------------------------------------------------------------------------------
 
 
