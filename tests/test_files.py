@@ -44,7 +44,7 @@ def test_a_written_file_has_its_name_on_the_disk(
     [
         (
             "train.npy",
-            "import numpy as np\nfrom dpsweep.data.write import write_array",
+            "import numpy as np\nfrom dpsweep.data.prepared import write_array",
             "write_array(path, [np.ones((2, 100, 99), 'u1')], 2)",
         ),
         (

@@ -9,11 +9,11 @@ from PIL import Image
 from tests.data.pictures import section
 
 from dpsweep.data import DatasetError, PreparedDataset
-from dpsweep.data.examples import LabelledData, Split
+from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import inspect, prepare
+from dpsweep.data.prepared import Split, find_duplicates
 from dpsweep.data.texts import long_texts
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
-from dpsweep.data.write import find_duplicates
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 

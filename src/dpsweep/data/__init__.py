@@ -7,8 +7,12 @@ A row passes: a reader (`dpsweep.data.images`, `dpsweep.data.texts`, `dpsweep.da
 The library of a source is imported when the source is prepared.
 """
 
-from dpsweep.data.examples import Split
-from dpsweep.data.prepared import DatasetError, DatasetMetadata, PreparedDataset
-from dpsweep.data.write import write_prepared
+from dpsweep.data.prepared import (
+    DatasetError,
+    DatasetMetadata,
+    PreparedDataset,
+    Split,
+    write_prepared,
+)
 
 __all__ = ["DatasetError", "DatasetMetadata", "PreparedDataset", "Split", "write_prepared"]

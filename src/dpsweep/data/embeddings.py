@@ -19,15 +19,13 @@ from safetensors.numpy import load_file
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
-    Split,
     cut_test_set,
     encode_labels,
     read_file,
     reading,
     unit_names,
 )
-from dpsweep.data.prepared import Array, DatasetError
-from dpsweep.data.write import hash_rows
+from dpsweep.data.prepared import Array, DatasetError, Split, hash_rows
 from dpsweep.study.datasets import KINDS, ArraysSource
 from dpsweep.study.messages import shorten
 

@@ -14,53 +14,16 @@ import numpy.typing as npt
 
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
-from dpsweep.data.prepared import DatasetError
+from dpsweep.data.prepared import DatasetError, Labels, Split
 from dpsweep.study.datasets import draw, is_within
 from dpsweep.study.messages import brief, shorten
 
-Labels = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 # What a missing unit becomes as a text, and a whole number in a column with missing ones.
 _NO_UNIT = re.compile(r"|nan|-?\d+\.0*")
 _OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Split:
-    """Inputs and labels of one split, in order."""
-
-    inputs: Any
-    """From a source: texts (iterable repeatedly), `dpsweep.data.images.EncodedImages`, or rows as a network
-    reads them. For `write_prepared`: rows, (examples, *shape), as an array, as blocks of rows (iterated
-    once), or as a .npy file, which is moved."""
-    labels: Labels
-    """(examples,)"""
-    where: Callable[[int], str] = "row {}".format
-    """returns the name of the example at a position, for messages"""
-    units: npt.NDArray[np.str_] | None = None
-    """the name of each example's unit, (examples,); None: each example is a unit"""
-
-    def only(self, places: Sequence[int] | Labels, inputs: Any) -> "Split":
-        """Return a subset of the examples.
-
-        Args:
-            places: positions of the subset, ascending.
-            inputs: of the subset.
-        """
-        kept = np.asarray(places, dtype=np.int64)
-        units = None if self.units is None else self.units[kept]
-        return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])), units)
-
-    def without(self, places: Sequence[int], inputs: Any) -> "Split":
-        """Return the split without some examples.
-
-        Args:
-            places: positions of the examples to leave out.
-            inputs: of the remaining examples.
-        """
-        return self.only(np.delete(np.arange(len(self.labels)), list(places)), inputs)
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,13 @@ from dpsweep.base.files import found_pointer, visible_files
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
-    Labels,
-    Split,
     encode_labels,
     reading,
     stratified_share,
     unit_names,
 )
 from dpsweep.data.images import Content, EncodedImages
-from dpsweep.data.prepared import DatasetError
+from dpsweep.data.prepared import DatasetError, Labels, Split
 from dpsweep.study.datasets import HubSource
 from dpsweep.study.messages import brief, shorten, unknown
 

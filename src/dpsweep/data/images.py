@@ -27,15 +27,13 @@ from dpsweep.base.units import count
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
-    Split,
     cut_test_set,
     encode_labels,
     reading,
     stratified_share,
     unit_name,
 )
-from dpsweep.data.prepared import DatasetError, Resize
-from dpsweep.data.write import progress, write_array
+from dpsweep.data.prepared import DatasetError, Resize, Split, progress, write_array
 from dpsweep.study.datasets import FolderSource, IdxSource
 from dpsweep.study.messages import shorten
 

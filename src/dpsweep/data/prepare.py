@@ -14,7 +14,7 @@ import numpy as np
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import folder_beside
 from dpsweep.data.embeddings import load_embeddings
-from dpsweep.data.examples import LabelledData, Split
+from dpsweep.data.examples import LabelledData
 from dpsweep.data.hub import fetch_file, load_hub
 from dpsweep.data.images import (
     EncodedImages,
@@ -29,7 +29,12 @@ from dpsweep.data.prepared import (
     DatasetMetadata,
     PreparedDataset,
     Resize,
+    Split,
     TokenizerIdentity,
+    find_duplicates,
+    hash_rows,
+    say_duplicates,
+    write_prepared,
 )
 from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
 from dpsweep.data.tokenizer import (
@@ -39,7 +44,6 @@ from dpsweep.data.tokenizer import (
     save_tokenizer,
     train_word_pieces,
 )
-from dpsweep.data.write import find_duplicates, hash_rows, say_duplicates, write_prepared
 from dpsweep.demo import Generated
 from dpsweep.demo.docstrings import load_docstrings
 from dpsweep.demo.glyphs import load_digits, load_glyphs

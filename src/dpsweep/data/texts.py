@@ -24,14 +24,13 @@ from dpsweep.base.units import count
 from dpsweep.data.examples import (
     LabelColumn,
     LabelledData,
-    Split,
     cut_test_set,
     encode_labels,
     read_file,
     reading,
     unit_names,
 )
-from dpsweep.data.prepared import DatasetError
+from dpsweep.data.prepared import DatasetError, Split
 from dpsweep.study.datasets import FilesSource
 from dpsweep.study.messages import shorten
 

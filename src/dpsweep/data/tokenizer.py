@@ -27,8 +27,7 @@ from dpsweep.base.files import (
     write_text,
 )
 from dpsweep.data.examples import reading
-from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, TokenizerIdentity
-from dpsweep.data.write import Hashes
+from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, Hashes, TokenizerIdentity
 
 _BLOCK = 1024
 """Number of texts that are tokenized at a time."""

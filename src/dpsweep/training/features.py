@@ -13,15 +13,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpsweep.data.examples import Split
 from dpsweep.data.prepared import (
     DatasetError,
     DatasetMetadata,
     FeatureIdentity,
     PreparedDataset,
+    Split,
+    progress,
     read_metadata,
+    write_prepared,
 )
-from dpsweep.data.write import progress, write_prepared
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.checks import check_passes, refuse_mixing
 from dpsweep.gradients.precision import full_precision
