@@ -221,7 +221,7 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
             MAP.replace("epsilon=1.0", "epsilon=3.0"),
             "mine.py, line 5: epsilon: found 3; allowed (digits_pretrained_film): 1, 8",
         ),
-        (MAP.replace("return families", "families"), "mine.py, line 3: mine: found null; allowed: a figure"),
+        (MAP.replace("return families", "families"), "line 3: mine: found null; allowed: a figure"),
         (MAP.replace("{dataset}", "{Dataset}"), 'found "Dataset"; did you mean dataset?'),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
@@ -230,7 +230,7 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
         (MAP.replace('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: found section <function"),
         (
             MAP.replace('@figure("Mine")', '@figure("Mine", each={"colour": "all"})'),
-            "each {'colour': 'all'}; allowed: @figure('Section', each={...}) with keys of dataset, ",
+            'mine.py, line 3: mine: each: found "colour"; allowed: dataset, backbone, method, optimizer',
         ),
         (
             MAP.replace('@figure("Mine")', '@figure("Mine", each={"dataset": "main"})'),

@@ -10,9 +10,7 @@ A caption may have these words in braces:
 - ``gamma``: that of AUTO-S; ``theory_seeds``: the seeds behind the theory ("seed 1", "seeds 1 to 3").
 """
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.base.units import count
@@ -86,20 +84,21 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
     return texts
 
 
+class _Words(dict[str, str]):
+    """Texts by word; a caption with another word is a mistake."""
+
+    def __missing__(self, word: str) -> str:
+        raise MistakeError(f"caption: {unknown(word, self)} in braces")
+
+
 def caption(study: "Study", target: Target) -> str:
     """Return the caption of a resolved target, with texts in place of the words in braces.
 
     Raises:
         MistakeError: a word is unknown.
     """
-    words = _words(study, target)
-
-    def text(word: re.Match[str]) -> str:
-        if word[1] not in words:
-            raise MistakeError(f"caption: {unknown(word[1], words)} in braces")
-        return words[word[1]]()
-
-    return f"{re.sub(r'{([A-Za-z_]+)}', text, target.caption)} {target.caption_end()}".rstrip()
+    text = target.caption.format_map(_words(study, target))
+    return f"{text} {target.caption_end()}".rstrip()
 
 
 def how_chosen(study: "Study", target: Target) -> list[str]:
@@ -138,33 +137,29 @@ def _single(values: Sequence[Any], text: str) -> str | None:
     return text.format(number(values[0])) if len(values) == 1 else None
 
 
-def _words(study: "Study", target: Target) -> dict[str, Callable[[], str]]:
-    """Return functions that return the text in place of each word in braces."""
+def _words(study: "Study", target: Target) -> _Words:
     selections = target.leaves()
-    seeds = [sweep.seeds for sweep in _sweeps(study, selections)]
-
-    def titles(part: str) -> str:
-        return listed(dict.fromkeys(str(facts(study, each)[part]) for each in selections))
-
-    def theory_seeds() -> str:
-        last = min(study.theory.seeds, max(seeds, default=1))
-        return f"seeds 1 to {last}" if last > 1 else "seed 1"
-
-    return {
-        **{part: partial(titles, part) for part in (*PARTS, "optimizer")},
-        **{
-            axis: partial(_values, axis, selections)
-            for axis in ("epsilon", "clipping_bound", "batch_size")
-        },
-        "epochs": lambda: _epochs(study, selections),
-        "seeds": lambda: _number_of_seeds(min(seeds, default=0), max(seeds, default=0)),
-        "spread": lambda: _spread(min(seeds, default=0), max(seeds, default=0)),
-        "tuned": lambda: _tuned(study, target),
-        "gamma": lambda: number(study.training.automatic_clipping_gamma),
-        "theory_seeds": theory_seeds,
-        "baseline": lambda: number(getattr(target, "baseline", "mean")),
-        "centre": lambda: str(getattr(target, "centre", "mean")),
+    said = [facts(study, each) for each in selections]
+    sweeps = _sweeps(study, selections)
+    seeds = [sweep.seeds for sweep in sweeps] or [0]
+    measured = min(study.theory.seeds, max(1, *seeds))
+    titles = {
+        part: listed(dict.fromkeys(str(each[part]) for each in said))
+        for part in (*PARTS, "optimizer")
     }
+    axes = ("epsilon", "clipping_bound", "batch_size")
+    return _Words(
+        **titles,
+        **{axis: _values(axis, selections) for axis in axes},
+        epochs=_epochs(study, selections),
+        seeds=_number_of_seeds(min(seeds), max(seeds)),
+        spread=_spread(min(seeds), max(seeds)),
+        tuned=_tuned(study, target, [sweep.learning_rates for sweep in sweeps]),
+        gamma=number(study.training.automatic_clipping_gamma),
+        theory_seeds=f"seeds 1 to {measured}" if measured > 1 else "seed 1",
+        baseline=number(getattr(target, "baseline", "mean")),
+        centre=str(getattr(target, "centre", "mean")),
+    )
 
 
 def _values(axis: str, selections: Sequence[Selection]) -> str:
@@ -215,8 +210,14 @@ def _sweeps(study: "Study", selections: Sequence[Selection]) -> list[Sweep]:
     ]
 
 
-def _tuned(study: "Study", target: Target) -> str:
-    """Return the axes that are tuned for every point, and those with one value."""
+def _tuned(study: "Study", target: Target, rates: Sequence[Sequence[float]]) -> str:
+    """Return the axes that are tuned for every point, and those with one value.
+
+    Args:
+        study: the study.
+        target: the target.
+        rates: the learning rates of each sweep.
+    """
     selections = target.leaves()
     tuned, fixed = [], []
     for axis, noun, symbol in _TUNED:
@@ -235,7 +236,6 @@ def _tuned(study: "Study", target: Target) -> str:
             for dataset, values in grids
             if len(values) == 1
         ]
-    rates = [sweep.learning_rates for sweep in _sweeps(study, selections)]
     if any(len(each) > 1 for each in rates):
         tuned.append("learning rate")
     else:

@@ -20,7 +20,6 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -56,14 +55,12 @@ class Description:
     """A function that describes a figure or a table, or each member of a series.
 
     Attributes:
-        kind: the class of the returned target: `Figure` or `PrintedTable`.
         name: of the target; braces with a part of the problem or an axis are replaced by what it draws.
         section: heading of the report.
         series: its members; ``({},)`` for a single target.
         function: takes the grids and a member's roles, and returns a target or yields several.
     """
 
-    kind: type[Target]
     name: str
     section: str
     series: tuple[Series, ...]
@@ -102,23 +99,9 @@ class Description:
         given = [grids] if inspect.signature(self.function).parameters else []
         found = self.function(*given, **roles)
         for each in found if isinstance(found, Iterator) else [found]:
-            if not isinstance(each, self.kind):
-                kind = "figure" if self.kind is Figure else "table"
-                raise MistakeError(f"found {value(each)}; allowed: a {kind}")
+            if not isinstance(each, Target):
+                raise MistakeError(f"found {value(each)}; allowed: a figure or a table")
             yield each.model_copy(update={"section": self.section})
-
-
-def _decorator(
-    kind: type[Target], section: str, name: str, each: Series | Sequence[Series]
-) -> Callable[[Callable[..., Any]], Description]:
-    series = (each,) if isinstance(each, Mapping) else tuple(each)
-    keys = {key for one in series for key in one}
-    if not isinstance(section, str) or not keys <= {*NAMED}:
-        raise TypeError(
-            f"found section {section!r}, each {each!r}; allowed: @figure('Section', each={{...}}) with keys "
-            f"of {', '.join(NAMED)}"
-        )
-    return lambda function: Description(kind, name or function.__name__, section, series, function)
 
 
 def figure(
@@ -139,14 +122,14 @@ def figure(
             optimizer, by key. The function takes them as arguments. A list of such mappings is one series
             after the other.
     """
-    return _decorator(Figure, section, name, each)
+    if not isinstance(section, str):
+        raise TypeError(f"found section {section!r}; allowed: @figure('Section')")
+    series = (each,) if isinstance(each, Mapping) else tuple(each)
+    return lambda function: Description(name or function.__name__, section, series, function)
 
 
-def table(
-    section: str, *, name: str = "", each: Series | Sequence[Series] = ({},)
-) -> Callable[[Callable[..., Any]], Description]:
-    """Mark a function that describes a table; arguments as of `figure`."""
-    return _decorator(PrintedTable, section, name, each)
+table = figure
+"""Mark a function that describes a table; arguments as of `figure`."""
 
 
 def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
@@ -178,8 +161,6 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
 def _module(file: str) -> ModuleType:
     path = Path(file)
     name = f"dpsweep_figures_of_{path.stem}"
-    if not path.is_file():
-        raise MistakeError(f"figures: found {file}, which is no file; allowed: a Python file")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise MistakeError(f"figures: found {file}; allowed: a Python file, whose name ends in .py")
@@ -235,30 +216,28 @@ class Targets:
     own_undrawn: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
-    def add(self, study: "Study", description: Description) -> None:
-        """Add the targets of a description."""
-        for roles in description.members():
-            grids, names = Grids(study), {part: f"<{role}>" for part, role in roles.items()}
-            with self._noting(description, names):
-                for part, role in roles.items():
-                    names[part] = grids.name(part, role)
-                for target in description.targets(grids, roles):
-                    self._add(description, names, target, grids)
-                    if grids.left_out:
-                        name = _name(description, names, target)
-                        self.undrawn[f"parts of {name}"] = "; ".join(grids.left_out)
-
-    @contextmanager
-    def _noting(self, description: Description, names: Mapping[str, str]) -> Iterator[None]:
-        """Record why a target is not drawn, or the mistake in its description."""
+    def add(self, study: "Study", description: Description, roles: Mapping[str, str]) -> None:
+        """Add the targets of a member of a description, or the reason why there are none."""
+        grids, names = Grids(study), {part: f"<{role}>" for part, role in roles.items()}
         try:
-            yield
+            for part, role in roles.items():
+                names[part] = grids.name(part, role)
+            for target in description.targets(grids, roles):
+                self._add(description, names, target, grids)
+                if grids.left_out:
+                    parts = f"parts of {_name(description, names, target)}"
+                    self._leave_out(description, parts, "; ".join(grids.left_out))
         except NotDrawnError as reason:
-            self.undrawn[_name(description, names)] = str(reason)
+            self._leave_out(description, _name(description, names), str(reason))
         except (Exception, SystemExit) as error:
             said = _error_text(error, description.file, description.where)
             if said not in self.mistakes:
                 self.mistakes.append(said)
+
+    def _leave_out(self, description: Description, name: str, reason: str) -> None:
+        self.undrawn[name] = reason
+        if description.function.__module__ != PAPER:
+            self.own_undrawn.append(name)
 
     def _add(
         self, description: Description, names: Mapping[str, str], target: Target, grids: Grids
@@ -287,15 +266,15 @@ class Targets:
 
 def resolve_targets(study: "Study") -> Targets:
     """Return the figures and tables of a study with checked sections."""
-    found, own = Targets(), {Path(file).resolve() for file in study.figure_files}
+    found = Targets()
     try:
-        for description in descriptions(study.figure_files, paper=study.has_paper_figures):
-            before = set(found.undrawn)
-            found.add(study, description)
-            if description.file.resolve() in own:
-                found.own_undrawn += found.undrawn.keys() - before
+        every = descriptions(study.figure_files, paper=study.has_paper_figures)
     except MistakeError as mistake:
         found.mistakes.append(str(mistake))
+        return found
+    for description in every:
+        for roles in description.members():
+            found.add(study, description, roles)
     return found
 
 

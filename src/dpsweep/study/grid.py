@@ -390,9 +390,11 @@ class Grids:
 
         Raises:
             NotDrawnError: the role is not bound.
-            MistakeError: it is neither a role nor a name.
+            MistakeError: it is neither a role nor a name, or there is no such part.
         """
         study = self.study
+        if part not in NAMED:
+            raise MistakeError(f"each: {unknown(part, NAMED)}")
         bound = study.roles.bound(part, role) if part in PARTS else None
         section = study.every_optimizer if part == "optimizer" else getattr(study, f"{part}s")
         if bound:
