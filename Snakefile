@@ -7,19 +7,20 @@ from snakemake.exceptions import WorkflowError
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload, progress
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study import commands, fingerprints, load_study
+from dpsweep.study import fingerprints, load_study
 from dpsweep.study.cells import Cell, FeatureSource
+from dpsweep.study.load import RESULTS, begin
 from dpsweep.study.paths import Paths
 from workflow.resources import JobResources
 
 # Slurm signals the end of a job to all its processes. Snakemake ignores the signal; the training handles it.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 try:
-    STUDY = load_study(commands.begin(config))
+    STUDY = load_study(begin(config))
     Paths(R := Path(STUDY.results)).check_writable()
 except DpsweepError as error:
     raise WorkflowError(str(error))
-os.environ[commands.RESULTS] = STUDY.results
+os.environ[RESULTS] = STUDY.results
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 progress.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")

@@ -13,7 +13,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import stages
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.study import Cell, Study, fingerprints, load_study
-from dpsweep.study.commands import RESULTS
+from dpsweep.study.load import RESULTS
 from dpsweep.study.paths import Paths
 from tests.described import described
 from tests.workflow.chain import ROOT, STUDY

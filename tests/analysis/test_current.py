@@ -19,6 +19,9 @@ from tests.synthetic import (
 )
 
 from dpsweep.analysis.frames import (
+    COMPARED,
+    FormerResultsError,
+    current_trials,
     load_gradient_norms,
     load_steps,
     load_trials,
@@ -26,7 +29,6 @@ from dpsweep.analysis.frames import (
     write_problem,
 )
 from dpsweep.analysis.predictions import load_overlaps
-from dpsweep.analysis.row_checks import COMPARED, FormerResultsError, current_trials
 from dpsweep.base.files import fingerprint, write_checked_json
 from dpsweep.study import Study, load_study
 from dpsweep.study.grid import Selection

@@ -9,7 +9,7 @@ import pytest
 from tests.synthetic import make_study, write_cells
 
 import dpsweep
-from dpsweep.analysis.row_checks import other_sources
+from dpsweep.analysis.frames import other_sources
 from dpsweep.base.units import one_line
 from dpsweep.data.prepared import Resize
 from dpsweep.figures import draw

@@ -16,7 +16,7 @@ from tests.synthetic import Outcome, make_study, write_cells
 
 from dpsweep.figures import families, style
 from dpsweep.study import Cell, Study
-from dpsweep.study.captions import how_chosen
+from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.paths import Paths
 
 

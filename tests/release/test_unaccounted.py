@@ -24,12 +24,12 @@ from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.release.unaccounted import epsilon_of_sweeps, price, private_sweeps, refuse_unaccounted
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import UNACCOUNTED, begin
 from dpsweep.study.fingerprints import (
     prepared_fingerprint,
     source_fingerprint,
     training_fingerprint,
 )
+from dpsweep.study.load import UNACCOUNTED, begin
 from dpsweep.study.paths import Paths
 
 

@@ -21,7 +21,7 @@ from dpsweep.cli import main as command_line
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import find_study
 from dpsweep.study import StudyError, load_study
-from dpsweep.study.commands import begin
+from dpsweep.study.load import begin
 
 SWEEP = "sweeps: {digits_vit_film: {%s}}"
 DIGITS, VIT = (

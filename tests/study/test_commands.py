@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.study.commands import DEFAULT_STUDY, OPTIONS, begin, make_command
+from dpsweep.study.load import DEFAULT_STUDY, OPTIONS, begin, make_command
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from tests.study.small import SMALL
 
 from dpsweep.cli.check import _undrawn
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.captions import facts, tell_apart
+from dpsweep.study.descriptions import facts, tell_apart
 from dpsweep.study.fingerprints import target_fingerprint
 from dpsweep.study.grid import Grids, Panel
 from dpsweep.study.optimizers import BY_DEFAULT

@@ -23,7 +23,7 @@ from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError, start_log
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import OPENED
-from dpsweep.study.commands import make_command
+from dpsweep.study.load import make_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,15 @@ import typer
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
 from dpsweep.study import Study, load_study
-from dpsweep.study.commands import DEFAULT_STUDY, RESULTS, STUDY
-from dpsweep.study.load import home, named_study, only_study, study_path
+from dpsweep.study.load import (
+    DEFAULT_STUDY,
+    RESULTS,
+    STUDY,
+    home,
+    named_study,
+    only_study,
+    study_path,
+)
 from dpsweep.study.paths import Paths
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).

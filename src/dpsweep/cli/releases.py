@@ -10,8 +10,7 @@ from dpsweep.base.units import rounded_up
 from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
 from dpsweep.release import FROZEN
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import DEFAULT_STUDY
-from dpsweep.study.load import split_study
+from dpsweep.study.load import DEFAULT_STUDY, split_study
 from dpsweep.study.messages import pick
 from dpsweep.study.release import Release
 

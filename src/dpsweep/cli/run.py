@@ -19,8 +19,7 @@ from dpsweep.cli import progress
 from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import CALL, UNACCOUNTED, is_true, split_profiles
-from dpsweep.study.load import PROJECT, split_study
+from dpsweep.study.load import CALL, PROJECT, UNACCOUNTED, is_true, split_profiles, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -168,7 +167,7 @@ def _note_on_sources(study: Study, paths: Paths) -> str:
     if not (paths.results / "cells").is_dir():
         return ""
     # It imports the library of parquet files, which takes a moment.
-    from dpsweep.analysis.row_checks import other_sources
+    from dpsweep.analysis.frames import other_sources
 
     return other_sources(study, paths)
 

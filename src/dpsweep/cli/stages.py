@@ -25,8 +25,8 @@ from dpsweep.cli.options import (
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.cells import number
-from dpsweep.study.commands import DEFAULT_STUDY
 from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
+from dpsweep.study.load import DEFAULT_STUDY
 from dpsweep.study.messages import pick, shorten
 from dpsweep.study.paths import Paths
 

@@ -18,8 +18,15 @@ from dpsweep.cli.options import (
 )
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.commands import DEFAULT_STUDY, make_command
-from dpsweep.study.load import PAPER, home, name_of, named_study, split_study
+from dpsweep.study.load import (
+    DEFAULT_STUDY,
+    PAPER,
+    home,
+    make_command,
+    name_of,
+    named_study,
+    split_study,
+)
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dpsweep.base.lazy import submodules
 
 # Before the classes, which take the drawing code from here.
-__getattr__ = submodules(__name__, "lines", "style")
+__getattr__ = submodules(__name__, "style")
 
 from dpsweep.figures import families
 from dpsweep.figures.families import *  # noqa: F403

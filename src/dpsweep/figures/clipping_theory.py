@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from dpsweep.analysis import frames, predictions
 from dpsweep.base.lazy import matplotlib, np, pd, sns
-from dpsweep.figures import lines, style
+from dpsweep.figures import style
+from dpsweep.figures.accuracy_lines import EDGE, end_at, lower_edge, plot_bounds
 from dpsweep.study import targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
@@ -187,16 +188,16 @@ class OptimalClippingTrace(_Overlaps):
         drawing, panels = style.panels(numbers, height=2.5, sharey=True)
         colours = style.colours_by(numbers["epsilon"])
         dashed = {"linestyle": "--", "linewidth": 1}
-        edge = lines.lower_edge(numbers)
+        edge = lower_edge(numbers)
         for (axes,), panel in panels:
             style.draw_lines(axes, panel, "epoch", "median_norm", colours, "epsilon", **dashed)
             of_budgets = [
                 (colours[epsilon], points) for epsilon, points in panel.groupby("epsilon")
             ]
-            lines.plot_bounds(axes, of_budgets, "epoch", edge)
+            plot_bounds(axes, of_budgets, "epoch", edge)
             axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, nbins=5))
             axes.set(title=panel["title"].iloc[0], xlabel="Epoch")
-        below = lines.end_at(drawing.axes[0], numbers, edge)
+        below = end_at(drawing.axes[0], numbers, edge)
         drawing.axes[0].set_ylabel("C* and median norm (log scale)")
         budgets = dict(zip(style.write_epsilons(colours).values(), colours.values(), strict=True))
         handles = [
@@ -209,7 +210,7 @@ class OptimalClippingTrace(_Overlaps):
         )
         style.note(
             drawing,
-            f"Epoch 0 is before the first step. {lines.EDGE if below else ''}{predictions.NOTE}",
+            f"Epoch 0 is before the first step. {EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
 
@@ -279,13 +280,13 @@ class PrivacyEffectsFigure(_Overlaps):
         below = False
         for row, rule in enumerate(_MEANT):
             of_rule = numbers[numbers["rule"] == rule]
-            edge = lines.lower_edge(of_rule)
+            edge = lower_edge(of_rule)
             for column, panel in panels:
                 points = panel[panel["rule"] == rule].sort_values("epsilon")
                 of_effects = [(colours[each], points[points["effect"] == each]) for each in colours]
-                lines.plot_bounds(column[row], of_effects, "epsilon", edge)
+                plot_bounds(column[row], of_effects, "epsilon", edge)
             first = panels[0][0][row]
-            below |= lines.end_at(first, of_rule, edge)
+            below |= end_at(first, of_rule, edge)
             first.set_ylabel(f"{_MEANT[rule]}\n{rule}\n(log scale)")
         for column, panel in panels:
             style.value_axis(column[-1], "x", list(panel["epsilon"].unique()), base=2)
@@ -301,7 +302,7 @@ class PrivacyEffectsFigure(_Overlaps):
             drawing,
             "Where the line of the noise follows the line of both, less ε moves the best C through its "
             "noise; where the line of the gradients does, through what training leaves behind. Bars: from "
-            f"the lowest to the highest draw. {lines.EDGE if below else ''}{predictions.NOTE}",
+            f"the lowest to the highest draw. {EDGE if below else ''}{predictions.NOTE}",
         )
         return drawing
 

@@ -4,7 +4,7 @@ A function makes a figure, or yields a series of figures: it chooses the cells f
 (`dpsweep.study.grid`), and writes the caption. A figure is drawn from exactly these cells. Defaults are the
 main dataset, the weak backbone, the main method, DP-Adam, the number of epochs that most cells of the dataset
 have, and all values of other settings. Titles of panels and lines, and braces in captions, are filled in from
-the chosen cells (`dpsweep.study.captions`).
+the chosen cells (`dpsweep.study.descriptions`).
 
 Comments marked *choice* explain our choices where the paper leaves something open.
 """

@@ -8,8 +8,8 @@ from dpsweep.base.units import count, rounded_up
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.study import Study, StudyError
-from dpsweep.study.commands import UNACCOUNTED, is_true
 from dpsweep.study.datasets import shares_examples
+from dpsweep.study.load import UNACCOUNTED, is_true
 
 
 def private_sweeps(study: Study) -> list[str]:

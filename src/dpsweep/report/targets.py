@@ -15,7 +15,7 @@ from dpsweep.base.units import count
 from dpsweep.figures import audit
 from dpsweep.report.embed import Download, Picture, download_content, picture
 from dpsweep.study import Study
-from dpsweep.study.captions import facts, how_chosen, shared
+from dpsweep.study.descriptions import facts, how_chosen, shared
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, Target
 from dpsweep.tables.text import TextTable, read

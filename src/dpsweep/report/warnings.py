@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from dpsweep.analysis.frames import is_private
-from dpsweep.analysis.row_checks import other_sources
+from dpsweep.analysis.frames import is_private, other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
 from dpsweep.report.embed import percent, values

@@ -61,7 +61,7 @@ class Target(Settings):
     """its heading in the report, from its function (`figure`, `table`)"""
     caption: Annotated[str, Field(min_length=1)]
     """in the report; {dataset}, {epochs}, {seeds} and others are replaced by texts
-    (dpsweep.study.captions)"""
+    (dpsweep.study.descriptions)"""
 
     def selections(self) -> list[Selection]:
         """Return every selection of the target."""

@@ -11,8 +11,8 @@ from pydantic import Field, PrivateAttr
 from dpsweep.analysis import frames
 from dpsweep.base.lazy import np, pd
 from dpsweep.study import choice
-from dpsweep.study.captions import facts
 from dpsweep.study.cells import number
+from dpsweep.study.descriptions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
 from dpsweep.study.targets import Missing, PrintedTable

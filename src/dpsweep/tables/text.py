@@ -18,7 +18,7 @@ from dpsweep.base.files import write_text
 from dpsweep.base.lazy import pd
 from dpsweep.base.units import count, markdown, one_line
 from dpsweep.study import Study
-from dpsweep.study.captions import how_chosen
+from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
