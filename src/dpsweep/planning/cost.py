@@ -8,7 +8,6 @@ factor of two once the numbers of the `Device` fit.
 
 import math
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,9 +22,6 @@ from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.
 TERAFLOPS = 20.0
-# A layer of a small vision transformer: rows are the tokens of a physical batch, outputs 4 times the width.
-_ROWS, _WIDTH, _FACTOR = 2048, 192, 4
-_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -44,14 +40,12 @@ class Device:
 
 
 GPU = Device("GPUs", "GPU", TERAFLOPS, start_seconds=40.0, step_seconds=0.02)
-# On a CPU, libraries are preloaded (1 s a job, else 8 s), and nothing is compiled.
-_CPU_START_SECONDS, _CPU_STEP_SECONDS = 3.0, 0.005
+# One core with AVX2. Libraries are preloaded (1 s a job, else 8 s), and nothing is compiled.
+CPU = Device("this machine's CPU", "core", 0.1, start_seconds=3.0, step_seconds=0.005)
 
 
 def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
     """Return GPUs of a cluster at some speed; without one, the device of this machine.
-
-    Measuring the speed of a CPU takes 0.1 s.
 
     Args:
         teraflops: sustained speed of a GPU of the cluster, in 10^12 operations a second; 0: no cluster.
@@ -59,26 +53,7 @@ def device_of(teraflops: float, gpus: Sequence[Gpu]) -> Device:
     """
     if teraflops:
         return replace(GPU, teraflops=teraflops)
-    if gpus or shutil.which("rocm-smi"):
-        return GPU
-    name = "this machine's CPU"
-    return Device(name, "core", _cpu_teraflops(), _CPU_START_SECONDS, _CPU_STEP_SECONDS)
-
-
-def _cpu_teraflops() -> float:
-    """Measure the speed of one core on a matrix product of a typical size (float32)."""
-    # A plan without a measurement does not import numpy.
-    import numpy as np  # noqa: PLC0415
-
-    rows = np.ones((_ROWS, _WIDTH), np.float32)
-    columns = np.ones((_WIDTH, _FACTOR * _WIDTH), np.float32)
-    rows @ columns  # the first product starts threads
-    seconds = []
-    for _ in range(_TRIES):
-        started = time.process_time()
-        rows @ columns
-        seconds.append(time.process_time() - started)
-    return 2e-12 * _ROWS * _WIDTH * _FACTOR * _WIDTH / min(seconds)
+    return GPU if gpus or shutil.which("rocm-smi") else CPU
 
 
 # Width and depth of vision transformers by their names in timm.

@@ -33,37 +33,21 @@ STOPPED = re.compile(r"stopped by \w+, exit status \d+")
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 ENDED = "trials trained now"
 """Words in the last line of the log of a finished cell (`dpsweep.training.cell`)."""
-_TAIL_BYTES = 65_536
 
 
-@dataclass(frozen=True)
-class LastWords:
-    """The end of a log."""
+def last_words(log: Path) -> tuple[str, bool]:
+    """Return the error that ended a job, or the last line of its log, and whether the job has ended.
 
-    line: str
-    """the error that ended the job, or the last line"""
-    ended: bool
-    """whether the job has ended, by an error or a signal"""
-
-    @classmethod
-    def of(cls, log: Path) -> "LastWords":
-        """Read the end of a log; a log that is not there is empty."""
-        try:
-            with log.open("rb") as stream:
-                stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
-                lines = stream.read().decode(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        logged = (number for number, line in enumerate(lines) if _LOGGED.match(line))
-        last = max(logged, default=0)
-        # dpsweep's own error can quote an exception, so the first one counts.
-        errors = [line for line in lines[last:] if _ERROR.match(line)]
-        line = [*errors, *lines[-1:], ""][0]
-        return cls(line, bool(errors) or bool(STOPPED.search(line)))
+    It has ended by an error or a signal. A job that went on writes a line with a time behind an error.
+    """
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    last = max((number for number, line in enumerate(lines) if _LOGGED.match(line)), default=0)
+    # dpsweep's own error can quote an exception, so the first one counts.
+    line = [*filter(_ERROR.match, lines[last:]), *lines[-1:], ""][0]
+    return line, bool(_ERROR.match(line) or STOPPED.search(line))
 
 
 State = Literal["done", "running", "failed", "waiting"]
-_RECENT_SECONDS = 60.0
 STATES: tuple[State, ...] = ("done", "running", "failed", "waiting")
 
 
@@ -173,25 +157,10 @@ class Status:
             if state == "failed":
                 name = f"{cell.problem}/{cell.name}"
                 yield name, self._paths.cell_log(self._study, cell)
-        yield from ((name, log) for name, log in self._other_logs() if LastWords.of(log).ended)
-
-    def running(self) -> Iterator[str]:
-        """Yield the last line of each log written in the last minute, of jobs other than cells."""
-        # The log of an output can be in no folder, although its name has one.
-        lacking = {name.replace("/", "_") for name in self.lacking}
-        for name, log in self._other_logs():
-            recent = self._now - log.stat().st_mtime < _RECENT_SECONDS
-            if recent and name.replace("/", "_") in lacking:
-                last = LastWords.of(log)
-                if last.line and not last.ended:
-                    yield f"{name}: {last.line.partition(' ')[2]}"
-
-    def _other_logs(self) -> Iterator[tuple[str, Path]]:
-        """Yield the names and logs of jobs other than cells."""
         logs = self._paths.results / "logs"
         for log in sorted(logs.rglob("*.log")):
             inside = log.relative_to(logs)
-            if inside.parts[0] not in ("cells", "slurm"):
+            if inside.parts[0] not in ("cells", "slurm") and last_words(log)[1]:
                 yield str(inside.with_suffix("")), log
 
     def lines(self, gpus: int = 0) -> Iterator[str]:
@@ -205,7 +174,6 @@ class Status:
             yield from _table("figure", figures)
             yield ""
         yield from _table("problem", self.problems() | {"all": everything})
-        yield from (f"running: {line}" for line in self.running())
         at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (
@@ -218,7 +186,7 @@ class Status:
     def failed_lines(self) -> Iterator[str]:
         """Yield the last words of jobs that failed, each once, with the jobs and the log of the first."""
         logs = dict(self.failures())
-        words = ((name, LastWords.of(log).line) for name, log in logs.items())
+        words = ((name, last_words(log)[0]) for name, log in logs.items())
         for line, names in group_by_message(words).items():
             yield f"{shorten(names)}: {line or 'an empty log'}"
             yield f"  log: {logs[names[0]]}"
@@ -238,12 +206,12 @@ class Status:
             written = log.stat().st_mtime
         except FileNotFoundError:
             return "waiting"
-        last = LastWords.of(log)
-        if ENDED in last.line:
+        line, ended = last_words(log)
+        if ENDED in line:
             return "waiting"  # its outputs were removed later
         # A job writes to its log at every trial and at every checkpoint.
         silence = 120 * self._study.training.checkpoint_minutes + 120
-        return "failed" if last.ended or self._now - written > silence else "running"
+        return "failed" if ended or self._now - written > silence else "running"
 
 
 class Forecast:
