@@ -5,17 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
-from benchmarks.gpu import pieces
-from benchmarks.gpu.kit import Kit
-from benchmarks.speed import step_cost
 
-from tests.training.pretended_gpu import CUDA, PretendedGpu
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -29,13 +22,6 @@ def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] in absent else found(name, path, target)
 importlib.machinery.PathFinder.find_spec = staticmethod(find_spec)
 """
-
-
-@pytest.fixture
-def uncompiled() -> Iterator[None]:
-    """Do not compile, as in a rehearsal; the tests of the engines do."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
@@ -68,31 +54,3 @@ def test_the_kit_continues_after_a_kill_and_runs_to_its_end(tmp_path: Path) -> N
     assert all("opacus" not in each["environment"]["versions"] for each in written.values())
     moved = written["right_resume"]["largest_relative_differences"]
     assert moved == {"twice": 0.0, "stopped": 0.0, "to the GPU": 0.0, "to the CPU": 0.0}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.filterwarnings("ignore:CUDA is not available")  # so bfloat16 is float32 there
-def test_pieces_mix_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pretended(Kit):
-        device = CUDA
-
-    for name in ("empty_cache", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    for name in ("memory_allocated", "max_memory_allocated"):
-        monkeypatch.setattr(torch.cuda, name, lambda: 0)
-    monkeypatch.setattr("dpsweep.training.cell.resolve_precision", lambda *_: "bfloat16")
-    # Opacus reads the memory of a real GPU.
-    monkeypatch.setattr(step_cost, "find_spec", lambda name: None)
-    import_module("timm")  # before the simulated GPU replaces classes that it imports
-    kit = Pretended(tmp_path, rehearse=True)
-    # A cell runs in a separate process, without the simulation. One network is enough for the others.
-    left_out = ("cell", "compiled", "vit-tiny_all")
-    chosen = [each for each in pieces.all_pieces(kit) if not each.name.endswith(left_out)]
-    assert len(chosen) == 9
-    with PretendedGpu().pretended():
-        found = {each.name: each.run(kit) for each in chosen}
-    assert not found["right_vit-tiny_film"]["failures"]
-    assert [row["processes"] for row in found["processes"]["rows"]] == [1]
-    for row in found["step_vit-tiny_film"]["rows"]:
-        assert all("ratio" in each for each in row["contenders"].values()), row

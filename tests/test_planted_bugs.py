@@ -73,8 +73,6 @@ def test_a_bug_without_its_place_is_an_error() -> None:
 # -- mutations -------------------------------------------------------------------------------
 
 SOURCE = '''
-LIMITS = (1, 2, 3)
-
 class Sum:
     def add(self, values, *, start=0):
         """Add."""
@@ -100,24 +98,14 @@ def changed(function: str, **verbs: str) -> str:
         ({"negate": "each < 10"}, "if each > 0 and (not each < 10):"),
         ({"drop": "total += _1"}, "pass"),
         ({"returns": "0"}, "return 0"),
-        ({"replace": "total = start", "by": "total = 1"}, "total = 1"),
         (
             {"replace": "self.scaled(..., power=_1)", "by": "self.scaled(..., power=_1 + 1)"},
             "return self.scaled(total, 2, power=3 + 1, sign=1)",
         ),
         (
-            {"replace": "self.scaled(..., power=_1)", "by": "self.scaled(...)"},
-            "return self.scaled(total, 2, sign=1)",
-        ),
-        (
             {"replace": "self.scaled(_1, _2, ...)", "by": "self.scaled(_2, _1, ...)"},
             "return self.scaled(2, total, power=3, sign=1)",
         ),
-        (
-            {"replace": "if _1 and _2: ...", "by": "if _1 or _2: ..."},
-            "if each > 0 or each < 10:",
-        ),
-        ({"replace": "each > 0 and ...", "by": "True and ..."}, "if True and each < 10:"),
     ],
 )
 def test_a_mutation_changes_the_tree(verbs: dict[str, str], line: str) -> None:
@@ -125,19 +113,6 @@ def test_a_mutation_changes_the_tree(verbs: dict[str, str], line: str) -> None:
     assert line in lines
     before = {each.strip() for each in ast.unparse(ast.parse(SOURCE)).splitlines()}
     assert len(set(lines) - before) <= 1
-
-
-def test_a_constant_is_changed_too() -> None:
-    assert "LIMITS = (1, 3)" in changed("LIMITS", replace="(1, 2, ...)", by="(1, ...)")
-
-
-def test_formatting_comments_and_position_do_not_matter() -> None:
-    mutation = Mutation("Sum.add", replace="self.scaled(_1, 2, sign=1, power=3)", by="_1")
-    moved = SOURCE.replace(
-        "(total, 2, power=3, sign=1)", "(\n  total,  # here\n  2,\n power = 3, sign=1)"
-    )
-    moved = "import math\n\ndef add(): return 1\n" + moved.replace("# A comment.", "# Another.")
-    assert "return total" in ast.unparse(mutation.applied(moved))
 
 
 @pytest.mark.parametrize(
@@ -152,10 +127,3 @@ def test_formatting_comments_and_position_do_not_matter() -> None:
 def test_a_missing_or_ambiguous_place_is_an_error(verbs: dict[str, str], message: str) -> None:
     with pytest.raises(PlaceNotFoundError, match=message):
         changed("Sum.add", **verbs)
-
-
-def test_a_mutation_has_one_verb() -> None:
-    with pytest.raises(ValueError, match="give one of replace, negate, drop and returns"):
-        Mutation("Sum.add", negate="each", drop="each")
-    with pytest.raises(ValueError, match="replace and by belong together"):
-        Mutation("Sum.add", replace="each")

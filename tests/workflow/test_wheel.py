@@ -4,19 +4,47 @@ import os
 import re
 import signal
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image as PillowImage
+from safetensors.torch import save_file
 from tests.waiting import called, wait_for
 from tests.workflow.chain import as_in_a_terminal
-from tests.workflow.test_your_own_data import VIT, make_weights, picture
+
+from dpsweep.models.architectures import create, seeded, state_without_head
+from dpsweep.study.backbones import Architecture
 
 
 def dpsweep(environment: dict[str, str], folder: Path, *words: str) -> str:
     """Call the installed command in a folder; return its output."""
     done = called([sys.executable, "-m", "dpsweep", *words], folder, environment)
     return done.stdout + done.stderr
+
+
+VIT = ("timm/vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_224")
+
+
+def picture(label: int, random: np.random.Generator) -> bytes:
+    """Return a JPEG image: noise around the brightness of its class."""
+    pixels = random.integers(0, 100, size=(24, 20, 3)) + 70 * label
+    stream = BytesIO()
+    PillowImage.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def make_weights(cache: Path, repository: str, name: str) -> None:
+    """Write random weights of a network of timm into the cache of the hub, as after a download."""
+    with seeded(0):
+        network = create(Architecture(library="timm", name=name, arguments={}), 2)
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    commit = "89abcdef0123456789abcdef0123456789abcdef"
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    save_file(state_without_head(network), folder / "snapshots" / commit / "model.safetensors")
 
 
 # One trial on a network without weights.
