@@ -240,7 +240,7 @@ class _UnderFrozenHead(nn.Module):
         return torch.as_tensor(self.head(self.convolution(images).relu().mean((2, 3))))
 
 
-@pytest.mark.parametrize("amplitude", [1.0, 0.1, 1e-2, 1e-3])
+@pytest.mark.parametrize("amplitude", [1.0, 1e-3])
 @pytest.mark.parametrize(
     ("padding", "stride", "size"), [(0, 1, 8), (1, 1, 8), (0, 1, 32), (1, 2, 32)]
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.gradients.reference import build, factors, lengths, one_by_one
-from tests.gradients.tiny_models import CASES, Case, make
+from tests.gradients.tiny_models import CASES, EACH_ENGINE, Case, make
 from torch import Tensor, nn
 
 from dpsweep.gradients import UnsupportedModelError, make_engine
@@ -21,6 +21,12 @@ ENGINES = [
     *(("expanded", name) for name in ("linear-head", "vit-lora", "bit-film", "distilbert-film")),
     *(("bookkeeping", name) for name in CASES),
     *(("vmap", name) for name in ("vit-lora", "convolutions-all", "distilbert-lora")),
+]
+
+# One case for each way in which an engine stores gradients.
+EACH_WAY = [
+    *((engine, name) for engine, name in EACH_ENGINE if engine != "opacus"),
+    ("bookkeeping", "wide_resnet-all"),
 ]
 
 
@@ -77,7 +83,7 @@ def test_every_engine_gives_the_means_of_units(engine: str, name: str) -> None:
     torch.testing.assert_close(rows.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize(("engine", "name"), ENGINES)
+@pytest.mark.parametrize(("engine", "name"), EACH_WAY)
 def test_units_of_one_row_are_rows_bit_for_bit(engine: str, name: str) -> None:
     case = case_of(name, torch.float32)
     made = build(case, engine)
@@ -88,8 +94,8 @@ def test_units_of_one_row_are_rows_bit_for_bit(engine: str, name: str) -> None:
     assert torch.equal(rows.norms, units.norms) and torch.equal(rows.losses, units.losses)
 
 
-@pytest.mark.parametrize(("engine", "name"), ENGINES)
-@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize(("engine", "name"), EACH_WAY)
+@pytest.mark.parametrize("size", [2, 7])
 def test_no_unit_contributes_more_than_one(engine: str, name: str, size: int) -> None:
     """Neither with equal rows nor with rows that nearly cancel each other."""
     case = make(name, torch.float32, examples=3 * size)
@@ -126,7 +132,7 @@ def test_rows_that_cancel_each_other(engine: str) -> None:
         assert error < 1e-6 or length >= 1 - 1e-3
 
 
-@pytest.mark.parametrize(("engine", "name"), ENGINES)
+@pytest.mark.parametrize(("engine", "name"), EACH_WAY)
 def test_a_unit_with_a_row_that_is_not_finite_counts_as_zero(engine: str, name: str) -> None:
     case = case_of(name, torch.float32)
     if not case.inputs.is_floating_point():

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.evidence.backbones import NETWORKS, Network
 from tests.gradients.reference import check
 from tests.gradients.tiny_models import Case
 from tests.models.networks import BERT, FILM, T5
@@ -157,27 +156,3 @@ def test_networks_without_normalisation_are_refused(
     architecture = Architecture(library=library, name=name, arguments=arguments)
     with torch.device("meta"), pytest.raises(BackboneError, match=message):
         select(create(architecture, 3), FILM)
-
-
-TORCH_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
-
-
-@pytest.mark.parametrize("listed", NETWORKS, ids=lambda each: each.name)
-def test_film_trains_only_torchs_layers_in_networks_of_torchs_layers(listed: Network) -> None:
-    """Keys of stored trials do not contain the trained parameters, so these must not change."""
-    architecture = Architecture.model_construct(
-        library=listed.library, name=listed.name, arguments=listed.small
-    )
-    with torch.device("meta"):
-        model = create(architecture, 3)
-        expected = {
-            f"{layer}.{name}"
-            for layer, module in model.named_modules()
-            if isinstance(module, TORCH_LAYERS)
-            for name, _ in module.named_parameters(recurse=False)
-        }
-        if expected:
-            assert select(model, FILM) == expected
-        else:
-            with pytest.raises(BackboneError, match="has none"):
-                select(model, FILM)

@@ -87,7 +87,7 @@ def test_a_secret_audit_has_secret_coins_batches_and_noise(measure: Measuring) -
     """It is consistent too, and no one can repeat it."""
     secrets, drawn = [], []
     for randomness in ("public", "secret", "secret"):
-        assert measure(randomness=randomness, batch_size=[100])["consistent"]
+        assert measure(randomness=randomness, batch_size=[100], epochs=1)["consistent"]
         seen = measure.seen
         own = numpy_stream(measure.spec.key, "canaries", secret=measure.secret)
         assert (seen.included == own.integers(2, size=CANARIES)).all()

@@ -15,7 +15,6 @@ from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
-from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study import Cell, Study
 from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import FeatureSource
@@ -108,56 +107,6 @@ def test_a_trial_on_features_equals_one_with_the_network(
     assert cached.record["loss"] == pytest.approx(in_loop.record["loss"], rel=1e-4)
     np.testing.assert_allclose(cached_norms, norms, rtol=1e-4)
     assert cached.record["trainable_parameters"] == in_loop.record["trainable_parameters"]
-
-
-def test_features_of_a_layer_are_pooled_and_transformed(copied: Prepared) -> None:
-    _, paths, data, backbone = copied
-    network = build_model(backbone.folder, HeadOnly(kind="head"), 2, 0).eval()
-    images = make_preprocess(backbone.metadata.mean, backbone.metadata.std)(
-        torch.from_numpy(data.train_inputs[:50].copy())
-    )
-    with torch.no_grad():
-        wanted = network.blocks[0](network._pos_embed(network.patch_embed(images)))
-    # The mean excludes the class token.
-    mean = wanted[:, 1:].mean(dim=1)
-    for features, expected in (
-        ({"layer": "blocks.0"}, wanted[:, 0]),
-        (
-            {"layer": "blocks.0", "pooling": "mean", "transformation": "unit-norm"},
-            mean / mean.norm(dim=1, keepdim=True),
-        ),
-    ):
-        found = compute_features(feature_study(**features), paths, SOURCE).train_inputs
-        np.testing.assert_allclose(found[:50], expected, rtol=1e-4, atol=1e-5)
-    found = compute_features(feature_study(transformation="layer-norm"), paths, SOURCE)
-    assert found.train_inputs.dtype == np.float32
-    np.testing.assert_allclose(found.train_inputs.mean(axis=1), 0, atol=1e-5)
-    np.testing.assert_allclose(found.train_inputs.var(axis=1), 1, atol=1e-2)
-    np.testing.assert_array_equal(found.train_labels, data.train_labels)
-    np.testing.assert_array_equal(found.test_labels, data.test_labels)
-
-
-def test_a_killed_job_leaves_no_file_and_the_next_computes_the_same(
-    copied: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage, "_BATCH", 16)
-    study, paths, *_ = copied
-    whole = compute_features(study, paths, SOURCE)
-    files = {each: each.read_bytes() for each in whole.folder.iterdir()}
-    represent, calls = stage.represent, []
-
-    def killed(network: Any, inputs: Any) -> Any:
-        calls.append(len(inputs))
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-        return represent(network, inputs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stage, "represent", killed)
-        with pytest.raises(KeyboardInterrupt):
-            compute_features(study, paths, SOURCE)
-    assert {each: each.read_bytes() for each in whole.folder.iterdir()} == files
-    assert compute_features(study, paths, SOURCE).metadata == whole.metadata
 
 
 @pytest.mark.parametrize("what", ["features", "backbone", "dataset", "version"])

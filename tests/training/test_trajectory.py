@@ -240,18 +240,18 @@ def check_overlaps(loop: LoopEngine, replayed: Trajectory, rows: pd.DataFrame) -
 def test_theory_measures_several_seeds(
     trained: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store has only the parameters of the first seed; the second is trained again, once."""
+    """The store has no parameters of the second seed: it is trained again once, however often jobs end."""
     study, paths = trained.study, trained.paths
     first = measure(trained, "theory")
-    both = edited(trained, seeds=2)
-    measure_until_saved(both, "theory", monkeypatch)
-    again = []
-    train = gradient_norms.train_trial
+    both, again, train = edited(trained, seeds=2), [], gradient_norms.train_trial
     monkeypatch.setattr(
         gradient_norms,
         "train_trial",
         lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
     )
+    for _ in range(EPOCHS + 2):  # the epochs of the first seed, and one of the second
+        measure_until_saved(both, "theory", monkeypatch)
+    assert again == [2]
     found = measure(both, "theory")
     assert again == [2]
     pd.testing.assert_frame_equal(found[found["seed"] == 1], first)
@@ -292,22 +292,6 @@ def test_gradients_that_are_not_finite_are_left_out_and_counted(
     found = measure(trained, "theory")
     assert found.groupby(["epoch", "draw"]).size().unique().tolist() == [19]
     assert found["nonfinite_examples"].unique().tolist() == [1]
-
-
-def test_a_trial_is_trained_again_once_however_often_jobs_end(
-    trained: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both, again, train = edited(trained, seeds=2), [], gradient_norms.train_trial
-    monkeypatch.setattr(
-        gradient_norms,
-        "train_trial",
-        lambda spec, *rest: again.append(spec.seed) or train(spec, *rest),
-    )
-    for _ in range(EPOCHS + 2):  # the epochs of the first seed, and one of the second
-        measure_until_saved(both, "theory", monkeypatch)
-    assert again == [2]
-    measure(both, "theory")
-    assert again == [2]
 
 
 # -- jobs that end early -----------------------------------------------------------------------

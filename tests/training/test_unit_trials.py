@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.special import softmax
 from scipy.stats import binomtest
+from tests.training.tiny_study import calibrate
 from typer.testing import CliRunner
 
 from dpsweep.cli.check import check
@@ -21,7 +22,7 @@ from dpsweep.data.prepare import load, prepare
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
-from dpsweep.privacy import CalibrationError, calibration
+from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.record import write_calibration
 from dpsweep.recommend.rule import facts_of_sweep
@@ -125,7 +126,7 @@ def opened(study: Study, folder: Path) -> OpenCell:
 def calibration_of(study: Study, path: Path) -> None:
     (cell,) = study.all_cells()
     sampling = study.sampling("coins", cell.epochs, cell.batch_size)
-    noise = calibration.calibrate(8.0, study.privacy.delta, sampling.units, 20, sampling.steps)
+    noise = calibrate(8.0, study.privacy.delta, sampling.units, 20, sampling.steps)
     write_calibration(path, noise)
 
 
@@ -192,7 +193,7 @@ def test_noise_and_key_count_units(tmp_path: Path) -> None:
     # Statistics count units: 20 are sampled in a step, and never more than there are.
     assert 15 < trial.steps["sampled_examples"].mean() < 25
     with pytest.raises(CellError, match=rf"found {units} units to train on, expected {units + 1}"):
-        wrong = calibration.calibrate(8.0, 1e-5, units + 1, 20, 9)
+        wrong = calibrate(8.0, 1e-5, units + 1, 20, 9)
         data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
         check_size(wrong, found.context, data)
 
