@@ -1,7 +1,6 @@
 """Tests of decoding: images of all formats, refused images, stopped preparations, and bounded memory."""
 
 import struct
-import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -95,10 +94,6 @@ def test_images_of_all_formats_are_read(kind: str) -> None:
     assert np.abs(EXACT(content) - np.reshape(levels, (1, -1, 1))).max() <= 0.51
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def in_memory(*contents: bytes) -> Split:
     named = [(str(number), content) for number, content in enumerate(contents)]
     images = EncodedImages(lambda: iter(named))
@@ -126,21 +121,15 @@ def test_exif_rotation_is_applied(form: str, orientation: int) -> None:
 # -- images that are refused ---------------------------------------------------------------------
 
 NOISE = Image.effect_noise((99, 99), 50)
-BOMB = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)  # pixels in 40 bytes
 REFUSED = {
     "float TIFF": (
         saved(Image.fromarray(np.zeros((8, 8), np.float32)), "TIFF"),
         "pixels of mode F, whose darkest and brightest levels are not known; save it with 8",
     ),
-    "32-bit TIFF": (
-        saved(Image.fromarray(np.zeros((8, 8), np.int32)), "TIFF"),
-        "pixels of mode I, whose darkest",
-    ),
     "signed 8-bit TIFF": (
         tiff(4, 8, 1, bytes([0, 50, 156, 127] * 4), 2),
         "pixels of mode L, whose",
     ),
-    "signed 16-bit TIFF": (tiff(4, 16, 1, bytes(32), 2), "pixels of mode"),
     "pages": (
         saved(
             Image.new("L", (8, 8)),
@@ -159,11 +148,6 @@ REFUSED = {
     "truncated PNG": (saved(NOISE, "PNG")[:2000], "not an image"),
     "nothing in it": (b"", "it is empty"),
     "a text": (b"where are the cats?", "of no format that Pillow reads"),
-    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "of no format that Pillow"),
-    "huge": (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", BOMB) + chunk(b"IDAT", b"") + chunk(b"IEND", b""),
-        "decompression bomb",
-    ),
     "a pointer": (LFS, "a pointer of git-lfs, not the file itself; fetch that: git lfs pull"),
 }
 

@@ -15,7 +15,6 @@ from dpsweep.data.prepared import Split, find_duplicates
 from dpsweep.data.texts import long_texts
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.study.datasets import Dataset
-from dpsweep.study.fingerprints import section_fingerprint, source_fingerprint
 
 
 @pytest.fixture
@@ -64,14 +63,6 @@ def test_duplicates_are_refused_on_request(pets: Path, tmp_path: Path) -> None:
     made(pets, 6, 4, duplicates="refuse")
     # Metadata without duplicates do not change.
     assert "duplicates" not in (tmp_path / "out" / "metadata.json").read_text()
-
-
-def test_only_the_setting_refuse_changes_the_fingerprint(pets: Path) -> None:
-    plain = section(pets, 6, 6)
-    assert "duplicates" not in plain.model_dump()
-    same, other = (plain.model_copy(update={"duplicates": each}) for each in ("warn", "refuse"))
-    for made_from in (source_fingerprint, section_fingerprint):
-        assert made_from(same) == made_from(plain) != made_from(other)
 
 
 @pytest.mark.parametrize("max_length", [3, 4, 5, 6, 9, 10])

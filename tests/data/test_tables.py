@@ -48,7 +48,6 @@ def read(folder: Path, train: Content, test: Content | None = None, suffix: str 
 # -- tables that are read ------------------------------------------------------------------------
 
 READ: dict[str, tuple[str, Content, list[int], list[str]]] = {
-    "byte order mark": (".csv", "\ufeff" + GOOD, [1, 0], SPAM),
     "line ends of Windows": (".csv", GOOD.replace("\n", "\r\n"), [1, 0], SPAM),
     "empty lines": (".csv", GOOD.replace("\n", "\n\n"), [1, 0], SPAM),
     "tabs": (".tsv", GOOD.replace(",", "\t"), [1, 0], SPAM),
@@ -59,7 +58,6 @@ READ: dict[str, tuple[str, Content, list[int], list[str]]] = {
     "names with leading zeros": (".csv", "text,label\na,01\nb,02\n", [0, 1], ["01", "02"]),
     "numbers beside names": (".csv", "text,label\na,1\nb,two\n", [0, 1], ["1", "two"]),
     "line ends and quotes in a field": (".csv", 'text,label\n"a\n""b"", c",1\nd,0\n', [1, 0], NUMBERS),
-    "true and false": (".csv", "text,label\na,true\nb,false\n", [1, 0], ["false", "true"]),
     "truth values": (".parquet", {"text": ["a", "b"], "label": [True, False]}, [1, 0], ["False", "True"]),
     "outer spaces": (".csv", "text,label\na,ham\nb,ham \nc,spam\n", [0, 0, 1], SPAM),
     "two forms of Unicode": (
@@ -147,7 +145,6 @@ def test_tables_of_other_libraries_are_read_exactly(
 
 # -- tables that are refused ---------------------------------------------------------------------
 
-LONG = "t" * MEGABYTES
 ROW = "data row {}, column 'label': found the label {}".format
 # The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
@@ -161,34 +158,22 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", "text,label\na,0.0\nb,1.0\n", ROW(1, "'0.0'")),
     (".csv", "text,label\na,spam\nb,nan\n", ROW(2, "'nan'")),
     (".csv", "text,label\nJürgen,1\nb,0\n".encode("latin-1"), r"cannot be read \(.*Save it as UTF-8"),
-    (".jsonl", '{"text": "Jürgen", "label": 1}'.encode("latin-1"), "Save it as UTF-8"),
-    (".csv", f"text,label\na,0\nb,0.{'1' * MEGABYTES}\n", rf"{ROW(2, '')}'0\.1+\.\.\.; allowed: whole"),
-    (".csv", f"{LONG},label\na,0\n", r"one, of t+\.\.\., label"),
-    (".csv", f"text,label\n{LONG}\n", "line 2: found 1 field for text, label; allowed: the fields"),
     (".csv", GOOD.replace(",", ";"), "0 columns 'text'; allowed: one, of text;label .*separated by commas"),
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
-    (".csv", "body,label\na,1\n", r"0 columns 'text'; allowed: one, of body, label \(source.input"),
     (".csv", "buy now,spam\nsee you,ham\n",
      "0 columns 'text'; allowed: one, of buy now, spam .*The first line of a .csv names the columns"),
-    (".csv", f"sep=;\n{GOOD}".replace(",", ";"), "0 columns 'text'; allowed: one, of sep=; .*The first line"),
     (".csv", f"{GOOD}{GOOD}", "line 4: found the first line again, as if two files were joined"),
     (".csv", "text,label\nwell, hello,1\n", r"line 2: found 3 fields for text, label"),
     (".csv", "text,label\na,1\nb\n", r"line 3: found 1 field for text, label"),
     (".csv", 'text,label\nx,0\n"a,1\nb,0\n',
      r"line 4: found .*; allowed: .* quotes in pairs around a field"),
-    (".csv", 'text,label\nx,0\n"say \\"hi\\" now",1\n', r"line 3: found .* quotes in pairs"),
     (".csv", 'text,label\n"Hello" he said,ham\n', r"line 2: found .* quotes in pairs"),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', "line 2: found Expecting"),
     (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "found a key twice among text, label, t"),
-    (".jsonl", '{"text": "a", "label": 1}\n\n7\n', "line 3: found 7; allowed: an object of JSON"),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ROW(2, "None")),
     (".jsonl", '{"label": 1}\n{"text": "b", "label": 0}\n', "row 1, column 'text': found None"),
-    (".jsonl", '{"text": "a"}\n', "found 0 columns \'label\'; allowed: one, of text"),
-    (".jsonl", '{"text": "a", "label": 1.0}\n', ROW(1, "1.0")),
     (".parquet", {"text": ["a", "b"], "label": [0.0, 1.0]}, ROW(1, "0.0")),
     (".parquet", {"text": ["a", "b"], "label": ["x", None]}, ROW(2, "None")),
-    (".parquet", {"text": ["a", None], "label": [0, 1]}, "row 2, column 'text': found None"),
-    (".parquet", {"text": [b"a"], "label": [0]}, "row 1, column 'text': found b'a'; allowed: text"),
     (".parquet", {"text": pa.array([b"J\xfcrgen"], pa.binary()).view(pa.string()), "label": [0]},
      "cannot be read .*Save it as UTF-8"),
     (".parquet", "PK\x03\x04", "cannot be read "),
@@ -214,10 +199,7 @@ def test_invalid_tables_are_refused(
         ("TRUE true b", "'TRUE' and 'true'"),
         ("1 01 002 2 a", "'01' and '1' (1 and 1 training examples), '002' and '2'"),
         ("1 true", "'1' and 'true'"),
-        ("False x 0", "'0' and 'False'"),
         ("01 02 10 20", ""),
-        ("true false", ""),
-        ("0 1", ""),
         ("00 a", ""),
     ],
 )
@@ -231,7 +213,6 @@ def test_classes_in_two_notations_are_named(tmp_path: Path, labels: str, alike: 
     ("train", "test", "message"),
     [
         ("x y", "z", "row 1.* 'z'; allowed: the classes of the training examples: x, y"),
-        ("x y", "0", "row 1.* '0'; allowed: the classes of the training examples: x, y"),
         ("0 1", "2", "row 1.* label 2; allowed: 0 to 1; an example without a label cannot be used"),
         ("0 1", "x", "row 1.* label 'x'; allowed: 0 to 1"),
         ("0 1", "", "found no row"),

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.release.releases import FIXED
 from tests.training.tiny_study import Prepared, prepare, tiny_sections
 
-from dpsweep.base.files import read_checked_json, write_checked_json
+from dpsweep.base.files import read_checked_json
 from dpsweep.release import CARD, CERTIFICATE, TRAINED, ReleaseError
 from dpsweep.release.section import compare
 from dpsweep.release.train import train_and_score, write_release
@@ -77,14 +77,3 @@ def test_another_average_than_that_of_the_study_is_refused(
     other = study(average)
     with pytest.raises(ReleaseError, match=r"optimizer(\.average)?(\.\w+)?: found "):
         compare(folder, other, other.release, prepared.paths, prepared.paths.ledger)
-
-
-def test_a_method_with_frozen_parameters_is_refused_for_a_study_without_them(
-    folder: Path, tmp_path: Path
-) -> None:
-    """Like `average`, `freeze` is a key that a study may leave out."""
-    content = read_checked_json(folder / CERTIFICATE)
-    content["network"]["method"] |= {"freeze": ["norm.bias"]}
-    write_checked_json(tmp_path / CERTIFICATE, content)
-    with pytest.raises(ReleaseError, match=r"network.method.freeze: found "):
-        compare(tmp_path, study(), study().release)

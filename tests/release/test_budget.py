@@ -114,7 +114,7 @@ def tuned_model(epsilon: float, delta: float = DELTA) -> ReleasedModel:
     return ReleasedModel(certificate="0" * 64, epsilon=epsilon, delta=delta, noise=None)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) -> None:
     chosen = random.Random(seed)
     models = []

@@ -1,27 +1,22 @@
 """The secret, the random stream and the examples of every part of a release."""
 
-import itertools
 import json
 import logging
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, release, study
 from tests.training.test_features import with_weights
-from tests.training.tiny_study import N, tiny_sections
+from tests.training.tiny_study import N
 from torch import Tensor
 
-from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import build_model, trainable_parameters
@@ -31,10 +26,9 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import TuningNoise, calibrate_tuning, gaussian_profile, total_epsilon
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
-from dpsweep.release.certificate import Releases, TestSet, epsilon_by_pld
+from dpsweep.release.certificate import epsilon_by_pld
 from dpsweep.release.section import Candidate
 from dpsweep.release.train import TrainedModel, train_release
-from dpsweep.study import StudyError
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths
 from dpsweep.training import randomness, trial
@@ -296,42 +290,3 @@ def test_the_second_opinion_is_by_privacy_loss_distributions() -> None:
     alone = total_epsilon(gaussian_profile(0.5), 1e-5, 3, 1)
     assert epsilon_by_pld(noise, leaky) == pytest.approx(alone, rel=1e-6)
     assert tuning.total_epsilon < alone < math.inf
-
-
-def test_candidates_are_all_combinations_of_the_lists() -> None:
-    wanted = itertools.product([3, 4], ["full"], [0.1, 1.0], [0.03, 0.1])
-    assert [
-        (cell.epochs, cell.batch_size, cell.clipping_bound, rate)
-        for cell, rate in study(TUNED).release.candidates("")
-    ] == list(wanted)
-
-
-def test_the_command_lists_choices_that_epsilon_does_not_cover(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stated = SimpleNamespace(
-        epsilon=8.0, delta=1e-5, adjacency="a", certified_epsilon=7.9, second_opinion=("PRV", 7.8),
-        earlier_sweeps=["first", "second"], earlier_trials=7, tuning=None,
-        test_accuracy=0.9, test_set=TestSet(size=100, largest_class=50),
-        releases=Releases(earlier=[], joint_epsilon=8.0, joint_delta=1e-5),
-    )  # fmt: skip
-    monkeypatch.setattr("dpsweep.release.verify.verify", lambda *_: stated)
-    monkeypatch.setattr(
-        "dpsweep.release.verify.unverifiable_claims", lambda _: {"title": "free text"}
-    )
-    app(["verify", "folder"], standalone_mode=False)
-    said = capsys.readouterr().out
-    assert "folder: (8, 1e-05)-differentially private, a; epsilon 7.9 proven, 7.8 by PRV" in said
-    assert all(
-        f"not covered: choices made by looking at the sweep {each}" in said
-        for each in stated.earlier_sweeps
-    )
-    assert "not covered: choices made by looking at 7 earlier trials" in said
-    assert "  title: free text" in said
-
-
-def test_a_release_without_its_section_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(yaml.safe_dump(tiny_sections({}, {"kind": "film"})))
-    with pytest.raises(StudyError, match="release: missing; allowed: a section"):
-        app(["release", "--study", str(file)], standalone_mode=False)

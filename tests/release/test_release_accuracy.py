@@ -72,8 +72,10 @@ def test_card_log_and_verification_say_what_the_model_is_worth(
     assert share in log and any(share in each for each in page._worth(paths))
     for right, useless in ((counts.max(), True), (counts.sum() - 1, False)):
         forge(folder, put("test_accuracy", value=right / counts.sum()))
+        forge(folder, put("earlier_sweeps", value=["first"]))
         app(["verify", str(folder), "--no-ledger"], standalone_mode=False)
         said, card = capsys.readouterr().out, (folder / CARD).read_text()
         assert share in said and share in card
+        assert "not covered: choices made by looking at the sweep first" in said
         assert said.startswith("This model is no better") == useless
         assert card.split("\n\n")[1].startswith("**This model is no better") == useless

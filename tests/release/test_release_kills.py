@@ -1,19 +1,14 @@
 """Releases that are killed at every stage: the ledger's line is written before the model appears."""
 
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
-from tests.release.releases import FIXED, PRIVATE, Content, release
+from tests.release.releases import FIXED, Content, release
 
-from dpsweep.privacy import CalibrationError
-from dpsweep.release import TRAINED
 from dpsweep.release import ledger as ledger_module
 from dpsweep.release import train as release_training
 from dpsweep.release.ledger import Ledger
@@ -105,20 +100,6 @@ def test_a_kill_leaves_no_model_without_a_line(
     assert len(Ledger(paths.ledger).released("", origins)) == lines + 1
 
 
-@pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
-def test_models_that_cannot_be_composed_are_refused_before_training(
-    section: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise CalibrationError("cannot be composed")
-
-    monkeypatch.setattr(release_training, "released_together", refuse)
-    monkeypatch.setattr(release_training, "train_release", None)
-    with pytest.raises(CalibrationError, match="cannot be composed"):
-        release(section, paths)
-    assert not paths.ledger.read_text()
-
-
 def test_the_line_is_on_the_disk_before_the_model_appears(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,22 +128,3 @@ def test_the_line_is_on_the_disk_before_the_model_appears(
     )
     written = [(each.stat().st_ino, each.stat().st_size) for each in folder.iterdir()]
     assert {("sync", *each) for each in written} <= set(before)
-
-
-def test_a_model_made_during_training_counts(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another study with the same ledger makes it; the two models differ."""
-    train, other = release_training.train_release, Paths(paths.results.with_name("other"))
-
-    def train_while_another_is_made(*given: Any) -> Any:
-        monkeypatch.setattr(release_training, "train_release", train)
-        shutil.copytree(paths.results, other.results)
-        release(FIXED, other)
-        return train(*given)
-
-    monkeypatch.setattr(release_training, "train_release", train_while_another_is_made)
-    folder = release(FIXED, paths)
-    found = verify(folder).releases
-    assert len(found.earlier) == 1 and found.joint_epsilon > 8
-    first, second = (load_file(each / TRAINED) for each in (other.release, folder))
-    assert first.keys() == second.keys()
-    assert not any(torch.equal(first[name], second[name]) for name in first)

@@ -24,11 +24,6 @@ from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.release.unaccounted import epsilon_of_sweeps, price, private_sweeps, refuse_unaccounted
 from dpsweep.study import Study, StudyError
-from dpsweep.study.fingerprints import (
-    prepared_fingerprint,
-    source_fingerprint,
-    training_fingerprint,
-)
 from dpsweep.study.load import UNACCOUNTED, begin
 from dpsweep.study.paths import Paths
 
@@ -70,16 +65,6 @@ def test_the_same_data_under_another_name_is_private_too() -> None:
     made["datasets"]["copy"] = made["datasets"]["digits"] | {"private": False}
     made["sweeps"]["copied"] = made["sweeps"]["digits"] | {"dataset": "copy"}
     assert private_sweeps(Study.model_validate(made)) == ["digits", "copied"]
-
-
-def test_the_private_mark_changes_no_fingerprint() -> None:
-    marked, other = (Study.model_validate(sections(private)) for private in (True, False))
-    for fingerprint in (
-        lambda study: training_fingerprint(study, "digits"),
-        lambda study: prepared_fingerprint(study, "dataset", "digits"),
-        lambda study: source_fingerprint(study.datasets["digits"]),
-    ):
-        assert fingerprint(marked) == fingerprint(other)
 
 
 @pytest.mark.parametrize("stage", ["train", "theory", "gradient-norms"])
