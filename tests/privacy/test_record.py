@@ -117,23 +117,6 @@ def test_a_bound_of_a_former_accountant_stays_if_it_holds(accountant: str) -> No
         certify_again(replace(former, noise_multiplier=0.99 * noise.noise_multiplier))
 
 
-def test_no_calibration_of_the_paper_is_refused() -> None:
-    measured = read_json(Path(__file__).parents[2] / "benchmarks/results/calibration.json")
-    for row in measured["rows"][::50]:
-        found = dict(zip(measured["columns"], row, strict=True))
-        del found["cpu_seconds"]
-        full = found["batch_size"] == found["train_size"]
-        verify(
-            Calibration(
-                **found,
-                delta=measured["delta"],
-                accountant="analytic gaussian" if full else "prv",
-                opacus_epsilon=None,
-                opacus_note="",
-            )
-        )
-
-
 @pytest.mark.parametrize("field", [SIGMA, "certified_epsilon", "pld_epsilon", "cumulative_noise"])
 def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) -> None:
     path = tmp_path / "noise.json"
