@@ -19,16 +19,7 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.base.units import count, duration
 from dpsweep.report.embed import choice, percent, span, titles, values
 from dpsweep.study import Study
-from dpsweep.study.backbones import (
-    FileWeights,
-    HubWeights,
-    NoWeights,
-    Pretraining,
-    RandomWeights,
-    Weights,
-)
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
-from dpsweep.study.methods import LoRA
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 
@@ -290,38 +281,12 @@ def sentence(study: Study, trials: pd.DataFrame) -> str:
 
 
 def inputs(study: Study, trials: pd.DataFrame) -> dict[str, TextTable]:
-    """Tabulate the datasets, backbones, methods and sweeps, by heading."""
-    sweeps = study.sweeps.values()
-    backbones = {sweep.backbone for sweep in sweeps}
-    methods = {sweep.method for sweep in sweeps}
+    """Tabulate the datasets and sweeps, by heading."""
+    datasets = [_dataset(study, name) for name in study.swept_datasets]
+    sweeps = [_sweep(study, name, trials) for name in study.sweeps]
     return {
-        "Datasets": TextTable.of(
-            [_dataset(study, name) for name in study.swept_datasets], "lllrrrl"
-        ),
-        "Backbones": TextTable.of(
-            [
-                {
-                    "Backbone": backbone.title,
-                    "Name": name,
-                    "Architecture": f"{backbone.library} {backbone.architecture}",
-                    "Weights": _weights(study, backbone.weights),
-                }
-                for name, backbone in study.backbones.items()
-                if name in backbones
-            ],
-            "llll",
-        ),
-        "Methods": TextTable.of(
-            [
-                {"Method": method.title, "Name": name, "Trains": _method(study, name)}
-                for name, method in study.methods.items()
-                if name in methods
-            ],
-            "lll",
-        ),
-        "Sweeps": TextTable.of(
-            [_sweep(study, name, trials) for name in study.sweeps], "l" * 10 + "rrr"
-        ),
+        "Datasets": TextTable.of(datasets, "lllrrrl"),
+        "Sweeps": TextTable.of(sweeps, "l" * 10 + "rrr"),
     }
 
 
@@ -339,35 +304,6 @@ def _dataset(study: Study, name: str) -> dict[str, str]:
         "Test examples": f"{dataset.test_size:,}",
         "Notes": dataset.description,
     }
-
-
-def _weights(study: Study, weights: Weights) -> str:
-    match weights:
-        case RandomWeights():
-            return "random, drawn from each trial's seed"
-        case NoWeights():
-            return "none: it learns nothing before its head"
-        case Pretraining():
-            share = "" if weights.train_share == 1 else f"{100 * weights.train_share:g} % of "
-            title = study.datasets[weights.dataset].title
-            return f"pretrained on {share}{title}, {count(weights.epochs, 'epoch')}"
-        case HubWeights():
-            return f"{weights.id}, revision {weights.revision or 'not pinned'}"
-        case FileWeights():
-            return weights.path
-
-
-def _method(study: Study, name: str) -> str:
-    method = study.methods[name]
-    words = {
-        "film": "scale and bias of every normalisation layer, and the head",
-        "head": "the head",
-        "all": "every parameter",
-        "scratch": "every parameter, from random weights",
-    }
-    if isinstance(method, LoRA):
-        return f"adapters of rank {method.rank} on {', '.join(method.target_modules)}, and the head"
-    return words[method.kind]
 
 
 def _sweep(study: Study, name: str, trials: pd.DataFrame) -> dict[str, str]:

@@ -34,7 +34,6 @@ class TargetView:
         downloads: files inside the page.
         links: files beside the page: label, and address relative to the page's folder.
         cells: whether there are trials, by the name of the cell, by the folder of the problem.
-        gradient_norms: whether there is a file of gradient norms, by its name.
         alternative: the alternative text of a figure; empty for a table.
         picture: the figure.
         rows: the table.
@@ -48,7 +47,6 @@ class TargetView:
     reason: str | None = None
     chosen: Sequence[str] = ()
     cells: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    gradient_norms: Mapping[str, bool] = field(default_factory=dict)
     alternative: str = ""
     picture: Picture | None = None
     rows: TextTable | None = None
@@ -104,7 +102,6 @@ def _of_study(
     figure = study.figures[name]
     about |= {
         "chosen": how_chosen(study, figure),
-        "gradient_norms": _gradient_norms(study, paths, figure),
         "alternative": _alternative(figure),
     }
     files = [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]
@@ -226,12 +223,3 @@ def _cells(
             folder = _relative(paths, paths.results / "cells" / cell.problem)
             there.setdefault(folder, {})[cell.name] = (cell.problem, cell.name) in trained
     return there
-
-
-def _gradient_norms(study: Study, paths: Paths, figure: Figure) -> dict[str, bool]:
-    files = (
-        paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
-        for selection in figure.gradient_norms()
-        for cell in selection.cells()
-    )
-    return {_relative(paths, file): file.exists() for file in files}
