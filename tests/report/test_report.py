@@ -31,7 +31,7 @@ from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.page import study_yaml
 from dpsweep.report.summary import best_settings, choice_costs
-from dpsweep.report.warnings import Notice, _axis, _beyond, of_data, warnings
+from dpsweep.report.warnings import Notice, _axis, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
@@ -206,6 +206,8 @@ def test_the_page_is_well_formed_and_links_only_to_itself(whole: Paths, page: Pa
         beside = (whole.drawn / unquote(link)).exists()
         assert link.removeprefix("#") in identifiers or beside
     assert all(source.startswith("data:image/webp;base64,") for source in page.values("src"))
+    images = [each for tag, each in page.elements if tag == "img"]
+    assert sum(each.get("width") != "160" for each in images) == len(FIGURES)  # none twice
     assert all(identifier in identifiers for identifier in page.values("aria-labelledby"))
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
@@ -230,13 +232,6 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     heading = "Accuracy map: Digits, ViT strong, ε = 1 squares"
     assert page.text("name-squares") == heading
     assert page.text("name-grid") == "Hyperparameter grids grid"
-
-
-def test_no_picture_is_shown_twice_at_full_size(page: Page) -> None:
-    large = [
-        each["src"] for tag, each in page.elements if tag == "img" and each.get("width") != "160"
-    ]
-    assert len(large) == len(FIGURES)  # all have the same pixels here
 
 
 def test_rules_are_folded_if_none_is_decided(paths: Paths) -> None:
@@ -353,7 +348,13 @@ def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
     assert {row[-1] for row in table.rows} == {"72.5 % [65.9, 78.2]"}
 
 
-def test_the_privacy_statement_names_units_of_several_rows(empty: Paths) -> None:
+def test_the_privacy_statement_names_the_guarantee_its_limits_and_units(
+    page: Page, empty: Paths
+) -> None:
+    statement = page.text().partition("Privacy statement This study has ")[2]
+    assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
+    for word in ("1e-05", "adding or removing", "Poisson", "dp-accounting", "tuning", "test set"):
+        assert word in statement
     content = study_content()
     content["datasets"]["digits"] |= {
         "title": "Digits",
@@ -585,30 +586,6 @@ def test_warnings_of_the_test_set(empty: Paths, prepared: dict[str, Any], names:
     assert [name for each in of_data(STUDY, empty) for name in each.names] == names
 
 
-def test_without_trials_that_are_not_private_there_is_no_section_on_transfer(
-    page: Page, empty: Paths
-) -> None:
-    content = study_content()
-    del content["sweeps"]["digits_reference"]
-    title = "Does the pretraining transfer?"
-    assert title in page.text() and title not in written(study_of(content), empty).text()
-
-
-def test_the_privacy_statement_names_the_guarantee_and_its_limits(page: Page) -> None:
-    statement = page.text().partition("Privacy statement This study has ")[2]
-    assert statement.startswith("32 private trials with target ε 1, 8 and 8 trials without")
-    for word in (
-        "1e-05",
-        "adding or removing",
-        "Poisson",
-        "dp-accounting",
-        "tuning",
-        "test set",
-        "seed",
-    ):
-        assert word in statement
-
-
 # -- reproducibility, downloads, escaping ---------------------------------------------------
 
 
@@ -768,14 +745,3 @@ def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
     assert wider.values == [*grid.values, 0.46]
     again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
     assert again.values == [0.0002, *grid.values, 0.46]
-
-
-@pytest.mark.parametrize(
-    ("best", "beyond"), [(1.0, 0.25), (4.0, None), (8.0, 16.0), ("full", None)]
-)
-def test_a_grid_is_continued_at_the_end_that_is_best(
-    best: float | str, beyond: float | None
-) -> None:
-    """By the ratio of the two values there; before a full batch, by half of the last size."""
-    assert _beyond([1.0, 4.0, 8.0], best) == beyond
-    assert _beyond([64, "full"], 64) == 32
