@@ -11,7 +11,6 @@ from PIL import Image
 
 from dpsweep.cli.check import check
 from dpsweep.data.prepare import prepare
-from dpsweep.figures import style
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.paths import Paths
 from tests.described import described
@@ -92,11 +91,8 @@ def said(
 
 @cases("errors")
 def test_settings_that_would_fail_are_errors(
-    study: dict[str, Any], edits: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    study: dict[str, Any], edits: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr(
-        style, "_fonts_for", lambda characters: ()
-    )  # independent of installed fonts
     if "pth" in str(edits):
         Path("pets/vit.pth").write_bytes(b"")
     lines, errors = said(study, edits, seconds=PATIENCE if "sweeps" in message else 0)
