@@ -146,6 +146,13 @@ def test_octal_and_base_60_numbers_are_texts(base: Path, text: str) -> None:
     assert load_study(overlay(base, f"title: {text}")).title == text
 
 
+@pytest.mark.parametrize("text", ["1e400", "1.5E+999", "1" + 400 * "0"])
+def test_numbers_beyond_those_of_floats_are_refused(base: Path, text: str) -> None:
+    """An infinite epsilon would train without privacy."""
+    said = refused(overlay(base, f"sweeps: {{flat: {{epsilon: [8, {text}]}}}}"))
+    assert "sweeps.flat.epsilon[1]: found " in said and "; allowed: a valid number" in said
+
+
 def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
     study = load_small(
         tmp_path,

@@ -153,22 +153,26 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
         paper: whether to include the paper's.
 
     Raises:
-        MistakeError: a file cannot be read, or fails; the message names its line.
+        MistakeError: a file cannot be read, or fails, or two targets of the files have one name; the message
+            names the line.
     """
+    shipped = _described([importlib.import_module(PAPER)]) if paper else {}
+    return list((shipped | _described(map(_module, files))).values())
+
+
+def _described(modules: Iterable[ModuleType]) -> dict[str, Description]:
+    """Return the descriptions of modules by name."""
+    # By identity: modules may have one description under two names.
+    members = {id(each): each for module in modules for each in vars(module).values()}
     found: dict[str, Description] = {}
-    for module in [*([importlib.import_module(PAPER)] if paper else []), *map(_module, files)]:
-        # By identity: a module may have one description under two names.
-        members = {id(each): each for each in vars(module).values()}
-        own: dict[str, Description] = {}
-        for each in (each for each in members.values() if isinstance(each, Description)):
-            if each.name in own:
-                raise MistakeError(
-                    f"{each.where}: found a second target of the name {each.name} (first: "
-                    f"{own[each.name].where}); allowed: one"
-                )
-            own[each.name] = each
-        found |= own
-    return list(found.values())
+    for each in (each for each in members.values() if isinstance(each, Description)):
+        if each.name in found:
+            raise MistakeError(
+                f"{each.where}: found a second target of the name {each.name} (first: "
+                f"{found[each.name].where}); allowed: one"
+            )
+        found[each.name] = each
+    return found
 
 
 def _module(file: str) -> ModuleType:

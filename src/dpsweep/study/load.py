@@ -33,7 +33,7 @@ class _Replace(dict[Any, Any]):
 
 
 class StudyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loader of safe YAML: 1e-5 is a number, 0300 and 1:30 are texts; keys that stand twice are refused.
+    """Loader of safe YAML: 1e-5 is a number; 0300, 1:30, 1e400 are texts; keys that stand twice are refused.
 
     It uses libyaml if PyYAML has it, which is ten times as fast: every job reads the study.
     """
@@ -55,7 +55,14 @@ def _mapping(loader: StudyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     return mapping
 
 
+def _number(loader: StudyLoader, node: yaml.ScalarNode) -> float | str:
+    """Return a float; one beyond the range of floats as text, so that every key of numbers refuses it."""
+    found: float = loader.construct_yaml_float(node)
+    return node.value if math.isinf(found) and node.value[-1].isdigit() else found
+
+
 StudyLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+StudyLoader.add_constructor("tag:yaml.org,2002:float", _number)
 StudyLoader.add_constructor("!replace", lambda loader, node: _Replace(_mapping(loader, node)))
 
 # As people read numbers: YAML 1.1 takes 0300 for octal, 1:30 for sixty and thirty, and 1e-5 for a text.
