@@ -61,7 +61,9 @@ def test_a_study_has_its_own_figures_and_the_papers(tmp_path: Path) -> None:
 
 
 def test_the_word_none_leaves_out_the_papers_figures(tmp_path: Path) -> None:
-    assert list(load(tmp_path, ["none", "mine.py"], mine=MAP).figures) == ["mine"]
+    study = load(tmp_path, ["none", "mine.py"], mine=MAP)
+    assert list(study.figures) == ["mine"]
+    assert list(_undrawn(study, every_target=False)) == ["drawn: mine"]
     nothing = load(tmp_path, "none")
     assert (nothing.figures, nothing.tables, nothing.targets.undrawn) == ({}, {}, {})
 
@@ -249,6 +251,15 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mistakes_are_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     assert said in refused(tmp_path, text)
+
+
+def test_two_files_with_a_figure_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as error:
+        load(tmp_path, ["none", "mine.py", "other.py"], mine=MAP, other="\n" + MAP)
+    assert (
+        "other.py, line 4: mine: found a second target of the name mine (first: mine.py, line 3: mine)"
+        in str(error.value)
+    )
 
 
 def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) -> None:

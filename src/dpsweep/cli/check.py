@@ -95,8 +95,6 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
 def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
     """Yield the targets that the study draws, the number of others, and the reason of each or of its own."""
     undrawn = study.targets.undrawn
-    if not undrawn:
-        return
     yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
     if len(undrawn) > _FEW and not every_target:
         yield f"not drawn: {len(undrawn)} targets that need other roles or cells; --all lists them"
