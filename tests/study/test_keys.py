@@ -10,7 +10,7 @@ import yaml
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study import load_study
-from dpsweep.study.keys import NAME, page, study_keys, study_schema
+from dpsweep.study.keys import NAME, as_lines, page, study_keys, study_schema
 from dpsweep.study.load import StudyLoader
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
@@ -62,3 +62,10 @@ def test_an_unknown_key_names_the_nearest() -> None:
         DpsweepError, match=re.escape('SECTION: found "relaese"; did you mean release?')
     ):
         study_keys("relaese")
+
+
+def test_a_terminal_shows_every_meaning_in_lines_that_fit() -> None:
+    lines = list(as_lines(study_keys(), 80))
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(map(str.strip, lines))
+    assert all(each.path in shown and each.meaning in shown for each in study_keys())

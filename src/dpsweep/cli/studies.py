@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -138,7 +139,8 @@ def keys(
     """Print the keys of a study: type, default, an example, and what they mean."""
     from dpsweep.study.keys import as_lines, study_keys
 
-    typer.echo("\n".join(as_lines(study_keys(section))))
+    width = shutil.get_terminal_size().columns
+    typer.echo("\n".join(as_lines(study_keys(section), width)))
 
 
 @app.command()

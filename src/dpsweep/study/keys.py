@@ -7,6 +7,7 @@ Most models are in `dpsweep.study.file`, those of a section in the module of its
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ _NAMES = {
     "string": "text",
     "object": "mapping",
 }
-_WIDEST = 45  # characters of a column at a terminal
 
 _PAGE = """# Keys
 
@@ -88,13 +88,18 @@ def _is_in(path: str, part: str) -> bool:
     return not part or inside or path.rpartition(".")[2] == part
 
 
-def as_lines(keys: Iterable[Key]) -> list[str]:
-    """Return a line for each key, in columns."""
-    rows = [(key.path, key.type, key.default, key.example, key.meaning) for key in keys]
-    lines = [("key", "type", "default", "example", "meaning"), *rows]
-    # A longer cell moves only its own line.
-    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)][:-1]
-    return ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in lines]
+def as_lines(keys: Iterable[Key], width: int) -> Iterator[str]:
+    """Yield the keys for a terminal of so many columns, each with its meaning below it."""
+    wrap = textwrap.TextWrapper(width, subsequent_indent="    ", break_on_hyphens=False).wrap
+    for key in keys:
+        default = key.default if key.default == REQUIRED else f"default {key.default}"
+        facts = [
+            key.type,
+            default * bool(key.default),
+            f"such as {key.example}" * bool(key.example),
+        ]
+        yield from wrap(f"{key.path}: {', '.join(filter(None, facts))}")
+        yield from wrap(f"    {key.meaning}")
 
 
 def page() -> str:
