@@ -162,8 +162,8 @@ def _wrong(
     return said
 
 
-def power(studies: int) -> list[dict[str, Any]]:
-    """Return the power of each study, from the cells that ``dpsweep plan`` and ``dpsweep check`` simulate."""
+def power() -> list[dict[str, Any]]:
+    """Return the power of each study, with the simulated studies of ``dpsweep plan``."""
 
     def rounded(value: float) -> float | None:
         return None if np.isnan(value) else round(value, 3)
@@ -172,7 +172,7 @@ def power(studies: int) -> list[dict[str, Any]]:
         {"design": name, "rule": key, "power": round(found.power, 3), "truth": rounded(found.truth)}
         | {"smallest_visible": rounded(found.smallest_visible), "needs": found.evidence.needs[0]}
         for name, (grids, related) in designs(ruled_cells).items()
-        for key, found in prospects(grids, related, studies).items()
+        for key, found in prospects(grids, related).items()
     ]
 
 
@@ -188,7 +188,7 @@ def run(studies: int) -> dict[str, Any]:
             rows += [{"design": name, "world": world} | row for row in rated]
         print(f"{name}: {time.process_time() - started:.0f} s", flush=True)
     seconds = round(time.process_time() - started, 1)
-    return {"studies": studies, "cpu_seconds": seconds, "rows": rows, "power": power(studies)}
+    return {"studies": studies, "cpu_seconds": seconds, "rows": rows, "power": power()}
 
 
 if __name__ == "__main__":

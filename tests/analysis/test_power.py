@@ -125,15 +125,14 @@ def _several(**changes: Any) -> list[AccuracyGrid]:
 
 
 def test_documented_and_printed_forecasts_agree() -> None:
-    """docs/statistics.md lists the power of the demo, and ``dpsweep check`` prints it."""
-    row = next(
-        each
-        for each in read_json(RESULT)["power"]
-        if (each["design"], each["rule"]) == ("the demo", "lower_epsilon_smaller_batch")
+    """docs/statistics.md lists the power of the demo, and ``dpsweep plan`` prints it."""
+    rows = {row["rule"]: row for row in read_json(RESULT)["power"] if row["design"] == "the demo"}
+    lines = list(outlook(load_study(ROOT / "studies/demo.yaml")))
+    for name, of in {"Increase C": "larger_bound", "Decrease B": "smaller_batch"}.items():
+        row = rows[f"lower_epsilon_{of}"]
+        (line,) = (each for each in lines if each.startswith(f"  Lower ε: {name}: "))
+        assert f"; {row['power']:.0%}, {row['smallest_visible']:.2g} points" in line
+    assert lines[-1] == (
+        "  Fewer epochs: Avoid large B (more: larger B viable): no verdict, which needs 4 problems; this "
+        "study has 1"
     )
-    lines = outlook(load_study(ROOT / "studies/demo.yaml"))
-    (line,) = (each for each in lines if each.startswith("  Lower ε: Decrease B: "))
-    printed = float(line.split("; ")[1].partition("%")[0]) / 100
-    # The page uses 50 simulations, the command 100: allow four standard errors.
-    assert abs(printed - row["power"]) < 4 * 0.5 * (1 / 50 + 1 / 100) ** 0.5
-    assert float(line.split(", ")[1].split()[0]) == pytest.approx(row["smallest_visible"], rel=0.1)

@@ -272,7 +272,11 @@ def outlook(study: Study) -> Iterator[str]:
             yield f"  {name}: {'; '.join(known)}"
         needs, needed_for = prospect.evidence.needs
         if needs:
-            lacking.append((name, f"has {needs}" + (f", for {needed_for}" if needed_for else "")))
+            there, needed = needs.split(" of ", 1)
+            about = f" about {needed_for}" if needed_for else ""
+            lacking.append(
+                (name, f"no verdict{about}, which needs {needed}; this study has {there}")
+            )
     for what, names in group_by_message(lacking).items():
         rules = "every rule" if len(names) == len(found) else "; ".join(names)
         yield f"  {rules}: {what}"
