@@ -1,12 +1,7 @@
-"""Figures of frozen-features.yaml: figures of the paper's weak backbone, also for the strong one."""
+"""A figure of frozen-features.yaml that differs from the paper's."""
 
 from dpsweep.figures import figure, paper
-from dpsweep.figures.families import (
-    MethodComparison,
-    NoiseCurve,
-    OptimalBatchSize,
-    Panel,
-)
+from dpsweep.figures.families import MethodComparison
 from dpsweep.study.grid import Grids
 
 
@@ -20,33 +15,3 @@ def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
             paper.automatic_beside_tuned(grids, "MiniLM", **paper.TEXT),
         ]
     )
-
-
-@figure(paper.MAIN)
-def fig6_effective_noise(grids: Grids) -> NoiseCurve:
-    """Noise of one step, and of all steps."""
-    return paper.noise_by_batch_size(grids.one("main", "strong", several=("batch_size",)))
-
-
-@figure(paper.MAIN)
-def fig7_cumulative_noise(grids: Grids) -> NoiseCurve:
-    """Cumulative noise."""
-    return paper.cumulative_noise(grids.one("large", "strong", several=paper.BY_EPOCHS))
-
-
-@figure(paper.NOISE, name="effective_noise_{dataset}", each={"dataset": "large"})
-def effective_noise(grids: Grids, dataset: str) -> NoiseCurve:
-    """Noise of one step."""
-    return paper.effective_noise(grids, dataset, "strong")
-
-
-@figure(paper.NOISE, name="cumulative_noise_{dataset}", each={"dataset": "large"})
-def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
-    """Cumulative noise."""
-    return paper.cumulative_noise(grids.one(dataset, "strong", several=paper.BY_EPOCHS))
-
-
-@figure("Optimal batch size")
-def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
-    """The best batch size against the number of epochs."""
-    return paper.best_batch_sizes([Panel.of(grids.one("large", "strong", several=paper.BY_EPOCHS))])
