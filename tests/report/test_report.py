@@ -31,7 +31,7 @@ from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.page import study_yaml
 from dpsweep.report.summary import best_settings, choice_costs
-from dpsweep.report.warnings import Notice, _axis, of_data, warnings
+from dpsweep.report.warnings import Notice, _axis, _beyond, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
@@ -745,3 +745,14 @@ def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
     assert wider.values == [*grid.values, 0.46]
     again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
     assert again.values == [0.0002, *grid.values, 0.46]
+
+
+@pytest.mark.parametrize(
+    ("best", "beyond"), [(1.0, 0.25), (4.0, None), (8.0, 16.0), ("full", None)]
+)
+def test_a_grid_is_continued_at_the_end_that_is_best(
+    best: float | str, beyond: float | None
+) -> None:
+    """By the ratio of the two values there; before a full batch, by half of the last size."""
+    assert _beyond([1.0, 4.0, 8.0], best) == beyond
+    assert _beyond([64, "full"], 64) == 32
