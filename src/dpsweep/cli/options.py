@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -94,8 +94,6 @@ Planned = Annotated[
     typer.Option(help="refuse to start if the hash of this output's settings is another one now"),
 ]
 
-Found = TypeVar("Found")
-
 
 def open_study(
     study_file: Path, partial: bool = False, figures: bool = True
@@ -147,27 +145,23 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     return file, study, paths
 
 
-def as_planned(
-    planned: str | None, find: Callable[[], Found], settings: Callable[[Found], str]
-) -> Found:
-    """Return what a job is about, unless the study was edited after the workflow had planned the job.
+def check_planned(planned: str | None, settings: Callable[[], str]) -> None:
+    """Refuse a job if the study was edited after the workflow had planned it.
 
     Such a job would spend hours on other settings, and its planned files would still be missing.
 
     Args:
         planned: the hash of the settings that the workflow has planned with; None: a call by hand.
-        find: returns what the job is about; raises a `DpsweepError` if the study has no such thing.
-        settings: returns the hash of its settings now.
+        settings: returns their hash now; raises an error if the study has no such thing.
 
     Raises:
-        DpsweepError: of ``find``, or the settings are other ones now.
+        DpsweepError: the settings are other ones now.
     """
     if planned is None:
-        return find()
-    with contextlib.suppress(DpsweepError):
-        found = find()
-        if settings(found) == planned:
-            return found
+        return
+    with contextlib.suppress(DpsweepError, KeyError):
+        if settings() == planned:
+            return
     raise _edited()
 
 

@@ -16,7 +16,7 @@ from dpsweep.cli.options import (
     Planned,
     StudyFile,
     StudyName,
-    as_planned,
+    check_planned,
     find_study,
     open_study,
     path,
@@ -44,8 +44,8 @@ def prepare_dataset(
     from dpsweep.data.prepare import prepare
 
     study, paths = open_study(study_file)
-    find = partial(pick, "dataset", name, study.datasets)
-    dataset = as_planned(planned, find, fingerprints.source_fingerprint)
+    check_planned(planned, lambda: fingerprints.source_fingerprint(study.datasets[name]))
+    dataset = pick("dataset", name, study.datasets)
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
     if dataset.tokenizer is not None:
         check_settings(study, paths, "tokenizer", dataset.tokenizer)
@@ -61,10 +61,8 @@ def prepare_tokenizer(
     from dpsweep.data.prepare import prepare_tokenizer as prepare
 
     study, paths = open_study(study_file)
-    find = partial(pick, "backbone", backbone, study.backbones)
-    chosen = as_planned(
-        planned, find, lambda _: fingerprints.tokenizer_fingerprint(study, backbone)
-    )
+    check_planned(planned, lambda: fingerprints.tokenizer_fingerprint(study, backbone))
+    chosen = pick("backbone", backbone, study.backbones)
     prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
     note_settings(study, paths, "tokenizer", backbone)
 
@@ -81,8 +79,8 @@ def prepare_backbone(
     study, paths = open_study(study_file)
     # The number of threads changes the last digits of weights; their checksum is part of every trial's key.
     torch.set_num_threads(study.training.threads)
-    find = partial(pick, "backbone", name, study.backbones)
-    backbone = as_planned(planned, find, fingerprints.source_fingerprint)
+    check_planned(planned, lambda: fingerprints.source_fingerprint(study.backbones[name]))
+    backbone = pick("backbone", name, study.backbones)
     if backbone.reads_with is not None:
         check_settings(study, paths, "tokenizer", name)
     if public := backbone.made_from.get("weights"):
@@ -104,24 +102,19 @@ def compute_features(
 
     study, paths = open_study(study_file)
 
-    def find() -> FeatureSource:
-        chosen = FeatureSource(dataset, backbone)
-        if chosen not in study.feature_sources():
-            known = shorten(" ".join(each) for each in study.feature_sources())
-            raise StudyError(
-                f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
-            )
-        return chosen
+    def settings() -> str:
+        return fingerprints.section_fingerprint(study.backbones[backbone].features)
 
-    chosen = as_planned(
-        planned,
-        find,
-        lambda _: fingerprints.section_fingerprint(study.backbones[backbone].features),
-    )
+    check_planned(planned, settings)
+    chosen = FeatureSource(dataset, backbone)
+    if chosen not in study.feature_sources():
+        known = shorten(" ".join(each) for each in study.feature_sources())
+        raise StudyError(
+            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
+        )
     with training():
         compute(study, paths, chosen)
-    features = fingerprints.section_fingerprint(study.backbones[backbone].features)
-    write_settings(paths.features(*chosen) / "metadata.json", features)
+    write_settings(paths.features(*chosen) / "metadata.json", settings())
 
 
 @app.command()
@@ -139,8 +132,8 @@ def calibrate(
     from dpsweep.study.cells import BatchSize
 
     study, paths = open_study(study_file)
-    find = partial(pick, "dataset", dataset, study.datasets)
-    train_size = as_planned(planned, find, lambda _: study.settings_hash.noise(dataset)).train_size
+    check_planned(planned, lambda: study.settings_hash.noise(dataset))
+    train_size = pick("dataset", dataset, study.datasets).train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
@@ -173,8 +166,8 @@ def train(
     from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
-    find = partial(pick_cell, study, problem, cell)
-    chosen = as_planned(planned, find, study.settings_hash.cell)
+    check_planned(planned, lambda: study.settings_hash.cell(pick_cell(study, problem, cell)))
+    chosen = pick_cell(study, problem, cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
@@ -205,7 +198,8 @@ def gradient_norms(
         name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
         return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
 
-    key = as_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
+    check_planned(planned, lambda: study.settings_hash.gradient_norms(*find()))
+    key = find()
     _refuse_unaccounted(study, study.problems[problem].dataset)
     gpus = study.gpus(problem)
     with training(gpus):
@@ -223,8 +217,8 @@ def theory(
     from dpsweep.training.gradient_norms import measure_overlap
 
     study, paths = open_study(study_file)
-    find = partial(pick_cell, study, problem, cell)
-    chosen = as_planned(planned, find, study.settings_hash.theory)
+    check_planned(planned, lambda: study.settings_hash.theory(pick_cell(study, problem, cell)))
+    chosen = pick_cell(study, problem, cell)
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)
@@ -242,8 +236,10 @@ def audit_setting(
 
     study, paths = open_study(study_file)
     cells = {each.name: each for each in study.audit_cells()}
-    find = partial(pick, "setting of the audit", setting, cells)
-    cell = as_planned(planned, find, lambda _: fingerprints.audit_fingerprint(study))
+    check_planned(
+        planned, lambda: fingerprints.audit_fingerprint(study) if setting in cells else ""
+    )
+    cell = pick("setting of the audit", setting, cells)
     assert study.audit is not None  # noqa: S101 (it has settings)
     _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
     with training():
@@ -257,7 +253,7 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY, planned: Planned = Non
     from dpsweep.figures.audit import write_audit
 
     study, paths = open_study(study_file)
-    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
     write_audit(study, paths)
 
 
@@ -278,8 +274,8 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY, planned: Plan
     from dpsweep.analysis.frames import write_problem
 
     study, paths = open_study(study_file)
-    find = partial(pick, "problem", problem, study.problems)
-    as_planned(planned, find, lambda _: fingerprints.problem_fingerprint(study, problem))
+    check_planned(planned, lambda: fingerprints.problem_fingerprint(study, problem))
+    pick("problem", problem, study.problems)
     write_problem(study, paths, problem)
 
 
@@ -294,11 +290,8 @@ def figure(
     from dpsweep.figures import draw
 
     study, paths = open_study(study_file, partial)
-    as_planned(
-        planned,
-        lambda: pick("figure", target, study.figures),
-        lambda found: fingerprints.target_fingerprint(study, found),
-    )
+    check_planned(planned, lambda: fingerprints.target_fingerprint(study, study.figures[target]))
+    pick("figure", target, study.figures)
     draw(study, paths, target)
 
 
@@ -313,11 +306,8 @@ def table(
     from dpsweep.tables import write
 
     study, paths = open_study(study_file, partial)
-    as_planned(
-        planned,
-        lambda: pick("table", target, study.tables),
-        lambda found: fingerprints.target_fingerprint(study, found),
-    )
+    check_planned(planned, lambda: fingerprints.target_fingerprint(study, study.tables[target]))
+    pick("table", target, study.tables)
     write(study, paths, target)
 
 
@@ -332,7 +322,7 @@ def explore(
     from dpsweep.report import write_explore
 
     file, study, whole = find_study(study_name or study_file)
-    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
     write_explore(study, file, Paths(whole.results, partial))
 
 
@@ -350,7 +340,7 @@ def report(
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)
-    as_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     parts = [*outputs.trained(), *outputs.report().inputs]
     lacking = [f"{part} is missing" for part in parts if not part.exists()]
