@@ -1,6 +1,5 @@
 """Refusal of trials that were trained for other data, weights or noise than the current ones."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from tests.synthetic import (
     CHECKSUM,
     class_names,
     make_study,
-    trial_rows,
     write_cells,
     write_dataset,
     write_gradient_norms,
@@ -19,9 +17,7 @@ from tests.synthetic import (
 )
 
 from dpsweep.analysis.frames import (
-    COMPARED,
     FormerResultsError,
-    current_trials,
     load_gradient_norms,
     load_steps,
     load_trials,
@@ -30,7 +26,7 @@ from dpsweep.analysis.frames import (
 )
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.base.files import fingerprint, write_checked_json
-from dpsweep.study import Study, load_study
+from dpsweep.study import Study
 from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths
 
@@ -199,17 +195,3 @@ def test_problem_tables_of_other_settings_are_not_read(paths: Paths) -> None:
     with pytest.raises(FormerResultsError, match="data_checksum"):
         present_trials(STUDY, paths)
     assert present_trials(STUDY, Paths(paths.results, partial=True)).empty
-
-
-def test_the_papers_trials_are_compared_in_seconds(tmp_path: Path) -> None:
-    paper, paths = load_study(ROOT / "config.yaml"), Paths(tmp_path)
-    cells = paper.all_cells()[::12]
-    trials = pd.DataFrame(
-        {"problem": cell.problem, "cell": cell.name} | {column: row[column] for column in COMPARED}
-        for cell in cells
-        for row in trial_rows(paper, cell, lambda cell, rate, seed: {"macro_accuracy": rate})
-    )
-    write_noise(paper, paths)
-    started = time.process_time()
-    assert len(current_trials(paper, paths, trials)) == len(trials) > 5_000
-    assert time.process_time() - started < 1

@@ -1,6 +1,5 @@
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,14 +82,6 @@ def test_intervals_are_those_of_student_and_welch() -> None:
     elsewhere = mean_elsewhere(effects, groups)
     assert elsewhere.effect == 2.0  # not 14 / 6
     assert elsewhere.interval(0.05) == pytest.approx((expected.low, expected.high))
-
-
-def test_units_have_equal_weight_and_each_dataset_its_own_variance() -> None:
-    assert mean_of([0.0, 3.0, 3.0, 3.0, 3.0], [0, 1, 1, 1, 1]).effect == pytest.approx(2.4)
-    quiet, noisy = [1.0, 1.001] * 10, [0.0, 10.0, 20.0, 10.0]
-    found = mean_of(quiet + noisy, [0] * 20 + [1] * 4)
-    assert found.error == pytest.approx(4 / 24 * np.std(noisy, ddof=1) / 2, rel=1e-3)
-    assert found.degrees == pytest.approx(3, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -258,31 +249,6 @@ def test_equal_accuracies_of_all_trials_decide_nothing(accuracy: float, test_siz
     found = evidence_table(compare(problems(np.full((3, 3, 3), accuracy), test_size)))
     assert set(found["verdict"]) == {"not resolved"}
     assert found[["effect", "lower_here", "upper_here", "lower_elsewhere"]].isna().all(axis=None)
-
-
-def test_a_problem_where_all_trials_are_equal_is_no_evidence() -> None:
-    """The evidence is that of the other problems, whether the easy or the hard trials are equal."""
-    random = np.random.default_rng(1)
-    scattered = [
-        replace(grid, selection=values, accuracy=values, tuning=values)
-        for grid in problems(np.zeros((3, 3, 3)), 1000)
-        for values in [random.uniform(0.4, 0.6, (3, 3, 3))]
-    ]
-    flat = np.full((3, 3, 3), 0.1)
-    for condition in (8.0, 1.0):
-        some = [
-            replace(each, selection=flat, accuracy=flat, tuning=flat)
-            if each.dataset == "a" and each.epsilon == condition
-            else each
-            for each in scattered
-        ]
-        effects = [
-            [(each.unit, each.effect) for each in compare(grids, corrected=False)[RULE]]
-            for grids in (some, [grid for grid in scattered if grid.dataset != "a"])
-        ]
-        assert len(effects[0]) == 16
-        known = [(unit, effect) for unit, effect in effects[0] if np.isfinite(effect)]
-        assert known == effects[1] and len(known) == 12
 
 
 def test_the_error_over_datasets_is_at_least_that_of_their_test_sets() -> None:

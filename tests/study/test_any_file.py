@@ -1,9 +1,7 @@
 """Every file is either a valid study, or refused with one error."""
 
 import json
-import os
 import signal
-import threading
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
@@ -13,15 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.described import described
-from tests.waiting import PATIENCE
 from tests.workflow.chain import STUDY
 
-from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import main as command_line
 from dpsweep.cli import releases, run, stages, studies
-from dpsweep.cli.options import find_study
 from dpsweep.study import StudyError, load_study
-from dpsweep.study.load import begin
 
 SWEEP = "sweeps: {digits_vit_film: {%s}}"
 DIGITS, VIT = (
@@ -107,22 +101,6 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     assert "Traceback" in file.read_text()
 
 
-def test_the_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shell expands ``--study=~/study.yaml``."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("NOWHERE", raising=False)
-    for changed in ("PATH", "SBATCH_SIGNAL"):  # for the jobs of the workflow
-        monkeypatch.setenv(changed, os.environ.get(changed, ""))
-    file = tmp_path / "study.yaml"
-    file.write_text("extends: demo\n")
-    for named in ("~/study.yaml", "$HOME/study.yaml"):
-        assert find_study(named)[0].name == file.name
-        assert begin({"study": named}) == file
-    for find in (find_study, lambda named: begin({"study": named})):
-        with pytest.raises(DpsweepError, match=r"path: found \$NOWHERE/s.*\$NOWHERE is not, or is"):
-            find("$NOWHERE/study.yaml")
-
-
 PATHS = [
     pytest.param(hint, id=f"{command.callback.__name__}-{name}")
     for part in (studies, run, releases, stages)
@@ -198,27 +176,3 @@ def test_an_error_after_ctrl_c_is_no_mistake(
         signal.signal(signal.SIGINT, before)
     assert end.value.code == 128 + signal.SIGINT
     assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_in_a_finaliser_ends_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Finalised:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def interrupted(*_: object) -> None:
-        Finalised()
-        threading.Event().wait(PATIENCE)
-        raise AssertionError("the interrupt was lost")
-
-    monkeypatch.setattr("dpsweep.cli.options.load_study", interrupted)
-    monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(SystemExit) as end:
-            command_line.main()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert end.value.code == 128 + signal.SIGINT
-    assert "Traceback" not in capfd.readouterr().err

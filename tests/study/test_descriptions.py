@@ -10,9 +10,7 @@ from tests.study.small import SMALL
 
 from dpsweep.cli.check import _undrawn
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.descriptions import facts, tell_apart
 from dpsweep.study.fingerprints import target_fingerprint
-from dpsweep.study.grid import Grids, Panel
 from dpsweep.study.optimizers import BY_DEFAULT
 
 MAP = """\
@@ -172,17 +170,6 @@ def test_lines_of_one_panel_have_different_labels(tmp_path: Path) -> None:
     assert [line.label for line in panel.lines] == ["B = 64", "B = 256", "B = full"]
     same = load(tmp_path, "mine.py", mine=LINES.format(label=', label="One"'))
     assert "several lines are called One" in same.targets.undrawn["mine"]
-
-
-def test_values_that_differ_in_their_last_digit_have_other_texts() -> None:
-    near = 0.1 + 0.2
-    flat = {key: SMALL["sweeps"]["flat"] | {"epsilon": [key]} for key in (0.3, near)}
-    sweeps = {"one": flat[0.3], "other": flat[near]}
-    content = {key: value for key, value in SMALL.items() if key not in ("figures", "tables")}
-    study = Study.model_validate(content | {"sweeps": sweeps, "figures": "none"})
-    grid = Grids(study).one()
-    found = [facts(study, Panel.of(grid.at(epsilon=value))) for value in (0.3, near)]
-    assert tell_apart(found) == ["ε = 0.3", "ε = 0.30000000000000004"]
 
 
 def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:

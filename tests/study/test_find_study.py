@@ -67,14 +67,6 @@ def test_a_study_elsewhere_is_run_in_its_own_folder(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_study_extends_one_of_the_package_by_its_name(folder: Path) -> None:
-    study = load_study(Path("pets.yaml"))
-    assert study.datasets == load_study(load.packaged_studies()["demo"]).datasets
-    Path("pets.yaml").write_text(TEXT.replace("demo", "dmo"))
-    with pytest.raises(DpsweepError, match=r"did you mean demo\?"):
-        load_study(Path("pets.yaml"))
-
-
 def test_targets_are_named_as_in_the_study() -> None:
     study = load_study(load.packaged_studies()["demo"])
     paths = Paths(Path("results"))

@@ -9,11 +9,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from tests.described import described
-from tests.study.small import SMALL, load_small
+from tests.study.small import SMALL
 
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
-from dpsweep.study.load import StudyLoader
 
 
 @pytest.fixture
@@ -153,15 +152,6 @@ def test_numbers_beyond_those_of_floats_are_refused(base: Path, text: str) -> No
     assert "sweeps.flat.epsilon[1]: found " in said and "; allowed: a valid number" in said
 
 
-def test_infinite_epsilon_trains_without_privacy(tmp_path: Path) -> None:
-    study = load_small(
-        tmp_path,
-        {"sweeps/flat/epsilon": [float("inf")], "sweeps/flat/clipping_bound": "none"}
-        | {"figures": {}, "tables": {}},
-    )
-    assert study.sweep_cells("flat")[0].name == "epsinf_epochs2_B64_Cnone"
-
-
 # -- refused files ------------------------------------------------------------------------
 
 EXTENDS = "extends: base.yaml\n"
@@ -226,9 +216,3 @@ def test_sweeps_with_a_common_cell_must_train_it_in_the_same_way(key: str, other
     content["sweeps"]["again"][key] = other
     with pytest.raises(ValidationError, match=f"sweeps.again.{key}: found .*sweeps.{name}"):
         Study.model_validate(content)
-
-
-@pytest.mark.parametrize("text", ["300", "1_000", "0", "-5", "0.5", "00.5", "0x1F4", "1e3"])
-def test_decimal_numbers_are_read_as_before(text: str) -> None:
-    loaded = yaml.load(f"a: {text}", Loader=StudyLoader)["a"]  # noqa: S506 (a SafeLoader)
-    assert loaded == (int(text, 0) if text.startswith("0x") else float(text))
