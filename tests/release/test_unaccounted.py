@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,22 @@ def test_a_finished_sweep_is_drawn_without_asking_again(
         file.touch()
     monkeypatch.setattr(run, "run_snakemake", lambda _: 0)
     assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
+
+
+def test_a_study_of_private_data_is_complete_without_its_sweeps(folder: Path) -> None:
+    more = {"budget": {"epsilon": 9.0, "delta": 2e-5}, "figures": "none"}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(sections() | more))
+    said = {
+        word: CliRunner().invoke(app, [word, "mine.yaml", *options]).output
+        for word, *options in (["report"], ["status"], ["check", "--seconds", "0"])
+    }
+    page = (folder / "results" / "report.html").read_text()
+    assert not re.search('unfinished|id="incomplete|not finished|planned cell|no trial yet', page)
+    assert "digits_vit_method: private, trained only with --unaccounted" in said["status"]
+    assert "waiting\nThe study's" in said["status"] and "time left" not in said["status"]
+    rest = "By basic composition a next model may have at least ε = 9 at δ = 1e-05"
+    for each in (page, said["status"], said["check"]):
+        assert f"budget is ε = 9 at δ = 2e-05. {rest}" in each
 
 
 def given(word: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,8 +418,10 @@ def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
 ) -> None:
     trials = present_trials(study, whole)
     trials = trials.assign(**change(trials))
-    assert said in summary.sentence(study, trials)
-    assert "1 dataset (200 test examples)" in summary.sentence(study, trials)
+    assert said in summary.sentence(study, trials, len(study.all_cells()))
+    assert "1 dataset (200 test examples)" in summary.sentence(
+        study, trials, len(study.all_cells())
+    )
     assert len(summary.hardware(trials).rows) == 1
 
 

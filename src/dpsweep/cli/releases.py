@@ -142,12 +142,15 @@ def verify(
     with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
     found = verify_release(folder, backbone, with_ledger)
     compared = ledger_of(folder, with_ledger)
+    budget = ""
     if study_file is not None:
+        from dpsweep.release.ledger import budget_in_words
         from dpsweep.release.section import compare
 
         # Without figures: a study from elsewhere may name Python files, which must not run here.
         study, paths = open_study(study_file, figures=False)
         compare(folder, study, _section(study_file, study), paths, compared)
+        budget = budget_in_words(study, paths)
     if said := advice_if_no_better(found):
         typer.echo(said)
     typer.echo(
@@ -171,6 +174,8 @@ def verify(
         f"released before on these data, as far as the ledger goes: {len(together.earlier)}; all together "
         f"({rounded_up(together.joint_epsilon)}, {rounded_up(together.joint_delta)})-differentially private"
     )
+    if budget:
+        typer.echo(budget)
     for name in found.earlier_sweeps:
         typer.echo(f"not covered: choices made by looking at the sweep {printable(name)}")
     if found.earlier_trials:

@@ -337,12 +337,15 @@ def report(
 
     With --partial, figures, tables and pages are drawn from the results so far, also while the study runs.
     """
+    from dpsweep.release.unaccounted import planned_cells
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)
     check_planned(planned, lambda: fingerprints.report_fingerprint(study))
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
-    parts = [*outputs.trained(), *outputs.report().inputs]
+    cells = planned_cells(study, ())
+    # Without a cell to train, nothing but the releases is reported.
+    parts = [*outputs.trained(cells), *outputs.report().inputs] if cells else []
     lacking = [f"{part} is missing" for part in parts if not part.exists()]
     if lacking and not partial:
         said = [f"{file}: the report needs outputs that are missing:", *lacking[:_SHOWN]]

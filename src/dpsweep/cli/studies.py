@@ -235,17 +235,24 @@ def plan(
     _, study, paths = find_study(named or study_file)
     here = [] if teraflops else visible_gpus()
     device = device_of(teraflops, here)
-    refused = set[str]()
-    if study.has_private_data:
-        from dpsweep.release.unaccounted import price, refused_problems
+    if refused := _refused(study):
+        from dpsweep.release.unaccounted import price
 
-        if refused := refused_problems(study):
-            typer.echo(f"{price(study)}. They need --unaccounted, and are not planned.")
+        typer.echo(f"{price(study)}. They need --unaccounted, and are not planned.")
     chosen = Plan(study, paths, wanted, device, refused=refused)
     counts = [len(here)] if here else GPUS if device.unit == "GPU" else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
     typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if wanted else outlook(study))]))
+
+
+def _refused(study: Study) -> set[str]:
+    """Return the problems whose sweeps do not run, because their data are private."""
+    if not study.has_private_data:
+        return set()
+    from dpsweep.release.unaccounted import refused_problems
+
+    return refused_problems(study)
 
 
 @app.command()
@@ -262,14 +269,24 @@ def status(
     from dpsweep.planning.status import Status
 
     file, study, paths = find_study(study_name or study_file)
+    refused = _refused(study)
     if not paths.results.is_dir():
+        first = ["release"] if refused and study.release else []
         raise DpsweepError(
             f"{paths.results.resolve()}: no such folder, so nothing of {name_of(file)} has run; "
-            "begin with: " + make_command(file, [])
+            "begin with: " + make_command(file, first)
         )
     here = [] if teraflops else visible_gpus()
-    state = Status(study, paths, device=device_of(teraflops, here))
-    typer.echo("\n".join(state.failed_lines() if failed else state.lines(len(here))))
+    state = Status(study, paths, device=device_of(teraflops, here), refused=refused)
+    for line in state.failed_lines() if failed else state.lines(len(here)):
+        typer.echo(line)
+    if refused and not failed:
+        typer.echo(f"{', '.join(sorted(refused))}: private, trained only with --unaccounted")
+    if study.release is not None and not failed:
+        from dpsweep.release.ledger import budget_in_words  # accountants take a second
+
+        typer.echo(f"release: {'done' if paths.release.exists() else 'waiting'}")
+        typer.echo(budget_in_words(study, paths))
     if here and not failed:
         typer.echo(describe(here))
 

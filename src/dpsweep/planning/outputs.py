@@ -164,9 +164,9 @@ class Outputs:
         """
         return [file for output in self.every() for file in output.files]
 
-    def trained(self) -> list[Path]:
-        """Return the files with the trials of every cell, and with the measurements that figures draw."""
-        files = [self._paths.cell_trials(self._study, cell) for cell in self._study.all_cells()]
+    def trained(self, cells: Iterable[Cell]) -> list[Path]:
+        """Return the files with the trials of cells, and with the measurements that figures draw."""
+        files = [self._paths.cell_trials(self._study, cell) for cell in cells]
         files += [self._paths.gradient_norms(self._study, *key) for key in self.drawn_norms()]
         return files + [self._paths.theory(self._study, cell) for cell in self.drawn_theory()]
 

@@ -10,7 +10,7 @@ job whose outputs were deleted, is *waiting*.
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -68,6 +68,8 @@ class Status:
         paths: its files.
         now: the time to compare logs with; by default the present.
         device: the device of the first estimates; times are counted in its unit.
+        refused: problems whose sweeps do not run, because their data are private; cells of them that wait
+            are not counted.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class Status:
         paths: Paths,
         now: float | None = None,
         device: Device = GPU,
+        refused: Collection[str] = (),
     ) -> None:
         self._study, self._paths, self._unit = study, paths, device.unit
         self._now = time.time() if now is None else now
+        self._refused = refused
         self._outputs = Outputs(study, paths)
         self.outputs = {output.name: output for output in self._outputs.every()}
         """all outputs of the study by name"""
@@ -132,6 +136,8 @@ class Status:
         progress = Progress()
         for cell in cells:
             state = self.states[cell]
+            if state == "waiting" and cell.problem in self._refused:
+                continue
             progress.cells[state] += 1
             progress.spent += self._spent[cell]
             if state != "done":
@@ -141,8 +147,9 @@ class Status:
         return progress
 
     def problems(self) -> dict[str, Progress]:
-        """Return the progress by problem."""
-        return {name: self.of(self._study.problem_cells(name)) for name in self._study.problems}
+        """Return the progress by problem, without those that have nothing to train."""
+        found = {name: self.of(self._study.problem_cells(name)) for name in self._study.problems}
+        return {name: progress for name, progress in found.items() if progress.cells}
 
     def figures(self) -> dict[str, Progress]:
         """Return the progress by figure, over the cells that it draws."""
@@ -173,7 +180,8 @@ class Status:
         if figures := self.figures():
             yield from _table("figure", figures)
             yield ""
-        yield from _table("problem", self.problems() | {"all": everything})
+        if problems := self.problems():
+            yield from _table("problem", problems | {"all": everything})
         at_once = gpus or everything.cells["running"]
         if everything.left:
             yield (

@@ -324,7 +324,9 @@ class Account:
 
 
 def account(study: Study, paths: Paths) -> Account | None:
-    """Return the releases on the data of a study's section `release`; None without the section or data.
+    """Return the releases on the data of a study's section `release`; None without the section.
+
+    Before the data are prepared, releases are found by where their data come from.
 
     Raises:
         ReleaseError: the ledger is damaged.
@@ -335,11 +337,33 @@ def account(study: Study, paths: Paths) -> Account | None:
     try:
         data = read_metadata(paths.dataset(dataset)).checksum
     except DatasetError:
-        return None
+        data = ""
     lines = Ledger(paths.ledger).lines_of(data, origins(study.datasets[dataset].source))
     models = [line.model for line in lines]
     delta = total_delta(each.delta for each in models)
     return Account(lines, joint_epsilon(models, delta), delta, _left(study, models))
+
+
+def budget_in_words(study: Study, paths: Paths) -> str:
+    """Return sentences on a study's budget and the rest of it; empty without a section `release`.
+
+    Raises:
+        ReleaseError: the ledger is damaged.
+    """
+    found = account(study, paths)
+    if found is None:
+        return ""
+    left = found.left
+    if study.budget is None or left is None:
+        return "The study names no budget. budget: {epsilon: 8, delta: 1e-5} refuses a release beyond it."
+    begin = f"The study's budget is ε = {study.budget.epsilon:g} at δ = {study.budget.delta:g}."
+    next_one = f"at δ = {study.privacy.delta:g}"
+    if left == 0:
+        return f"{begin} By basic composition nothing is left for a next model {next_one}."
+    return (
+        f"{begin} By basic composition a next model may have at least ε = {rounded_down(left)} {next_one}; "
+        "one beyond the budget is refused before it is trained."
+    )
 
 
 def _left(study: Study, models: Sequence[ReleasedModel]) -> float | None:

@@ -2,12 +2,12 @@
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dpsweep.base.units import count, rounded_up
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.datasets import shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true
 
@@ -72,6 +72,21 @@ def refused_problems(study: Study) -> set[str]:
     if is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")):
         return set()
     return {study.sweeps[name].problem.name for name in private_sweeps(study)}
+
+
+def planned_cells(study: Study, trained: Collection[tuple[str, str]]) -> list[Cell]:
+    """Return the cells of a study without those of refused sweeps, but with all that were trained.
+
+    Args:
+        study: the study.
+        trained: problem and name of each cell with a trial.
+    """
+    refused = refused_problems(study)
+    return [
+        cell
+        for cell in study.all_cells()
+        if cell.problem not in refused or (cell.problem, cell.name) in trained
+    ]
 
 
 def refuse_unaccounted(study: Study, dataset: str) -> None:

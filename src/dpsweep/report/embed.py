@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 import dpsweep
-from dpsweep.base.units import count, rounded_down, rounded_up
+from dpsweep.base.units import count, rounded_up
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.clipping import RULES, ClippingBound
@@ -75,7 +75,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"values": values, "column_kinds": column_kinds, "bar_shares": bar_shares}
-    filters |= {"up": rounded_up, "down": rounded_down}
+    filters |= {"up": rounded_up}
     environment.filters |= filters
     environment.globals |= {"count": count, "version": dpsweep.__version__}
     return environment

@@ -13,6 +13,7 @@ from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.units import rounded_up
 from dpsweep.release import CERTIFICATE
+from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.targets import TargetView, sections, shared_sentences
@@ -48,7 +49,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
     once = summary.each_once(trials)
     private = once[is_private(once)]
     trained = set(zip(trials["problem"], trials["cell"], strict=True))
-    planned = study.all_cells()
+    planned = planned_cells(study, trained)
     grouped = sections(study, paths, trained)
     targets = [target for section in grouped.values() for target in section]
     configuration = study_yaml(study)
@@ -59,7 +60,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         partial=paths.partial,
         lacking=lacking,
         study_file=study_file.name if study_file.is_absolute() else study_file.as_posix(),
-        sentence=summary.sentence(study, trials),
+        sentence=summary.sentence(study, trials, len(planned)),
         newest_results=newest_results(study, paths),
         inputs=summary.inputs(study, trials),
         hardware=summary.hardware(trials),
@@ -86,6 +87,7 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         private_count=len(private),
         epsilons=sorted(set(private["epsilon"].astype(float))),
         account=(spent := _account(study, paths)),
+        budget=_budget(study, paths),
         released=spent and _released(spent),
         worth=_worth(paths),
         ledger=paths.ledger.name,
@@ -112,6 +114,14 @@ def _account(study: Study, paths: Paths) -> "Account | None":
     from dpsweep.release.ledger import account  # noqa: PLC0415
 
     return account(study, paths)
+
+
+def _budget(study: Study, paths: Paths) -> str:
+    if study.release is None:
+        return ""
+    from dpsweep.release.ledger import budget_in_words  # noqa: PLC0415
+
+    return budget_in_words(study, paths)
 
 
 def _worth(paths: Paths) -> list[str]:

@@ -256,7 +256,7 @@ def each_once(trials: pd.DataFrame) -> pd.DataFrame:
     return once.assign(device=once["device"].str.replace(r" \(GPU .*\)$", "", regex=True))
 
 
-def sentence(study: Study, trials: pd.DataFrame) -> str:
+def sentence(study: Study, trials: pd.DataFrame, cells_to_train: int) -> str:
     """Write a sentence on the size and progress of the study; test sets limit what it can tell apart."""
     sweeps = study.sweeps.values()
     counts = {
@@ -267,8 +267,10 @@ def sentence(study: Study, trials: pd.DataFrame) -> str:
     tested = [tested[0], tested[-1]] if len(tested) > 1 else tested
     counts["dataset"] += f" ({' to '.join(f'{size:,}' for size in tested)} test examples)"
     parts = (count(len(sweeps), "sweep"), *counts.values())
-    once, planned = each_once(trials), count(len(study.all_cells()), "planned cell")
-    if once.empty:
+    once, planned = each_once(trials), count(cells_to_train, "planned cell")
+    if not cells_to_train:
+        so_far = "sweeps of private data run only with --unaccounted."
+    elif once.empty:
         so_far = f"none of the {planned} has been trained yet."
     else:
         cells = len(trials[["problem", "cell"]].drop_duplicates())

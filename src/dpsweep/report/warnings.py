@@ -11,6 +11,7 @@ import pandas as pd
 from dpsweep.analysis.frames import is_private, other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
+from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report.embed import percent, values
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
@@ -84,10 +85,12 @@ def _privacy(study: Study, private: pd.DataFrame) -> Iterator[Notice]:
 
 def _completeness(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
     names = []
+    with_trials = set(zip(trials["problem"], trials["cell"], strict=True))
+    planned = planned_cells(study, with_trials)
     bracket = study.training.selection == "bracket"
     for name in study.problems:
         trained = trials.loc[trials["problem"] == name, "cell"].value_counts()
-        cells = study.problem_cells(name)
+        cells = [cell for cell in planned if cell.problem == name]
         found = [int(trained.get(cell.name, 0)) for cell in cells]
         sweeps = map(study.sweep_of, cells)
         # A bracket may end before it has tried all rates.
