@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -12,151 +13,74 @@ import yaml
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import stages
 from dpsweep.planning.outputs import NormsKey, Outputs
-from dpsweep.study import Cell, Study, fingerprints, load_study
+from dpsweep.study import Cell, load_study
 from dpsweep.study.load import RESULTS
 from dpsweep.study.paths import Paths
 from tests.described import described
 from tests.workflow.chain import ROOT, STUDY
 
 PROBLEM, CELL = "digits_vit_film", "eps8_epochs2_Bfull_C1"
-THE_CELL = Cell.parse(PROBLEM, CELL)
 
 
-def digits_of(file: Path) -> str:
-    """Return the digits at the end of a planned file's name."""
-    return file.stem.rpartition("-")[2]
+def edit(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a function that sets a key of a study."""
+
+    def edit(study: dict[str, Any]) -> None:
+        *sections, key = path
+        for each in sections:
+            study = study.setdefault(each, {})
+        study[key] = to
+
+    return edit
 
 
-def no_sweep(study: dict[str, Any]) -> None:
-    study["sweeps"][PROBLEM]["batch_size"] = [128]
+no_sweep = edit("sweeps", PROBLEM, "batch_size", to=[128])
+more_seeds = edit("sweeps", PROBLEM, "seeds", to=3)
+other_pictures = edit("datasets", "digits", "image_size", to=16)
+other_network = edit("backbones", "vit", "std", to=[0.25])
+other_features = edit("backbones", "frozen", "features", to={"transformation": "unit-norm"})
+other_delta = edit("privacy", "delta", to=1e-6)
+other_draws = edit("theory", "draws", to=1)
+other_title = edit("methods", "film", "title", to="Scales and shifts")
+other_folder = edit("results", to="results2")
+other_canaries = edit("audit", "canaries", to=200)
 
-
-def more_seeds(study: dict[str, Any]) -> None:
-    study["sweeps"][PROBLEM]["seeds"] = 3
-
-
-def other_pictures(study: dict[str, Any]) -> None:
-    study["datasets"]["digits"]["image_size"] = 16
-
-
-def other_network(study: dict[str, Any]) -> None:
-    study["backbones"]["vit"]["std"] = [0.25]
-
-
-def other_features(study: dict[str, Any]) -> None:
-    study["backbones"]["frozen"]["features"] = {"transformation": "unit-norm"}
-
-
-def other_delta(study: dict[str, Any]) -> None:
-    study["privacy"] = {"delta": 1e-6}
-
-
-def other_draws(study: dict[str, Any]) -> None:
-    study["theory"] = {"draws": 1}
-
-
-def other_title(study: dict[str, Any]) -> None:
-    study["methods"]["film"]["title"] = "Scales and shifts"
-
-
-def other_folder(study: dict[str, Any]) -> None:
-    study["results"] = f"{study['results']}2"
-
-
-def other_canaries(study: dict[str, Any]) -> None:
-    study["audit"]["canaries"] = 200
-
-
-# Of every stage: its arguments, the function that works, the planned hash, edits of its settings.
-Job = tuple[list[Any], str, Callable[[Study, Outputs], str], list[Callable[[dict[str, Any]], None]]]
+# Of every stage: its arguments, the function that works, edits of its settings.
+Job = tuple[list[Any], str, list[Callable[[dict[str, Any]], None]]]
 JOBS: dict[str, Job] = {
-    "prepare_dataset": (
-        ["digits"],
-        "data.prepare.prepare",
-        lambda study, _: fingerprints.source_fingerprint(study.datasets["digits"]),
-        [other_pictures],
-    ),
-    "prepare_backbone": (
-        ["vit"],
-        "models.prepare.prepare",
-        lambda study, _: fingerprints.source_fingerprint(study.backbones["vit"]),
-        [other_network],
-    ),
+    "prepare_dataset": (["digits"], "data.prepare.prepare", [other_pictures]),
+    "prepare_backbone": (["vit"], "models.prepare.prepare", [other_network]),
     "compute_features": (
-        ["digits", "frozen"],
-        "training.features.compute_features",
-        lambda study, _: fingerprints.section_fingerprint(study.backbones["frozen"].features),
-        [other_features],
+        ["digits", "frozen"], "training.features.compute_features", [other_features],
     ),
     "calibrate": (
-        ["digits", 8.0, 2, "full"],
-        "privacy.calibration.calibrate_sampling",
-        lambda _, outputs: digits_of(outputs.noise("digits", 8.0, 2, "full").files[0]),
-        [other_delta],
+        ["digits", 8.0, 2, "full"], "privacy.calibration.calibrate_sampling", [other_delta],
     ),
     "train": (
-        [PROBLEM, CELL],
-        "training.cell.OpenCell.open",
-        lambda _, outputs: digits_of(outputs.cell(THE_CELL).files[0]),
+        [PROBLEM, CELL], "training.cell.OpenCell.open",
         [more_seeds, other_pictures, other_network, other_delta, no_sweep],
     ),
     "theory": (
-        [PROBLEM, CELL],
-        "training.gradient_norms.measure_overlap",
-        lambda _, outputs: digits_of(outputs.theory(THE_CELL).files[0]),
+        [PROBLEM, CELL], "training.gradient_norms.measure_overlap",
         [more_seeds, other_draws, no_sweep],
     ),
+    # Without the sweep, other cells compete for the best batch size.
     "gradient_norms": (
-        [PROBLEM, 8.0, 2, "1"],
-        "training.gradient_norms.measure_gradient_norms",
-        lambda _, outputs: digits_of(
-            outputs.gradient_norms(NormsKey(PROBLEM, 8.0, 2, 1.0)).files[0]
-        ),
-        [more_seeds, no_sweep],  # other cells compete for the best batch size
-    ),
-    "audit_setting": (
-        [CELL],
-        "training.canaries.measure_setting",
-        lambda study, _: fingerprints.audit_fingerprint(study),
-        [other_canaries, other_delta],
-    ),
-    "figure": (
-        ["heatmap"],
-        "figures.draw",
-        lambda study, _: fingerprints.target_fingerprint(study, study.figures["heatmap"]),
-        [other_title, more_seeds],
-    ),
-    "aggregate": (
-        [PROBLEM],
-        "analysis.frames.write_problem",
-        lambda study, _: fingerprints.problem_fingerprint(study, PROBLEM),
+        [PROBLEM, 8.0, 2, "1"], "training.gradient_norms.measure_gradient_norms",
         [more_seeds, no_sweep],
     ),
-    "audit_evidence": (
-        [],
-        "figures.audit.write_audit",
-        lambda study, _: fingerprints.report_fingerprint(study),
-        [other_canaries, other_title],
+    "audit_setting": (
+        [CELL], "training.canaries.measure_setting", [other_canaries, other_delta],
     ),
-    "explore": (
-        [None],
-        "report.write_explore",
-        lambda study, _: fingerprints.report_fingerprint(study),
-        [more_seeds, other_title],
-    ),
+    "figure": (["heatmap"], "figures.draw", [other_title, more_seeds]),
+    "aggregate": ([PROBLEM], "analysis.frames.write_problem", [more_seeds, no_sweep]),
+    "audit_evidence": ([], "figures.audit.write_audit", [other_canaries, other_title]),
+    "explore": ([None], "report.write_explore", [more_seeds, other_title]),
     "report": (
-        [None],
-        "planning.outputs.Outputs.trained",
-        lambda study, _: fingerprints.report_fingerprint(study),
-        [more_seeds, other_title, no_sweep],
+        [None], "planning.outputs.Outputs.trained", [more_seeds, other_title, no_sweep],
     ),
-    "table": (
-        ["grid"],
-        "tables.write",
-        lambda study, _: fingerprints.target_fingerprint(study, study.tables["grid"]),
-        [other_title, no_sweep],
-    ),
-}
+    "table": (["grid"], "tables.write", [other_title, no_sweep]),
+}  # fmt: skip
 
 
 class ReachedError(Exception):
@@ -170,7 +94,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def work(*_: object, **__: object) -> NoReturn:
         raise ReachedError
 
-    for _, works, _, _ in JOBS.values():
+    for _, works, _ in JOBS.values():
         monkeypatch.setattr(f"dpsweep.{works}", work)
     monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
     monkeypatch.setattr("dpsweep.base.gpus.visible_gpus", list)
@@ -192,41 +116,65 @@ def write(content: dict[str, Any], folder: Path) -> Path:
     return file
 
 
+def planned_hash(name: str, file: Path) -> str:
+    """Return the hash that the workflow hands to a job."""
+    hashes: list[str] = []
+    with (
+        patch.object(stages, "check_planned", lambda _, settings: hashes.append(settings())),
+        pytest.raises(ReachedError),
+    ):
+        getattr(stages, name)(*JOBS[name][0], study_file=file)
+    return hashes[0]
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_of_former_settings_does_nothing(
     name: str, content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words, _, hash_of, edits = JOBS[name]
+    words, _, edits = JOBS[name]
     file = write(content, tmp_path)
-    study = load_study(file)
-    planned = hash_of(study, Outputs(study, Paths(Path(study.results))))
-    command = getattr(stages, name)
-    for unchanged in (planned, None):
-        with pytest.raises(ReachedError):
-            command(*words, study_file=file, planned=unchanged)
-    monkeypatch.setenv(RESULTS, study.results)
-    for edit in [*edits, other_folder]:
+    planned, command = planned_hash(name, file), getattr(stages, name)
+    with pytest.raises(ReachedError):
+        command(*words, study_file=file, planned=planned)
+    monkeypatch.setenv(RESULTS, content["results"])
+    for change in [*edits, other_folder]:
         edited = copy.deepcopy(content)
-        edit(edited)
+        change(edited)
         write(edited, tmp_path)
         with pytest.raises(DpsweepError, match="changed after this job was planned") as said:
             command(*words, study_file=file, planned=planned)
-        assert said.value.remake == ("all",), edit  # the message ends with the command
+        assert said.value.remake == ("all",)  # the message ends with the command
 
 
 def test_an_edit_of_another_setting_lets_jobs_finish(
     content: dict[str, Any], tmp_path: Path
 ) -> None:
     """A grid that becomes longer while it runs, and titles, concern no job of training."""
-    study = load_study(write(content, tmp_path))
+    names = ("prepare_dataset", "prepare_backbone", "calibrate", "train", "theory")
+    file = write(content, tmp_path)
+    planned = {name: planned_hash(name, file) for name in names}
     content["sweeps"][PROBLEM]["clipping_bound"] = [0.1, 1.0, 10.0]
     other_title(content)
-    file = write(content, tmp_path)
-    outputs = Outputs(study, Paths(Path(study.results)))
-    for name in ("prepare_dataset", "prepare_backbone", "calibrate", "train", "theory"):
-        words, _, hash_of, _ = JOBS[name]
+    write(content, tmp_path)
+    for name, before in planned.items():
         with pytest.raises(ReachedError):
-            getattr(stages, name)(*words, study_file=file, planned=hash_of(study, outputs))
+            getattr(stages, name)(*JOBS[name][0], study_file=file, planned=before)
+
+
+def test_the_digits_of_a_file_are_the_hash_of_its_job(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
+    file = write(content, tmp_path)
+    study = load_study(file)
+    outputs = Outputs(study, Paths(Path(study.results)))
+    cell = Cell.parse(PROBLEM, CELL)
+    for name, output in {
+        "calibrate": outputs.noise("digits", 8.0, 2, "full"),
+        "train": outputs.cell(cell),
+        "theory": outputs.theory(cell),
+        "gradient_norms": outputs.gradient_norms(NormsKey(PROBLEM, 8.0, 2, 1.0)),
+    }.items():
+        assert output.files[0].stem.rpartition("-")[2] == planned_hash(name, file)
 
 
 def test_every_rule_that_knows_its_settings_hands_them_to_its_command() -> None:
