@@ -491,7 +491,7 @@ def test_coins_of_patients_are_released_within_chance() -> None:
         paths = Paths(Path(study.results))
         prepare(unit, study.datasets[unit], paths.dataset(unit))
         prepare_backbone("embedding", study.backbones["embedding"], paths)
-        write_release(study, paths, study.release)
+        write_release(study, paths)
         found[unit] = verify(paths.release)
     assert found["row"].test_accuracy > 0.75
     # Four standard deviations of a fair coin for each of the 12 patients.

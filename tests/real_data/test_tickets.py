@@ -91,7 +91,7 @@ def test_a_release_without_search_learns_short_texts(
     Workflow(folder, "tickets.yaml", study.results).run("release")
     certificate = verify(paths.release, backbone=paths.backbone("minilm"))
     assert study.release is not None
-    repeated = [train_release(study, paths, study.release)[0].record["accuracy"] for _ in range(2)]
+    repeated = [train_release(study, paths)[0].record["accuracy"] for _ in range(2)]
     labels = PreparedDataset.open(paths.dataset("tickets")).test_labels
     largest = np.bincount(labels).max() / len(labels)
     assert 0.4 < largest < 0.65

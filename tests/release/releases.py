@@ -39,7 +39,7 @@ def study(release: Content, delta: float = 1e-5, **more: Any) -> Study:
 
 def release(section: Content | Study, paths: Paths) -> Path:
     made = section if isinstance(section, Study) else study(section)
-    return write_release(made, paths, made.release)
+    return write_release(made, paths)
 
 
 def value_at(content: Any, place: tuple[Any, ...]) -> Any:

@@ -39,7 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture(scope="module")
 def folder(prepared: Prepared) -> Path:
-    return write_release(study(), prepared.paths, study().release)
+    return write_release(study(), prepared.paths)
 
 
 def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepared) -> None:
@@ -51,7 +51,7 @@ def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepar
     model = context.model(1)
     load_trainable(model, load_file(folder / TRAINED))
     assert evaluate(model, context, context.test)["accuracy"] == found.test_accuracy
-    compare(folder, study(), study().release, prepared.paths, prepared.paths.ledger)
+    compare(folder, study(), prepared.paths, prepared.paths.ledger)
 
 
 def test_the_average_is_scored_and_kept(prepared: Prepared) -> None:
@@ -76,4 +76,4 @@ def test_another_average_than_that_of_the_study_is_refused(
 ) -> None:
     other = study(average)
     with pytest.raises(ReleaseError, match=r"optimizer(\.average)?(\.\w+)?: found "):
-        compare(folder, other, other.release, prepared.paths, prepared.paths.ledger)
+        compare(folder, other, prepared.paths, prepared.paths.ledger)

@@ -43,7 +43,7 @@ HELD_OUT = held_out_rows(N, TUNED["holdout_share"])
 
 def trained(section: dict[str, Any], paths: Paths) -> Any:
     made = study(section)
-    return train_release(made, paths, made.release)
+    return train_release(made, paths)
 
 
 class Recorded:

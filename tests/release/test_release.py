@@ -137,10 +137,10 @@ def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
             make_preprocess([0.5], [0.5])(torch.from_numpy(stored.test_inputs[:9].copy()))
         )
     np.testing.assert_allclose(given[0].numpy(), data.test_inputs[:9], atol=1e-5)
-    compare(folder, made, made.release, paths)
+    compare(folder, made, paths)
     other = feature_study(FIXED | longer, features | {"transformation": None, "pooling": None})
     with pytest.raises(ReleaseError, match=r"network\.features"):
-        compare(folder, other, other.release, paths)
+        compare(folder, other, paths)
 
 
 def test_accounted_tuning_is_certified(tuned: Path) -> None:
@@ -271,7 +271,7 @@ def test_earlier_sweeps_of_the_same_data_are_named(
     features.mkdir(parents=True)
     write_checked_json(features / METADATA, data.model_dump(mode="json") | {"checksum": "1" * 64})
     store.save("ee", StoredTrial({"spec": {"data": "1" * 64}}, {}))
-    assert swept_before(study(FIXED), paths, study(FIXED).release) == (["digits"], 3)
+    assert swept_before(study(FIXED), paths) == (["digits"], 3)
     folder = release(FIXED, paths)
     assert "digits: these sweeps have trained on the same data" in caplog.text
     found = verify(folder)
@@ -295,7 +295,7 @@ def test_sweeps_of_a_subfolder_are_named(paths: Paths) -> None:
     made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
     for cell in made.all_cells():
         write_text(paths.cell_trials(made, cell), "")
-    assert swept_before(made, paths, made.release)[0] == ["pets", "cats"]
+    assert swept_before(made, paths)[0] == ["pets", "cats"]
 
 
 # -- errors -----------------------------------------------------------------------------------------

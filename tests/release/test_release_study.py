@@ -18,7 +18,7 @@ from dpsweep.release import ReleaseError
 from dpsweep.release.section import compare
 from dpsweep.release.train import fixed_noise, write_release
 from dpsweep.release.verify import verify
-from dpsweep.study import Study
+from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 
 SECTION: dict[str, Any] = PRIVATE | {
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     study = Study.model_validate(sections())
     paths = Paths(tmp_path_factory.mktemp("study") / "results")
     prepare(study, paths.results)
-    write_release(study, paths, study.release)
+    write_release(study, paths)
     return paths
 
 
@@ -50,7 +50,7 @@ def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
     """The certificate agrees with the section, with verification and with the study."""
     found = verify(made.release)
     study = Study.model_validate(sections())
-    compare(made.release, study, study.release, made, made.ledger)
+    compare(made.release, study, made, made.ledger)
     assert found.tuning is not None
     stated = found.tuning
     assert (found.epsilon, found.delta) == (9.5, 2e-5)
@@ -80,7 +80,7 @@ def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
     study = Study.model_validate(found)
     monkeypatch.setattr("dpsweep.release.train.calibrate_sampling", lambda *asked: asked)
     # Rounded up.
-    assert fixed_noise(study, study.release) == (3.0, 2e-5, Sampling(N, 64, 2 * -(-N // 64)))
+    assert fixed_noise(study) == (3.0, 2e-5, Sampling(N, 64, 2 * -(-N // 64)))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,13 @@ def test_differences_from_the_study_are_named(change: Change, said: str, made: P
     change(content)
     study = Study.model_validate(content)
     with pytest.raises(ReleaseError, match=re.escape(said)):
-        compare(made.release, study, study.release, made, made.ledger)
+        compare(made.release, study, made, made.ledger)
+
+
+def test_a_study_without_the_section_is_refused(made: Paths) -> None:
+    study = Study.model_validate({k: each for k, each in sections().items() if k != "release"})
+    with pytest.raises(StudyError, match="release: missing; allowed: a section"):
+        compare(made.release, study)
 
 
 def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> None:
@@ -127,10 +133,10 @@ def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> N
     metadata = read_metadata(folder).model_dump(mode="json")
     write_checked_json(folder / METADATA, metadata | {"checksum": "0" * 64})
     with pytest.raises(ReleaseError, match="data: the model was made of data with the checksum"):
-        compare(paths.release, study, study.release, paths, made.ledger)
+        compare(paths.release, study, paths, made.ledger)
     write_checked_json(folder / METADATA, metadata | {"classes": list("abcdefghij")})
     with pytest.raises(ReleaseError, match=r"network\.classes\.0: found .0., expected .a."):
-        compare(paths.release, study, study.release, paths, made.ledger)
+        compare(paths.release, study, paths, made.ledger)
 
 
 def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
@@ -140,4 +146,4 @@ def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
     write_backbone(paths.backbone("vit"), {}, **other)
     study = Study.model_validate(sections())
     with pytest.raises(ReleaseError, match=r"network\.backbone: "):
-        compare(paths.release, study, study.release, paths, made.ledger)
+        compare(paths.release, study, paths, made.ledger)

@@ -20,18 +20,17 @@ from dpsweep.release.train import train_release
 from dpsweep.release.verify import verify
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.release import Release
 from dpsweep.training import processes
 
 
-def train_with_known_secrets(study: Study, paths: Paths, release: Release) -> Any:
+def train_with_known_secrets(study: Study, paths: Paths) -> Any:
     """Train with secrets that each process would draw differently; note which processes trained."""
     rank = processes.rank()
     (paths.results / f"process {rank} of {processes.count()}").touch()
     secrets = (f"{rank} {number}".encode() for number in range(1000))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(release_training, "new_secret", lambda: next(secrets))
-        return train_release(study, paths, release)
+        return train_release(study, paths)
 
 
 def released(folder: Path, prepared: Path, gpus: int) -> None:

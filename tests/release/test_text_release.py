@@ -37,9 +37,9 @@ def test_a_release_of_texts_needs_no_download(
     stages.prepare_dataset("tickets", file)
     stages.compute_features("tickets", name, file)
     assert study.release is not None
-    folder = write_release(study, paths, study.release)
+    folder = write_release(study, paths)
     certificate = verify(folder, backbone=paths.backbone(name))
-    repeated = [train_release(study, paths, study.release)[0].record["accuracy"] for _ in range(2)]
+    repeated = [train_release(study, paths)[0].record["accuracy"] for _ in range(2)]
     labels = PreparedDataset.open(paths.dataset("tickets")).test_labels
     assert np.bincount(labels).max() / len(labels) < 0.65
     assert min(certificate.test_accuracy, *repeated) >= 0.85

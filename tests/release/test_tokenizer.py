@@ -12,8 +12,7 @@ from dpsweep.release import ReleaseError
 from dpsweep.release.train import _tokenizer
 from dpsweep.study.paths import Paths
 
-STUDY: Any = SimpleNamespace(sweeps={"mails": SimpleNamespace(backbone="reader")})
-RELEASE: Any = SimpleNamespace(sweep="mails")
+PLAN: Any = SimpleNamespace(sweep=SimpleNamespace(backbone="reader"))
 
 
 def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path: Path) -> None:
@@ -26,10 +25,10 @@ def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path: Path) -
     file = paths.tokenizer("reader")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes((tmp_path / "out.json").read_bytes())
-    found = _tokenizer(STUDY, paths, RELEASE)
+    found = _tokenizer(PLAN, paths)
     assert found is not None and found.identity == own.identity
     other = bert(tmp_path, [*PIECES[:-2], *PIECES[:-3:-1]])
     assert other.identity.vocabulary == own.identity.vocabulary
     file.write_bytes((tmp_path / "out.json").read_bytes())
     with pytest.raises(ReleaseError, match="is not the tokenizer of"):
-        _tokenizer(STUDY, paths, RELEASE)
+        _tokenizer(PLAN, paths)

@@ -344,7 +344,7 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     paths = Paths(tmp_path / "results")
     prepare("coins", study.datasets["coins"], paths.dataset("coins"))
     prepare_backbone("none", study.backbones["none"], paths)
-    write_release(study, paths, study.release)
+    write_release(study, paths)
     found = verify(paths.release)
     units = study.datasets["coins"].train_units
     assert (found.adjacency, found.unit) == ("add or remove one unit", UNIT)
@@ -374,7 +374,7 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     with pytest.raises(
         CalibrationError, match=r"found 1 earlier .* with unit: patient, and this one with"
     ):
-        write_release(rows, paths, rows.release)
+        write_release(rows, paths)
     of_rows = line.model.model_copy(update={"unit": None})
     for earlier, unit in ((line.model, None), (of_rows, "patient"), (line.model, "folder")):
         with pytest.raises(CalibrationError, match="which have no joint one"):
@@ -473,7 +473,7 @@ def test_one_unit_changes_the_score_of_tuning_by_at_most_one(
 def test_a_release_tuned_on_units_scores_and_verifies_them(tmp_path: Path) -> None:
     study, paths = tuned(tmp_path)
     assert study.release is not None
-    write_release(study, paths, study.release)
+    write_release(study, paths)
     found = verify(paths.release)
     units = study.datasets["coins"].train_units
     assert units is not None and found.tuning is not None and found.noise is not None
@@ -493,4 +493,4 @@ def test_a_release_tuned_on_units_scores_and_verifies_them(tmp_path: Path) -> No
     # The part that is held out is too small where noise exceeds the scatter of so many units.
     with pytest.raises(ReleaseError, match=r"holds out \d units\. Scores need noise"):
         small = study.release.model_copy(update={"holdout_share": 0.05, "epsilon": 2.0})
-        tuning_noise(study, small)
+        tuning_noise(study.model_copy(update={"release": small}))

@@ -9,10 +9,8 @@ import typer
 from dpsweep.base.units import rounded_up
 from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
 from dpsweep.release import FROZEN
-from dpsweep.study import Study, StudyError
 from dpsweep.study.load import DEFAULT_STUDY, split_study
 from dpsweep.study.messages import pick
-from dpsweep.study.release import Release
 
 app = typer.Typer()
 
@@ -91,12 +89,12 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.release.card import sentences
+    from dpsweep.release.section import ReleasePlan
     from dpsweep.release.train import write_release
 
     study, paths = open_study(study_file)
-    section = _section(study_file, study)
-    with training(study.release_gpus(section)):
-        folder = write_release(study, paths, section)
+    with training(study.release_gpus(ReleasePlan(study).release)):
+        folder = write_release(study, paths)
     for sentence in sentences(folder):
         typer.echo(sentence)
     typer.echo(f"{folder}: to check it, run: dpsweep verify {shlex.quote(str(folder))}")
@@ -149,7 +147,7 @@ def verify(
 
         # Without figures: a study from elsewhere may name Python files, which must not run here.
         study, paths = open_study(study_file, figures=False)
-        compare(folder, study, _section(study_file, study), paths, compared)
+        compare(folder, study, paths, compared)
         budget = budget_in_words(study, paths)
     if said := advice_if_no_better(found):
         typer.echo(said)
@@ -191,12 +189,3 @@ def verify(
         typer.echo(f"  {name} (a forger could recompute it): {why}")
     if backbone is None:
         typer.echo(f"  numbers in {FROZEN}: compared only with --backbone")
-
-
-def _section(study_file: Path, study: Study) -> Release:
-    if study.release is None:
-        raise StudyError(
-            f"{study_file}: release: missing; allowed: a section that says what is trained "
-            "(docs/release.md has an example)"
-        )
-    return study.release

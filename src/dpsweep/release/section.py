@@ -16,10 +16,10 @@ from dpsweep.release import CERTIFICATE
 from dpsweep.release.certificate import DataSplit, Setting, differences, plain_method
 from dpsweep.release.files import refuse
 from dpsweep.release.ledger import Ledger
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.datasets import Origins, held_out_rows, origins
+from dpsweep.study.datasets import Dataset, Origins, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
 from dpsweep.study.sweeps import Sweep
@@ -33,17 +33,41 @@ class ReleasePlan:
     """The settings and the data of a study's section `release`."""
 
     study: Study
-    release: Release
+
+    @property
+    def release(self) -> Release:
+        """The section.
+
+        Raises:
+            StudyError: the study has none.
+        """
+        if self.study.release is None:
+            raise StudyError(
+                "release: missing; allowed: a section that says what is trained (docs/release.md has an "
+                "example)"
+            )
+        return self.study.release
 
     @property
     def sweep(self) -> Sweep:
         """The sweep with the problem of the release."""
         return self.study.sweeps[self.release.sweep]
 
+    @property
+    def dataset(self) -> Dataset:
+        """The section of its dataset."""
+        return self.study.datasets[self.sweep.dataset]
+
+    @property
+    def features(self) -> Features | None:
+        """The features of the head, if it is not the network's own head."""
+        features = self.study.features(self.sweep.problem.name)
+        return None if features == Features() else features
+
     @cached_property
     def split(self) -> DataSplit:
         """The training set and its held-out part."""
-        dataset = self.study.datasets[self.sweep.dataset]
+        dataset = self.dataset
         examples = dataset.protected
         share = self.release.held_out
         held_out = len(held_out_rows(examples, share)) if share else 0
@@ -90,8 +114,7 @@ class ReleasePlan:
         """
         study, release, sweep = self.study, self.release, self.sweep
         backbone, problem = study.backbones[sweep.backbone], sweep.problem.name
-        dataset = study.datasets[sweep.dataset]
-        features = own_features(study, problem)
+        dataset, features = self.dataset, self.features
         automatic = any(cell.clipping_bound == "automatic" for cell, _ in self.candidates)
         mean, std = map(list, backbone.normalisation)
         settings = [self.setting(each).model_dump(mode="json") for each in self.candidates]
@@ -137,34 +160,24 @@ class ReleasePlan:
         }
 
 
-def own_features(study: Study, problem: str) -> Features | None:
-    """Return the features of a problem's head, if it is not the network's own head."""
-    features = study.features(problem)
-    return None if features == Features() else features
-
-
 def compare(
-    folder: Path,
-    study: Study,
-    release: Release,
-    paths: Paths | None = None,
-    ledger: Path | None = None,
+    folder: Path, study: Study, paths: Paths | None = None, ledger: Path | None = None
 ) -> None:
     """Compare the certificate in a folder with a section `release`, its data and its backbone.
 
     Args:
         folder: of a release.
         study: the study with the section.
-        release: the section.
         paths: of the study's data and backbone; they are compared if they are prepared.
         ledger: has the checksum and the sources of the data, which certificates do not contain.
 
     Raises:
         ReleaseError: they differ; the message has a line with both values for each difference.
         DamagedFileError: the certificate was damaged.
+        StudyError: the study has no section.
     """
     found = read_checked_json(folder / CERTIFICATE)
-    plan = ReleasePlan(study, release)
+    plan = ReleasePlan(study)
     refuse(
         f"{folder}: has a release with other settings than `release` in the study. No model can be made "
         "again: take the section back, or move the folder away for another release, which spends epsilon a "
@@ -178,7 +191,7 @@ def compare(
 
 
 def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[str]:
-    study, dataset = plan.study, plan.study.datasets[plan.sweep.dataset]
+    study, dataset = plan.study, plan.dataset
     if len(found["network"]["classes"]) != dataset.classes:
         yield (
             f"classes: the certificate has {len(found['network']['classes'])}, the dataset "
@@ -202,7 +215,7 @@ def _data_that_differ(
     dataset, backbone = plan.sweep.dataset, plan.sweep.backbone
     line = Ledger(ledger).line_of(fingerprint(found)) if ledger else None
     if line is not None:
-        place = origins(plan.study.datasets[dataset].source)
+        place = origins(plan.dataset.source)
         if line.origins != place:
             yield f"data: the model was made of {_places(line.origins)}, the study reads {_places(place)}"
     if paths is None:

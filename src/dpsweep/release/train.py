@@ -52,12 +52,11 @@ from dpsweep.release.ledger import (
     refuse_beyond_budget,
     released_together,
 )
-from dpsweep.release.section import Candidate, ReleasePlan, own_features
+from dpsweep.release.section import Candidate, ReleasePlan
 from dpsweep.study import Study
 from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
-from dpsweep.study.release import Release
 from dpsweep.training.cell import check_size, specify
 from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
@@ -89,14 +88,15 @@ class TrainedModel:
     """All measurements of the trial; most of them are not differentially private (see `certificate`)."""
 
 
-def tuning_noise(study: Study, release: Release) -> TuningNoise:
+def tuning_noise(study: Study) -> TuningNoise:
     """Return the noise of all candidates of a release with ``selection: private``.
 
     Raises:
         CalibrationError: no base mechanism meets the total epsilon.
         ReleaseError: the held-out part is too small for the noise of its score.
     """
-    plan = ReleasePlan(study, release)
+    plan = ReleasePlan(study)
+    release = plan.release
     noise = calibrate_tuning(
         release.epsilon,
         study.privacy.delta,
@@ -116,22 +116,20 @@ def tuning_noise(study: Study, release: Release) -> TuningNoise:
     return noise
 
 
-def fixed_noise(study: Study, release: Release) -> Calibration | None:
+def fixed_noise(study: Study) -> Calibration | None:
     """Return the noise of a release with ``selection: fixed``; None for a tuned release.
 
     Raises:
         CalibrationError: no noise gives the total epsilon.
     """
-    if release.selection == "private":
+    plan = ReleasePlan(study)
+    if plan.release.selection == "private":
         return None
-    plan = ReleasePlan(study, release)
     (cell, _) = plan.candidates[0]
-    return calibrate_sampling(release.epsilon, study.privacy.delta, plan.sampling(cell))
+    return calibrate_sampling(plan.release.epsilon, study.privacy.delta, plan.sampling(cell))
 
 
-def train_release(
-    study: Study, paths: Paths, release: Release
-) -> tuple[TrainedModel, TuningNoise | None, float]:
+def train_release(study: Study, paths: Paths) -> tuple[TrainedModel, TuningNoise | None, float]:
     """Train the model of a release.
 
     Returns:
@@ -145,12 +143,12 @@ def train_release(
         ReleaseError: see `tuning_noise`.
     """
     torch.set_num_threads(study.training.threads)
-    plan = ReleasePlan(study, release)
-    parts, candidates = plan.sweep, plan.candidates
-    tuning = tuning_noise(study, release) if release.selection == "private" else None
+    plan = ReleasePlan(study)
+    release, parts, candidates = plan.release, plan.sweep, plan.candidates
+    tuning = tuning_noise(study) if release.selection == "private" else None
     data = open_inputs(study, paths, parts.problem.name)
     backbone = PreparedBackbone.open(paths.backbone(parts.backbone))
-    prefix = _head_prefix(data, backbone) if own_features(study, parts.problem.name) is None else ""
+    prefix = _head_prefix(data, backbone) if plan.features is None else ""
     context = TrialContext(data, backbone, study.methods[parts.method], release.held_out)
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:
@@ -269,28 +267,26 @@ def check_budget(study: Study, paths: Paths) -> None:
         ReleaseError: the releases would exceed the budget, or the ledger is damaged.
         CalibrationError: no noise gives the total epsilon.
     """
-    release = study.release
-    if release is None or study.budget is None or paths.release.exists():
+    if study.release is None or study.budget is None or paths.release.exists():
         return
-    source = study.datasets[study.sweeps[release.sweep].dataset].source
-    earlier = Ledger(paths.ledger).released("", origins(source))
-    refuse_beyond_budget(study, earlier, _planned(study, release))
+    earlier = Ledger(paths.ledger).released("", origins(ReleasePlan(study).dataset.source))
+    refuse_beyond_budget(study, earlier, _planned(study))
 
 
-def _planned(study: Study, release: Release) -> ReleasedModel:
+def _planned(study: Study) -> ReleasedModel:
     """Return the new model's entry of the ledger, but for the fingerprint of its certificate."""
-    split = ReleasePlan(study, release).split
+    plan = ReleasePlan(study)
     return ReleasedModel(
         certificate="0" * 64,
-        epsilon=release.epsilon,
+        epsilon=plan.release.epsilon,
         delta=study.privacy.delta,
-        noise=fixed_noise(study, release),
-        unit=split.unit,
-        rows_per_unit=split.rows_per_unit,
+        noise=fixed_noise(study),
+        unit=plan.split.unit,
+        rows_per_unit=plan.split.rows_per_unit,
     )
 
 
-def swept_before(study: Study, paths: Paths, release: Release) -> tuple[list[str], int]:
+def swept_before(study: Study, paths: Paths) -> tuple[list[str], int]:
     """Find training without an account on data that may share examples with the data of a release.
 
     Epsilon does not cover choices made by it.
@@ -299,7 +295,7 @@ def swept_before(study: Study, paths: Paths, release: Release) -> tuple[list[str
         Sweeps of the study with a finished cell, and the number of finished trials in the store, found by the
         checksum of their data, so that trials of former grids count too.
     """
-    source = study.datasets[study.sweeps[release.sweep].dataset].source
+    source = ReleasePlan(study).dataset.source
     shared = {name for name, each in study.datasets.items() if shares_examples(each.source, source)}
     sweeps = [
         name
@@ -320,7 +316,7 @@ def _checksums(paths: Paths, dataset: str) -> Iterator[str]:
             yield read_metadata(folder).checksum
 
 
-def write_release(study: Study, paths: Paths, release: Release) -> Path:
+def write_release(study: Study, paths: Paths) -> Path:
     """Train the model of a study's release and write its folder.
 
     A call waits while another one writes this folder, on any machine that shares the disk. Two calls at
@@ -338,15 +334,15 @@ def write_release(study: Study, paths: Paths, release: Release) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Before training, this removes the model that a killed call has left without a line in the ledger.
     with _alone(folder), folder_beside(folder) as aside:
-        _make(study, paths, release, aside / folder.name)
+        _make(study, paths, aside / folder.name)
     return folder
 
 
-def _make(study: Study, paths: Paths, release: Release, made: Path) -> None:
+def _make(study: Study, paths: Paths, made: Path) -> None:
     """Train, write the files into the folder ``made``, and move it to its place."""
-    folder = paths.release
+    folder, plan = paths.release, ReleasePlan(study)
     _refuse_another(folder)
-    sweeps, trials = swept_before(study, paths, release)
+    sweeps, trials = swept_before(study, paths)
     if sweeps or trials:
         log.warning(
             "%s: these sweeps have trained on the same data (%d trials in the store). Epsilon does not cover "
@@ -354,30 +350,30 @@ def _make(study: Study, paths: Paths, release: Release, made: Path) -> None:
             ", ".join(sweeps) or "sweeps that are not in the study",
             trials,
         )
-    dataset = study.sweeps[release.sweep].dataset
-    data = read_metadata(paths.dataset(dataset)).checksum, origins(study.datasets[dataset].source)
+    dataset = paths.dataset(plan.sweep.dataset)
+    data = read_metadata(dataset).checksum, origins(plan.dataset.source)
     # Before training, check that the ledger can be read and written and that the models can be composed.
     with open_ledger(paths.ledger) as ledger:
         earlier = ledger.released(*data)
-    new = _planned(study, release)
+    new = _planned(study)
     together = released_together(earlier, new)
     refuse_beyond_budget(study, earlier, new)
-    tokenizer = _tokenizer(study, paths, release)
-    gpus = study.release_gpus(release)
-    model, tuning, score = launch(gpus, train_release, study, paths, release)
+    tokenizer = _tokenizer(plan, paths)
+    gpus = study.release_gpus(plan.release)
+    model, tuning, score = launch(gpus, train_release, study, paths)
     made.mkdir()
     with open_ledger(paths.ledger) as ledger:
-        network = _write_network(study, paths, release, model, tokenizer, made)
+        network = _write_network(plan, paths, model, tokenizer, made)
         others = ledger.released(*data)
         if others != earlier:  # another release was made during training
             together = released_together(others, new)
             refuse_beyond_budget(study, others, new)
         certificate = Certificate.model_validate(
-            ReleasePlan(study, release).decided()
-            | _trained(study, release, model, tuning, score)
+            plan.decided()
+            | _trained(plan, model, tuning, score)
             | {
                 "title": study.title,
-                "test_set": _test_set(paths.dataset(dataset), model.record.get("unit_accuracy")),
+                "test_set": _test_set(dataset, model.record.get("unit_accuracy")),
                 "earlier_sweeps": sweeps,
                 "earlier_trials": trials,
                 "releases": together,
@@ -407,11 +403,10 @@ def _test_set(dataset: Path, unit_accuracy: float | None) -> TestSet:
 
 
 def _trained(
-    study: Study, release: Release, model: TrainedModel, tuning: TuningNoise | None, score: float
+    plan: ReleasePlan, model: TrainedModel, tuning: TuningNoise | None, score: float
 ) -> dict[str, Any]:
     """Return the fields of a certificate that depend on training."""
-    plan, spec = ReleasePlan(study, release), model.spec
-    candidates = list(map(plan.setting, plan.candidates))
+    spec, candidates = model.spec, list(map(plan.setting, plan.candidates))
     return {
         "certified_epsilon": tuning.total_epsilon if tuning else model.noise.certified_epsilon,
         "pld_epsilon": epsilon_by_pld(model.noise, tuning),
@@ -447,9 +442,9 @@ def _refuse_another(folder: Path) -> None:
         )
 
 
-def _tokenizer(study: Study, paths: Paths, release: Release) -> Tokenizer | None:
+def _tokenizer(plan: ReleasePlan, paths: Paths) -> Tokenizer | None:
     """Open the tokenizer of a network; return None if the network reads no text."""
-    backbone = study.sweeps[release.sweep].backbone
+    backbone = plan.sweep.backbone
     expected = PreparedBackbone.open(paths.backbone(backbone)).metadata.tokenizer
     if expected is None:
         return None
@@ -463,23 +458,22 @@ def _tokenizer(study: Study, paths: Paths, release: Release) -> Tokenizer | None
 
 
 def _write_network(
-    study: Study,
+    plan: ReleasePlan,
     paths: Paths,
-    release: Release,
     model: TrainedModel,
     tokenizer: Tokenizer | None,
     folder: Path,
 ) -> Network:
     """Write both files of parameters and the tokenizer, and return the network of the certificate."""
-    sweep = study.sweeps[release.sweep]
+    sweep = plan.sweep
     data = read_metadata(paths.dataset(sweep.dataset))
     prepared = PreparedBackbone.open(paths.backbone(sweep.backbone))
     backbone = prepared.metadata
-    method = study.methods[sweep.method]
+    method = plan.study.methods[sweep.method]
     empty = build_model(paths.backbone(sweep.backbone), method, len(data.classes), model.spec.seed)
     trained = {name: torch.from_numpy(each) for name, each in model.parameters.items()}
     save_parameters(empty, trained, folder)
-    features = read_features(study, paths, release)
+    features = read_features(plan, paths)
     head = build_head(features.width, len(data.classes)) if features else None
     if tokenizer is not None:
         tokenizer.export(folder / TOKENIZER)
@@ -495,9 +489,7 @@ def _write_network(
             "mean": list(backbone.mean),
             "std": list(backbone.std),
             "shape": list(data.shape),
-            "resize": Resize.of(study.datasets[sweep.dataset])
-            if backbone.kind == "image"
-            else None,
+            "resize": Resize.of(plan.dataset) if backbone.kind == "image" else None,
             "tokenizer": backbone.tokenizer,
             "method": method,
             "pretraining": _without_paths_and_times(backbone.pretraining),
@@ -507,19 +499,18 @@ def _write_network(
     )
 
 
-def read_features(study: Study, paths: Paths, release: Release) -> ReleasedFeatures | None:
+def read_features(plan: ReleasePlan, paths: Paths) -> ReleasedFeatures | None:
     """Return what the head of a release reads; None if it is the network's own head.
 
     Where and how features are read depends on the shapes of inputs alone, so one test example shows it.
     """
-    sweep = study.sweeps[release.sweep]
-    features = own_features(study, sweep.problem.name)
+    features = plan.features
     if features is None:
         return None
-    data = PreparedDataset.open(paths.dataset(sweep.dataset))
+    data = PreparedDataset.open(paths.dataset(plan.sweep.dataset))
     run = FeatureRun(
         data.metadata,
-        PreparedBackbone.open(paths.backbone(sweep.backbone)),
+        PreparedBackbone.open(paths.backbone(plan.sweep.backbone)),
         features,
         torch.device("cpu"),
     )
