@@ -12,9 +12,8 @@ from tests.training.tiny_study import Prepared, prepare, tiny_sections
 
 from dpsweep.base.files import read_checked_json
 from dpsweep.release import CARD, CERTIFICATE, TRAINED, ReleaseError
-from dpsweep.release.section import compare
 from dpsweep.release.train import train_and_score, write_release
-from dpsweep.release.verify import verify
+from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study
 from dpsweep.training.context import load_trainable
 from dpsweep.training.trial import evaluate, train_trial

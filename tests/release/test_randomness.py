@@ -26,8 +26,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import TuningNoise, calibrate_tuning, gaussian_profile, total_epsilon
 from dpsweep.release import CERTIFICATE, FROZEN, TRAINED
 from dpsweep.release import train as release_training
-from dpsweep.release.certificate import epsilon_by_pld
-from dpsweep.release.section import Candidate
+from dpsweep.release.certificate import Candidate, epsilon_by_pld
 from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths

@@ -31,9 +31,8 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release import train as release_training
-from dpsweep.release.section import compare
 from dpsweep.release.train import swept_before
-from dpsweep.release.verify import verify
+from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths

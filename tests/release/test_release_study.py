@@ -15,9 +15,8 @@ from dpsweep.data.prepared import METADATA, read_metadata
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.privacy import Sampling
 from dpsweep.release import ReleaseError
-from dpsweep.release.section import compare
 from dpsweep.release.train import fixed_noise, write_release
-from dpsweep.release.verify import verify
+from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
 

@@ -89,7 +89,7 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
     from dpsweep.release.card import sentences
-    from dpsweep.release.section import ReleasePlan
+    from dpsweep.release.certificate import ReleasePlan
     from dpsweep.release.train import write_release
 
     study, paths = open_study(study_file)
@@ -143,7 +143,7 @@ def verify(
     budget = ""
     if study_file is not None:
         from dpsweep.release.ledger import budget_in_words
-        from dpsweep.release.section import compare
+        from dpsweep.release.verify import compare
 
         # Without figures: a study from elsewhere may name Python files, which must not run here.
         study, paths = open_study(study_file, figures=False)

@@ -1,8 +1,8 @@
 """The certificate of a release: the guarantee, and every number that proves it."""
 
-import math
-import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,7 +19,7 @@ from pydantic import (
 from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.gradients.precision import Precision
 from dpsweep.models.representation import Reduction
-from dpsweep.privacy import Calibration
+from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import (
     TuningNoise,
@@ -28,13 +28,16 @@ from dpsweep.privacy.tuning import (
     total_epsilon,
     training_profile,
 )
+from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.backbones import Features
+from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
-from dpsweep.study.datasets import KindName, protected_in_words
+from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
 from dpsweep.study.methods import Method
 from dpsweep.study.optimizers import Optimizer, OptimizerSection
-from dpsweep.study.release import MOST_TRIALS
+from dpsweep.study.release import MOST_TRIALS, Release
 from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat
+from dpsweep.study.sweeps import Sweep
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]
 """All engines except opacus, because rounding may make its gradient norms too small."""
@@ -42,10 +45,6 @@ ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "lo
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-_WHOLE = ("optimizer", "network.method")
-"""Mappings whose keys all come from a study: an additional key in the certificate is a difference."""
 
 
 class _Part(BaseModel):
@@ -305,6 +304,146 @@ class Certificate(_Part):
         )
 
 
+# -- what the study decides --------------------------------------------------------------------
+
+Candidate = tuple[Cell, float]
+"""A setting of a release: its cell and learning rate."""
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """The settings and the data of a study's section `release`."""
+
+    study: Study
+
+    @property
+    def release(self) -> Release:
+        """The section.
+
+        Raises:
+            StudyError: the study has none.
+        """
+        if self.study.release is None:
+            raise StudyError(
+                "release: missing; allowed: a section that says what is trained (docs/release.md has an "
+                "example)"
+            )
+        return self.study.release
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep with the problem of the release."""
+        return self.study.sweeps[self.release.sweep]
+
+    @property
+    def dataset(self) -> Dataset:
+        """The section of its dataset."""
+        return self.study.datasets[self.sweep.dataset]
+
+    @property
+    def features(self) -> Features | None:
+        """The features of the head, if it is not the network's own head."""
+        features = self.study.features(self.sweep.problem.name)
+        return None if features == Features() else features
+
+    @cached_property
+    def split(self) -> DataSplit:
+        """The training set and its held-out part."""
+        dataset = self.dataset
+        examples = dataset.protected
+        share = self.release.held_out
+        held_out = len(held_out_rows(examples, share)) if share else 0
+        unit, rows = (dataset.unit, dataset.rows_per_unit) if dataset.has_units else (None, None)
+        return DataSplit(
+            examples=examples,
+            unit=unit,
+            rows_per_unit=rows,
+            holdout_share=share,
+            held_out=held_out,
+        )
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The cells and learning rates; only one if the setting is fixed."""
+        return self.release.candidates(self.sweep.problem.name)
+
+    def sampling(self, cell: Cell) -> Sampling:
+        """Return the sampling of a candidate."""
+        train_size = self.split.train_size
+        size = train_size if isinstance(cell.batch_size, str) else cell.batch_size
+        rounding = self.study.privacy.step_rounding
+        steps = optimizer_steps(train_size, size, cell.epochs, rounding)
+        return Sampling(train_size, size, steps)
+
+    def setting(self, candidate: Candidate) -> Setting:
+        """Return a candidate in the form of a certificate."""
+        cell, rate = candidate
+        sampling = self.sampling(cell)
+        return Setting.model_validate(
+            {
+                "epochs": cell.epochs,
+                "batch_size": sampling.batch_size,
+                "steps": sampling.steps,
+                "clipping_bound": cell.clipping_bound,
+                "learning_rate": rate,
+            }
+        )
+
+    def decided(self) -> dict[str, Any]:
+        """Return the fields of a certificate that follow from the section, as JSON.
+
+        Fields that depend on training are left out, such as the winner of several candidates.
+        """
+        study, release, sweep = self.study, self.release, self.sweep
+        backbone, problem = study.backbones[sweep.backbone], sweep.problem.name
+        dataset, features = self.dataset, self.features
+        automatic = any(cell.clipping_bound == "automatic" for cell, _ in self.candidates)
+        mean, std = map(list, backbone.normalisation)
+        settings = [self.setting(each).model_dump(mode="json") for each in self.candidates]
+        private = {
+            "tuning": {
+                "mean_trials": release.mean_trials,
+                "shape": release.shape,
+                "candidates": settings,
+            }
+        }
+        fixed = {"tuning": None, "setting": settings[0]}
+        return {
+            "dataset": dataset.title,
+            "epsilon": release.epsilon,
+            "delta": study.privacy.delta,
+            "step_rounding": study.privacy.step_rounding,
+            "automatic_clipping_gamma": study.training.automatic_clipping_gamma
+            if automatic
+            else None,
+            "optimizer": study.optimizer(sweep.problem.optimizer).identity(),
+            "engine": study.engine(problem),
+            **self.split.guarantee(),
+            "split": self.split.model_dump(mode="json"),
+            "network": {
+                "library": backbone.library,
+                # Preparing the network reads this name from the place of its description.
+                **({} if backbone.described_at else {"architecture": backbone.architecture}),
+                # A file beside the weights, or the tokenizer, may add arguments.
+                "arguments": dict(backbone.arguments),
+                "kind": dataset.kind,
+                "mean": mean,
+                "std": std,
+                # The shape of stored images is left out: it may be smaller than the network's input.
+                **(
+                    {"resize": Resize.of(dataset).model_dump(mode="json")}
+                    if dataset.kind == "image"
+                    else {"resize": None, "shape": list(dataset.input_shape)}
+                ),
+                "method": plain_method(study.methods[sweep.method]),
+                "features": features.model_dump(mode="json") if features else None,
+            },
+            **(private if release.selection == "private" else fixed),
+        }
+
+
+# -- what verification cannot find -------------------------------------------------------------
+
 UNVERIFIABLE_CLAIMS: Mapping[str, str] = {
     "title": "free text",
     "dataset": "free text",
@@ -378,36 +517,3 @@ def certify_tuning(tuning: TuningNoise, candidates: list[Setting], score: float)
     """Return the part of a certificate on accounted tuning."""
     shared = {name: each for name, each in vars(tuning).items() if name in Tuning.model_fields}
     return Tuning(**shared, score=score, candidates=candidates)
-
-
-def differences(
-    name: str, found: Any, expected: Any, rounding: float = 0.0, partial: bool = False
-) -> Iterator[str]:
-    """Yield a line for each difference between a part of a certificate, as JSON, and what is expected.
-
-    Args:
-        name: of the part.
-        found: in the certificate.
-        expected: the right value.
-        rounding: largest relative difference of numbers that are not whole.
-        partial: whether the part may have keys that are not expected.
-    """
-    if isinstance(found, dict) and isinstance(expected, dict):
-        for key in sorted(expected.keys() if partial else found.keys() | expected.keys()):
-            place = f"{name}.{key}".lstrip(".")
-            inner = partial and place not in _WHOLE
-            yield from differences(place, found.get(key), expected.get(key), rounding, inner)
-    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-            yield from differences(f"{name}.{index}", one, other, rounding, partial)
-    # In Python True == 1 and 3.0 == 3, but not in JSON.
-    elif type(found) is not type(expected) or not (
-        math.isclose(found, expected, rel_tol=rounding)
-        if isinstance(found, float)
-        else found == expected
-    ):
-        yield f"{name}: found {_short(found)}, expected {_short(expected)}"
-
-
-def _short(value: Any) -> str:
-    return reprlib.repr(value) if isinstance(value, str | list | dict) else str(value)

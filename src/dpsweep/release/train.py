@@ -35,10 +35,12 @@ from dpsweep.privacy.tuning import (
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
+    Candidate,
     Certificate,
     Network,
     ReleasedFeatures,
     ReleasedModel,
+    ReleasePlan,
     TestSet,
     best_attacks,
     certify_tuning,
@@ -52,7 +54,6 @@ from dpsweep.release.ledger import (
     refuse_beyond_budget,
     released_together,
 )
-from dpsweep.release.section import Candidate, ReleasePlan
 from dpsweep.study import Study
 from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.methods import HeadOnly

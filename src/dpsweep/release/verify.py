@@ -11,8 +11,10 @@ who expects an attack verifies in a container.
 import hashlib
 import itertools
 import math
+import reprlib
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,7 +26,7 @@ from torch import nn
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import DamagedFileError, checksum, fingerprint, read_checked_json
-from dpsweep.data.prepared import TokenizerIdentity
+from dpsweep.data.prepared import DatasetError, TokenizerIdentity, read_metadata
 from dpsweep.data.tokenizer import vocabulary_size
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
@@ -49,10 +51,10 @@ from dpsweep.release.certificate import (
     DataSplit,
     Network,
     ReleasedFeatures,
+    ReleasePlan,
     Setting,
     best_attacks,
     certify_tuning,
-    differences,
     epsilon_by_pld,
 )
 from dpsweep.release.files import (
@@ -64,13 +66,17 @@ from dpsweep.release.files import (
     tensor_mistakes,
 )
 from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
+from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture, BackboneError, kind_read_by
 from dpsweep.study.cells import optimizer_steps
-from dpsweep.study.datasets import KINDS, held_out_rows
+from dpsweep.study.datasets import KINDS, Origins, held_out_rows, origins
 from dpsweep.study.paths import Paths
 
 LedgerWord = Literal["beside", "none"]
 """The ledger to compare a release with: the one beside its results if there is one, or none."""
+
+_WHOLE = ("optimizer", "network.method")
+"""Mappings whose keys all come from a study: an additional key in the certificate is a difference."""
 
 # Machines may differ in the last digits.
 _ROUNDING = 1e-6
@@ -183,6 +189,39 @@ def _until_error(mistakes: Iterator[str]) -> Iterator[str]:
         yield str(error)
     except Exception as error:  # libraries raise many types for unexpected numbers
         yield f"found numbers that no release has ({type(error).__name__}: {error})"
+
+
+def differences(
+    name: str, found: Any, expected: Any, rounding: float = 0.0, partial: bool = False
+) -> Iterator[str]:
+    """Yield a line for each difference between a part of a certificate, as JSON, and what is expected.
+
+    Args:
+        name: of the part.
+        found: in the certificate.
+        expected: the right value.
+        rounding: largest relative difference of numbers that are not whole.
+        partial: whether the part may have keys that are not expected.
+    """
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in sorted(expected.keys() if partial else found.keys() | expected.keys()):
+            place = f"{name}.{key}".lstrip(".")
+            inner = partial and place not in _WHOLE
+            yield from differences(place, found.get(key), expected.get(key), rounding, inner)
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from differences(f"{name}.{index}", one, other, rounding, partial)
+    # In Python True == 1 and 3.0 == 3, but not in JSON.
+    elif type(found) is not type(expected) or not (
+        math.isclose(found, expected, rel_tol=rounding)
+        if isinstance(found, float)
+        else found == expected
+    ):
+        yield f"{name}: found {_short(found)}, expected {_short(expected)}"
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value) if isinstance(value, str | list | dict) else str(value)
 
 
 _differs = partial(differences, rounding=_ROUNDING)
@@ -405,3 +444,84 @@ def _value_mistakes(file: Path, initial: nn.Module) -> Iterator[str]:
         for name in sorted(frozen.keys() & set(stored.keys())):
             if not torch.equal(stored.get_tensor(name), frozen[name]):
                 yield f"{file.name}: {name}: found other numbers than the backbone has"
+
+
+# -- comparison with the study ------------------------------------------------------------------
+
+
+def compare(
+    folder: Path, study: Study, paths: Paths | None = None, ledger: Path | None = None
+) -> None:
+    """Compare the certificate in a folder with a section `release`, its data and its backbone.
+
+    Args:
+        folder: of a release.
+        study: the study with the section.
+        paths: of the study's data and backbone; they are compared if they are prepared.
+        ledger: has the checksum and the sources of the data, which certificates do not contain.
+
+    Raises:
+        ReleaseError: they differ; the message has a line with both values for each difference.
+        DamagedFileError: the certificate was damaged.
+        StudyError: the study has no section.
+    """
+    found = read_checked_json(folder / CERTIFICATE)
+    plan = ReleasePlan(study)
+    refuse(
+        f"{folder}: has a release with other settings than `release` in the study. No model can be made "
+        "again: take the section back, or move the folder away for another release, which spends epsilon a "
+        "second time:",
+        itertools.chain(
+            differences("", found, plan.decided(), partial=True),
+            _numbers_that_differ(found, plan),
+            _data_that_differ(found, plan, paths, ledger),
+        ),
+    )
+
+
+def _numbers_that_differ(found: dict[str, Any], plan: ReleasePlan) -> Iterator[str]:
+    study, dataset = plan.study, plan.dataset
+    if len(found["network"]["classes"]) != dataset.classes:
+        yield (
+            f"classes: the certificate has {len(found['network']['classes'])}, the dataset "
+            f"{dataset.classes}"
+        )
+    backbone = study.backbones[plan.sweep.backbone]
+    if backbone.library != "transformers" and not backbone.described_at:
+        added = dict.fromkeys(found["network"]["arguments"].keys() - backbone.arguments.keys())
+        yield from differences(
+            "network.arguments", found["network"]["arguments"], added, partial=True
+        )
+    setting = study.training.precision
+    if setting != "auto" and not study.trains_on_vectors(plan.sweep.problem.name):
+        yield from differences("precision", found["precision"], setting)
+
+
+def _data_that_differ(
+    found: dict[str, Any], plan: ReleasePlan, paths: Paths | None, ledger: Path | None
+) -> Iterator[str]:
+    """Compare the data by checksum and source, and the backbone by checksum, if they are prepared."""
+    dataset, backbone = plan.sweep.dataset, plan.sweep.backbone
+    line = Ledger(ledger).line_of(fingerprint(found)) if ledger else None
+    if line is not None:
+        place = origins(plan.dataset.source)
+        if line.origins != place:
+            yield f"data: the model was made of {_places(line.origins)}, the study reads {_places(place)}"
+    if paths is None:
+        return
+    with suppress(DatasetError):
+        metadata = read_metadata(paths.dataset(dataset))
+        if line is not None and metadata.checksum != line.data:
+            yield (
+                f"data: the model was made of data with the checksum {line.data}, {paths.dataset(dataset)} "
+                f"has {metadata.checksum}"
+            )
+        names = {"classes": list(metadata.classes), "shape": list(metadata.shape)}
+        yield from differences("network", found["network"], names, partial=True)
+    with suppress(BackboneError):
+        prepared = PreparedBackbone.open(paths.backbone(backbone)).metadata
+        yield from differences("network.backbone", found["network"]["backbone"], prepared.checksum)
+
+
+def _places(found: Origins) -> str:
+    return ", ".join("/".join(parts).replace("//", "/") for parts in found)
