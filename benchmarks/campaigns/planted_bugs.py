@@ -84,7 +84,8 @@ class Bug:
     def file(self) -> Path:
         """The module's source."""
         path = _SOURCE / Path(*self.module.split("."))
-        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        package = path / "__init__.py"
+        return package if package.exists() else path.with_suffix(".py")
 
     def planted(self) -> ast.Module:
         """Return the module's tree with the bug in it.

@@ -35,7 +35,6 @@ from dpsweep.release.verify import verify
 from dpsweep.study import Study
 from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
-from dpsweep.study.records import trial_table
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell
 from dpsweep.training.checkpoint import parameters_after
@@ -47,7 +46,7 @@ from dpsweep.training.gradient_norms import (
     measure_overlap,
 )
 from dpsweep.training.randomness import PoissonSampler
-from dpsweep.training.store import TrialStore
+from dpsweep.training.store import TrialStore, trial_table
 from dpsweep.training.trial import evaluate, train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16

@@ -28,11 +28,11 @@ from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
 from dpsweep.theory import (
     ClippedSums,
+    Rule,
     direction_optimal_clipping,
     mean_squared_error,
     mse_optimal_clipping,
 )
-from dpsweep.theory.optimal_clipping import Rule
 
 PRIVACY = "not private"
 """The value of the column ``privacy`` in every CSV made from these files."""

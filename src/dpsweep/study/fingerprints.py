@@ -263,7 +263,7 @@ _DRAWING = (
     "figures",
     "tables",
     "analysis",
-    "theory",
+    "theory.py",
     "privacy",
     "base",
     "study",

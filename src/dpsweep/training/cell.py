@@ -29,13 +29,12 @@ from dpsweep.privacy.record import read_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths
-from dpsweep.study.records import TRIALS, trial_table
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
-from dpsweep.training.store import StoredTrial, TrialStore
+from dpsweep.training.store import TRIALS, StoredTrial, TrialStore, trial_table
 from dpsweep.training.trial import TrialSpec, train_trial
 
 log = logging.getLogger(__name__)
@@ -364,7 +363,7 @@ _SPECIFIED = (
 
 
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a trial (see `dpsweep.study.records`), without the column ``best``."""
+    """Return the row of a trial (see `dpsweep.training.store`), without the column ``best``."""
     rate = spec.sampling.rate
     # Older stored trials have no averages, so the measured accuracy is that of the last step.
     record = {f"last_{name}": record[name] for name in ("accuracy", "macro_accuracy")} | record

@@ -38,7 +38,7 @@ from dpsweep.study.choice import choose
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.file import Training
 from dpsweep.study.paths import Paths
-from dpsweep.theory.optimal_clipping import ClippedSums, Rows
+from dpsweep.theory import ClippedSums, Rows
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.checkpoint import parameters_after

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dpsweep.analysis import frames
-from dpsweep.study.records import DOCUMENTATION, TRIALS, trial_table
+from dpsweep.training.store import COLUMNS, TRIALS, trial_table
 
 FILES = Path(__file__).parents[2] / "docs" / "files.md"
 VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
@@ -15,7 +15,7 @@ ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIAL
 
 
 def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
-    assert DOCUMENTATION in FILES.read_text(encoding="utf-8"), "python -m dpsweep.study.records"
+    assert COLUMNS in FILES.read_text(encoding="utf-8"), "src/dpsweep/training/trial_columns.md"
     assert {*frames.TRIAL_COLUMNS, *frames.REPORT_COLUMNS} <= {*TRIALS.names, "problem"}
 
 

@@ -1,4 +1,7 @@
-"""The sums of a batch's clipped gradients for every clipping bound, and the best bounds.
+"""The paper's theory of clipping (section 4), computed from measured per-example gradients.
+
+Inputs and outputs are plain float64 arrays. None of this is private, because it reads raw gradients of the
+training data. Use it to explain results on public data, not to choose C on private data.
 
 **Sums.** A bound C divides the gradients into two groups: longer gradients are clipped, the others are not.
 The formulas of the paper's section 4 need only inner products of three vectors: A, the sum of the unclipped
