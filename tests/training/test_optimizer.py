@@ -147,6 +147,7 @@ def test_statistics() -> None:
     assert int(found.nonfinite_examples) == 1
     assert int(found.clipped_examples) == int((norms[kept] > bound).sum())
     torch.testing.assert_close(found.norm_sum, norms[kept].sum())
+    assert found.norm_sum.untyped_storage().nbytes() < 64  # not a view of the whole sum
     assert parameters(model).isfinite().all()
 
 

@@ -201,23 +201,20 @@ class PrivateOptimizer:
     def _clipped_sum(self, microbatches: Iterable[MicroBatch]) -> tuple[Tensor, StepStatistics]:
         """Return the sum of all clipped gradients as one float64 vector, and statistics; in all processes."""
         parameters = self.engine.parameters
-        reference = next(iter(parameters.values()))
         sizes = [each.numel() for each in parameters.values()]
-        # With room for the statistics and the number of units, because processes exchange one tensor
-        # faster than two.
+        # The statistics and the number of units come last, because processes exchange one tensor faster
+        # than two.
         more = len(StepStatistics._fields) + 1
         buffer = torch.zeros(
             sum(sizes) + more,
             # In float32, the error of a long sum would exceed the contribution of one example.
             dtype=torch.float64,
-            device=reference.device,
+            device=next(iter(parameters.values())).device,
         )
-        *flat, room = torch.split(buffer, [*sizes, more])
+        *flat, numbers = torch.split(buffer, [*sizes, more])
         pieces = [
             piece.view(each.shape) for piece, each in zip(flat, parameters.values(), strict=True)
         ]
-        count = torch.zeros((), dtype=torch.int64, device=reference.device)
-        statistics = StepStatistics(count, buffer.new_zeros(()), count, count)
         seen: set[int] = set()
         with processes.all_or_none():
             for microbatch in processes.share(microbatches):
@@ -234,22 +231,19 @@ class PrivateOptimizer:
                 torch._foreach_add_(pieces, [part.gradients[name] for name in parameters])
                 clipped = self.clipping.clipped(part.norms)
                 found = counted.sum(), part.norms.sum(), clipped.sum(), part.nonfinite.sum()
-                statistics = StepStatistics(
-                    *(a + b for a, b in zip(statistics, found, strict=True))
-                )
+                numbers[:-1] += torch.stack([each.double() for each in found])
                 del part  # frees memory for the next one, or for the noise
         if processes.count() > 1:
-            units_here = count.new_tensor(len(seen))
-            torch.stack([each.double() for each in (*statistics, units_here)], out=room)
+            numbers[-1] = len(seen)
             processes.add_up(buffer)
-            if room[-1] > 0:
+            if numbers[-1] > 0:
                 everywhere = processes.joined(torch.tensor(sorted(seen), dtype=torch.int64))
                 if len(set(everywhere.tolist())) < len(everywhere):
                     raise ValueError(_SPLIT.format(unit=int(everywhere.mode().values)))
-            statistics = StepStatistics(
-                *(all_.to(each.dtype) for all_, each in zip(room[:-1], statistics, strict=True))
-            )
-        return buffer[: sum(sizes)], statistics
+        # A copy, because views would keep the whole sum in memory.
+        sampled, norm_sum, clipped, nonfinite, _ = numbers.clone()
+        statistics = StepStatistics(sampled.long(), norm_sum, clipped.long(), nonfinite.long())
+        return buffer[:-more], statistics
 
     def _take_step(self, *, first: bool) -> None:
         """Take a step of the torch optimizer; if it runs out of memory, in no process."""
