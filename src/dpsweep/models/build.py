@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from collections import Counter
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -291,25 +290,20 @@ def _probe(module: nn.Module, names: list[str], width: int) -> bool:
 
 
 def notes_on_film(model: nn.Module) -> list[str]:
-    """Return notes on layers of classes other than torch's that FiLM trains or leaves out."""
+    """Return a note on layers with the name of a normalisation that FiLM leaves out, if there are any."""
     head = find_head(model)
-    others = [
-        module
+    left_out = {
+        kind
         for name, module in model.named_modules()
-        if _has_parameters(module) and not isinstance(module, _TORCH) and not head.holds(f"{name}.")
+        if "norm" in (kind := type(module).__name__).lower()
+        and _has_parameters(module)
+        and not (head.holds(f"{name}.") or normalises(module))
+    }
+    return [
+        f"FiLM leaves out layers of class {kind}: their outputs depend on the scale of their inputs, or "
+        "their parameters are not one scale and bias for each feature"
+        for kind in sorted(left_out)
     ]
-    trained = Counter(type(each).__name__ for each in others if normalises(each))
-    named = {kind for each in others if "norm" in (kind := type(each).__name__).lower()}
-    notes = [
-        f"FiLM trains {count} layers of class {kind} as normalisation"
-        for kind, count in trained.items()
-    ]
-    if left_out := sorted(named - trained.keys()):
-        notes.append(
-            f"FiLM leaves out layers of class {', '.join(left_out)}: their outputs depend on the scale of "
-            "their inputs, or their parameters are not one scale and bias for each feature"
-        )
-    return notes
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -138,7 +138,7 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
     """Build a network without numbers and pass inputs through it.
 
     Returns:
-        The number of its parameters, and notes on layers that FiLM unexpectedly leaves out or adds.
+        The number of its parameters, and notes on layers that FiLM leaves out.
 
     Raises:
         Exception: of any kind, if a part of this fails.
