@@ -1,4 +1,4 @@
-"""Isolation of tests from the checkout and the user's folders, their order, and settings of Hypothesis."""
+"""Isolation of tests from the user's folders, their order, and settings of Hypothesis."""
 
 import gc
 import os
@@ -13,11 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).parents[1]
-# Results, data and Snakemake's records of studies in this checkout.
-STUDIES = tuple(f"{ROOT / name}{os.sep}" for name in ("results", "data", ".snakemake"))
-# Exceptions: a file of the repository, and a folder that Snakemake adds to Python's module path.
-OURS = (str(ROOT / "results" / "README.md"), str(ROOT / ".snakemake" / "pip-deployments"))
 # Variables with folders of caches and settings; a program's own variable would override them.
 HOMES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 OWN_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "MPLCONFIGDIR", "TORCH_HOME", "SNAKEMAKE_PROFILE")
@@ -81,18 +76,11 @@ def _own_signals() -> Iterator[None]:
         signal.signal(each, handler)
 
 
-_looked_at: list[str] = []
 # Python cannot remove audit hooks, but those of a test (training jobs refuse the network) must end with it.
 _hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("open", "os.listdir", "os.scandir") and isinstance(
-        arguments[0], str | os.PathLike
-    ):
-        path = os.path.abspath(arguments[0])  # noqa: PTH100 (of every file that is opened)
-        if path.startswith(STUDIES) and not path.startswith(OURS):
-            _looked_at.append(path)
     for hook in _hooks:
         hook(event, arguments)
 
@@ -107,15 +95,3 @@ def _own_audit_hooks() -> Iterator[None]:
     before = len(_hooks)
     yield
     del _hooks[before:]
-
-
-@pytest.fixture(autouse=True)
-def looked_at() -> Iterator[list[str]]:
-    """Fail a test that reads results of the checkout, because it would depend on them.
-
-    Only files opened and folders listed in this process are recorded, not those of child processes.
-    """
-    _looked_at.clear()
-    yield _looked_at
-    first = list(dict.fromkeys(_looked_at))[:5]
-    assert not first, f"the test reads {', '.join(first)}, {len(_looked_at)} places in all"
