@@ -8,9 +8,10 @@ import math
 import operator
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from numbers import Real
+from typing import Any
 
 
 def duration(seconds: float) -> str:
@@ -60,6 +61,21 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
         for first, *rest in rows
     ]
+
+
+def texts_in(content: Any) -> Iterator[str]:
+    """Yield all texts in a content of YAML, keys too.
+
+    >>> list(texts_in({"title": ["a", 1, ("b",)]}))
+    ['title', 'a', 'b']
+    """
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict):
+        yield from texts_in([*content, *content.values()])
+    elif isinstance(content, list | tuple):
+        for each in content:
+            yield from texts_in(each)
 
 
 # Characters of markup. Some are markup only in certain places: an underscore inside a word is not.

@@ -5,10 +5,9 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import count
+from dpsweep.base.units import count, texts_in
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
@@ -307,18 +306,7 @@ def _drawn_texts(study: Study) -> list[str]:
     sections = (study.datasets, study.backbones, study.methods)
     titles = [each.title for section in sections for each in section.values()]
     titles += [each.full_title(private=True) for each in study.every_optimizer.values()]
-    return titles + list(_texts([each.model_dump() for each in study.figures.values()]))
-
-
-def _texts(content: Any) -> Iterator[str]:
-    match content:
-        case str():
-            yield content
-        case dict():
-            yield from _texts(list(content.values()))
-        case list() | tuple():
-            for each in content:
-                yield from _texts(each)
+    return titles + list(texts_in([each.model_dump() for each in study.figures.values()]))
 
 
 def _local_files(study: Study, paths: Paths) -> Iterator[tuple[str, Path, bool]]:

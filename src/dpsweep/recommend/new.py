@@ -26,7 +26,7 @@ from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.datasets import Dataset, HubSource
 from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies, yaml_line
-from dpsweep.study.messages import NAME_PATTERN, explain, shorten, unknown
+from dpsweep.study.messages import explain, shorten, unknown
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8
@@ -309,11 +309,6 @@ def new_study(
     base_file = named_study(extends, Path())
     base = load_study(base_file)
     name = file.stem
-    if not re.match(NAME_PATTERN, name):
-        raise StudyError(
-            f"{file}: found the name {name!r}; allowed: letters, digits, '.', '_' and '-', with a "
-            "letter or digit first"
-        )
     text = found.kind == "text"
     identity = _identity(found)
     if found.kind == "embedding":

@@ -1,17 +1,17 @@
 """The report: one page with all results of a study."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ValidationError
 
 from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
-from dpsweep.base.units import rounded_up
+from dpsweep.base.units import rounded_up, texts_in
 from dpsweep.release import CERTIFICATE
 from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report import summary
@@ -162,21 +162,10 @@ def study_yaml(study: Study) -> str:
         if (each["dataset"], each["backbone"], each["method"]) in trained
     ]
     parts = ("datasets", "backbones", "methods")
-    used = set(_texts({key: value for key, value in content.items() if key not in parts}))
+    used = set(texts_in({key: value for key, value in content.items() if key not in parts}))
     # A dataset names the backbone of its tokenizer, and a backbone the dataset of its pretraining.
     for _ in parts:
         kept = {part: {k: v for k, v in content[part].items() if k in used} for part in parts}
-        used |= set(_texts(kept))
+        used |= set(texts_in(kept))
     content |= kept
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-
-
-def _texts(content: Any) -> Iterator[str]:
-    """Yield all texts in a content of YAML, keys too."""
-    if isinstance(content, dict):
-        content = [*content, *content.values()]
-    if isinstance(content, list):
-        for each in content:
-            yield from _texts(each)
-    elif isinstance(content, str):
-        yield content
