@@ -62,6 +62,18 @@ def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
         assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
 
 
+def test_a_difference_that_no_accuracies_have_is_not_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of 8 test examples, of which a seed gets one more or less right by chance."""
+    monkeypatch.setattr("tests.report.test_sentences.SCATTER", 1.0)
+    found = said({})
+    assert [each.split(":")[0] for each in found] == [
+        "C = 0.1, 1 and 42 cannot be compared",
+        "B = 64 and 256 cannot be compared",
+    ]
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_too_few_seeds_give_no_sentences(seeds: int) -> None:
     assert said({42.0: 0.4}, seeds=seeds) == []

@@ -267,7 +267,10 @@ def outlook(study: Study) -> Iterator[str]:
         name = f"{rule.condition}: {rule.implication}"
         known = [f"{units} {rule.unit_name}"] if units >= FEWEST_UNITS else []
         if not np.isnan(prospect.smallest_visible):
-            known.append(f"{prospect.power:.0%}, {prospect.smallest_visible:.2g} {rule.unit}")
+            visible = f"{prospect.smallest_visible:.2g} {rule.unit}"
+            # Accuracies differ by at most 100 points.
+            most = visible if prospect.smallest_visible <= 100 else "no effect is large enough"
+            known.append(f"{prospect.power:.0%}, {most}")
         if known:
             yield f"  {name}: {'; '.join(known)}"
         needs, needed_for = prospect.evidence.needs

@@ -84,11 +84,17 @@ def _of_values(study: Study, costs: pd.DataFrame, scatter: Scatter, name: str) -
     alike = list(everywhere.index[everywhere & ~by_value["seen"].any()])
     if len(alike) > 1:
         *others, last = (values([each]) for each in alike)
-        yield (
-            f"{name} = {', '.join(others)} and {last} do not differ from the best {name} in any of "
-            f"{count(settings, 'setting')}; a difference of {100 * visible.max():.1f} points would have "
-            "been seen."
-        )
+        each_of = f"{name} = {', '.join(others)} and {last}"
+        if visible.max() < 1:
+            yield (
+                f"{each_of} do not differ from the best {name} in any of {count(settings, 'setting')}; a "
+                f"difference of {100 * visible.max():.1f} points would have been seen."
+            )
+        else:
+            yield (
+                f"{each_of} cannot be compared: with so small test sets or so few seeds, no difference of "
+                "accuracies is larger than the scatter of seeds explains."
+            )
 
 
 def by_habit(trials: pd.DataFrame) -> pd.DataFrame:
