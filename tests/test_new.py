@@ -23,7 +23,7 @@ from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.record import Sampling
 from dpsweep.recommend.new import FoundDataset, new_study
-from dpsweep.recommend.rule import expected_gradient_norm, facts_of_sweep, recommend
+from dpsweep.recommend.rule import LEAST_STEPS, expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.release.train import write_release
 from dpsweep.release.verify import verify
 from dpsweep.study import Study, StudyError, load_study
@@ -103,7 +103,9 @@ def test_a_folder_of_images_with_splits(monkeypatch: pytest.MonkeyPatch) -> None
     norm = expected_gradient_norm(study, name).value
     assert sweep.clipping_bounds == pytest.approx([0.15 * norm, 0.6 * norm], rel=0.05)
     # The small grids of both epsilons, with rates a factor of two apart at most.
-    made = [recommend(facts_of_sweep(study, name, epsilon, 8)) for epsilon in (1, 8)]
+    (epochs,) = sweep.epochs  # 8 would be too few steps
+    made = [recommend(facts_of_sweep(study, name, epsilon, epochs)) for epsilon in (1, 8)]
+    assert all(each.steps >= LEAST_STEPS for each in made)
     rates = [rate for each in made for found in each.small_grid.values() for rate in found]
     grid = np.array(sweep.learning_rates)
     assert (grid[0], grid[-1]) == pytest.approx((min(rates), max(rates)), rel=0.05)

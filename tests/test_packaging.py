@@ -54,3 +54,12 @@ def test_imports_of_rules_are_declared() -> None:
     declared = {Requirement(each).name for each in PROJECT["dependencies"]}
     assert "snakemake" in imported
     assert all(declared & set(distributions[name]) for name in imported), imported
+
+
+def test_pages_that_messages_name_come_with_the_package() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    packaged = build["targets"]["wheel"]["force-include"]
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    named = set(re.findall(r"documentation\(['\"](.+?)['\"]\)", source))
+    assert named and all(packaged[f"docs/{page}"].endswith(f"docs/{page}") for page in named)
+    assert not re.search(r"^ +f?\".*\(docs/", source, re.MULTILINE)

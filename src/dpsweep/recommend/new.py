@@ -21,7 +21,12 @@ from dpsweep.data.hub import open_hub
 from dpsweep.data.prepare import alike_classes, load
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, long_texts
-from dpsweep.recommend.rule import Recommendation, facts_of_first_sweep, recommend
+from dpsweep.recommend.rule import (
+    Recommendation,
+    enough_epochs,
+    facts_of_first_sweep,
+    recommend,
+)
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.datasets import Dataset, HubSource
@@ -323,12 +328,13 @@ def new_study(
     hashed = isinstance(section.reads_with, BytesTokenizer)
     method = "head" if head else method
     size, delta = found.protected, _delta(base, found.protected)
+    epochs = enough_epochs(size, _EPOCHS)
     private = release_epsilon is not None
     epsilons = _EPSILONS if release_epsilon is None else [release_epsilon]
     facts = facts_of_first_sweep(
         section,
         max(2, len(found.classes)),  # the study refuses fewer later
-        *(size, delta, epsilons, _EPOCHS, method == "head"),
+        *(size, delta, epsilons, epochs, method == "head"),
     )
     made = [recommend(each) for each in facts]
     environment = Environment(  # noqa: S701 (YAML)
@@ -357,7 +363,7 @@ def new_study(
         method=method,
         epsilons=epsilons,
         private=private,
-        epochs=_EPOCHS,
+        epochs=epochs,
         roles={
             "datasets": {"text" if text else "main": name},
             "backbones": {"text" if text else "weak": network},

@@ -33,6 +33,7 @@ from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.study import Study
 from dpsweep.study.backbones import Backbone, BackboneError, Features
 from dpsweep.study.cells import optimizer_steps
+from dpsweep.study.load import documentation
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.optimizers import BY_DEFAULT, optimizer_of
 from dpsweep.study.paths import Paths
@@ -143,6 +144,19 @@ def batch_size(facts: ProblemFacts) -> int:
     return best_batch_size(noise, enough or [min(sizes)], facts.parameters)
 
 
+def enough_epochs(train_size: int, usual: int) -> int:
+    """Return the usual number of epochs, or more if the smallest batch size needs more for its steps.
+
+    >>> enough_epochs(60, usual=8), enough_epochs(1000, usual=8)
+    (11, 8)
+
+    Args:
+        train_size: N.
+        usual: the number for all but very small N.
+    """
+    return max(usual, math.ceil(LEAST_STEPS * min(_SMALLEST_BATCH, train_size) / train_size))
+
+
 def learning_rate(gradient_norm: float, steps: float) -> float:
     """Return the learning rate of Adam, 1 / (G sqrt(T)).
 
@@ -172,14 +186,15 @@ def recommend(facts: ProblemFacts) -> Recommendation:
     """
     if facts.epsilon == math.inf:
         raise NoAdviceError(
-            "epsilon: found inf; allowed: finite, because the formula is about noise (docs/recommend.md)"
+            "epsilon: found inf; allowed: finite, because the formula is about noise "
+            f"({documentation('recommend.md')})"
         )
     optimizer = optimizer_of(facts.optimizer)
     if not optimizer.normalised_steps:
         allowed = ", ".join(name for name, each in BY_DEFAULT.items() if each.normalised_steps)
         raise NoAdviceError(
             f"optimizer: found {optimizer.kind}; allowed: {allowed}, whose steps the formula for the "
-            "learning rate is about (docs/recommend.md)"
+            f"learning rate is about ({documentation('recommend.md')})"
         )
 
     def rate(steps: int) -> float:

@@ -18,7 +18,7 @@ from dpsweep.recommend.rule import (
 from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.checks import disagreements
-from dpsweep.study.load import yaml_line
+from dpsweep.study.load import documentation, yaml_line
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
 
@@ -105,7 +105,7 @@ def compared_epochs(
         ).rstrip()
     yield (
         "gained: points of macro accuracy beside the row before, at the same epsilon: the mean over the "
-        "stored sweeps, and from the lowest to the highest (docs/recommend.md)"
+        f"stored sweeps, and from the lowest to the highest ({documentation('recommend.md')})"
     )
     if short:
         yield f"* fewer than {LEAST_STEPS} steps: train longer"

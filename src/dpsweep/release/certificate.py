@@ -33,6 +33,7 @@ from dpsweep.study.backbones import Features
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
+from dpsweep.study.load import documentation
 from dpsweep.study.methods import Method
 from dpsweep.study.optimizers import Optimizer, OptimizerSection
 from dpsweep.study.release import MOST_TRIALS, Release
@@ -325,8 +326,8 @@ class ReleasePlan:
         """
         if self.study.release is None:
             raise StudyError(
-                "release: missing; allowed: a section that says what is trained (docs/release.md has an "
-                "example)"
+                "release: missing; allowed: a section that says what is trained "
+                f"({documentation('release.md')} has an example)"
             )
         return self.study.release
 

@@ -205,6 +205,11 @@ PAPER = "paper"
 """The name of the paper's study, ``config.yaml``."""
 
 
+def documentation(page: str) -> Path:
+    """Return the path of a page of the documentation that messages name; it comes with the package."""
+    return PROJECT / "docs" / page
+
+
 def packaged_studies() -> dict[str, Path]:
     """Return the studies that come with the package, by name."""
     others = sorted((PROJECT / "studies").glob("*.yaml"))
