@@ -70,6 +70,8 @@ def requested(jobs: Sequence[dict[str, Any]]) -> str:
     >>> job = {"slurm_partition": "gpu", "gpu": 1, "cpus_per_task": 4, "mem_mb": 3000, "runtime": 25}
     >>> requested([job, job | {"runtime": 40}])
     '2 jobs, partition gpu, GPUs 1, CPUs 4, 3000 MB, 25 to 40 minutes'
+    >>> requested([{"gpu": 1, "runtime": 25}])
+    '1 job, partition chosen when it is sent, GPUs 1, 25 minutes'
 
     Args:
         jobs: resources of each by name.
@@ -85,6 +87,8 @@ def requested(jobs: Sequence[dict[str, Any]]) -> str:
         for key, word in _ASKED.items()
         if (found := different(key))
     ]
+    if not different("slurm_partition"):  # by the plugin, from the job's time, or by Slurm
+        words.insert(0, "partition chosen when it is sent")
     for key, unit in _RANGES.items():
         if found := different(key):
             words.append(f"{' to '.join(map(str, sorted({found[0], found[-1]})))} {unit}")
