@@ -28,6 +28,7 @@ from dpsweep.study.load import (
     named_study,
     split_study,
 )
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -281,7 +282,7 @@ def status(
     for line in state.failed_lines() if failed else state.lines(len(here)):
         typer.echo(line)
     if refused and not failed:
-        typer.echo(f"{', '.join(sorted(refused))}: private, trained only with --unaccounted")
+        typer.echo(f"{shorten(sorted(refused))}: private, trained only with --unaccounted")
     if study.release is not None and not failed:
         from dpsweep.release.ledger import budget_in_words  # accountants take a second
 

@@ -127,7 +127,8 @@ class Plan:
         """Yield the plan as text for a terminal, with wall times for some numbers of GPUs or cores."""
         cells = self._cells()
         done = sum(self._status.states[cell] == "done" for cell in cells)
-        yield f"{done} of {len(cells)} cells are done. Estimates for what is missing:"
+        so_far = f"{done} of {len(cells)} cells are done. " if cells else ""
+        yield f"{so_far}Estimates for what is missing:"
         estimates = self.estimates()
         everything = sum(estimates.values(), CostEstimate())
         rows = [("", "cells", "trials", f"{self._device.unit} time", "longest job", "disk")]
