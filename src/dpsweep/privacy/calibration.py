@@ -7,7 +7,7 @@ certify, fast on a coarse mesh and then on a fine one, and prv-accountant checks
 import math
 import warnings
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpsweep.privacy.accountants import (
     certified_bound,
@@ -45,16 +45,6 @@ class PrivacyTarget(NamedTuple):
     epsilon: float
     delta: float
     sampling: Sampling
-
-
-class _Certified(NamedTuple):
-    """The fields of a `Calibration` that accountants compute."""
-
-    noise_multiplier: float
-    certified_epsilon: float
-    accountant: str
-    pld_epsilon: float
-    prv_epsilon: float | None = None
 
 
 def calibrate(
@@ -108,19 +98,10 @@ def calibrate_sampling(
         )
     target = PrivacyTarget(epsilon, delta, sampling)
     certified = _certified_noise(target)
-    opacus, note = None, "not asked for"
-    if check_with_opacus:
-        opacus, note = _ask_opacus(target, certified.noise_multiplier)
-    return Calibration(
-        epsilon=epsilon,
-        delta=delta,
-        train_size=sampling.units,
-        batch_size=sampling.batch_size,
-        steps=sampling.steps,
-        **certified._asdict(),
-        opacus_epsilon=opacus,
-        opacus_note=note,
-    )
+    if not check_with_opacus:
+        return certified
+    opacus, note = _ask_opacus(target, certified.noise_multiplier)
+    return replace(certified, opacus_epsilon=opacus, opacus_note=note)
 
 
 def certify_again(noise: Calibration) -> Calibration:
@@ -153,7 +134,7 @@ def certify_again(noise: Calibration) -> Calibration:
         holds = proven < noise.certified_epsilon <= noise.epsilon
         if holds and _agree(noise.pld_epsilon, proven):
             return replace(noise, opacus_epsilon=None, opacus_note="not asked for")
-    return replace(noise, **certified._asdict(), opacus_epsilon=None, opacus_note="not asked for")
+    return certified
 
 
 def verify(noise: Calibration) -> None:
@@ -193,9 +174,15 @@ def noise_multiplier(epsilon: float, delta: float, sampling: Sampling) -> float:
     return _certified_noise(PrivacyTarget(epsilon, delta, sampling)).noise_multiplier
 
 
-def _certified_noise(target: PrivacyTarget) -> _Certified:
+def _certified_noise(target: PrivacyTarget) -> Calibration:
     if math.isinf(target.epsilon):
-        return _Certified(0.0, math.inf, "none", math.inf)
+        return _calibration(
+            target,
+            noise_multiplier=0.0,
+            certified_epsilon=math.inf,
+            accountant="none",
+            pld_epsilon=math.inf,
+        )
     if target.sampling.full_batch:
         sigma = gaussian_noise_multiplier(target.epsilon, target.delta, target.sampling.steps)
         certified = proven_epsilon(target, sigma)
@@ -230,7 +217,13 @@ def _agree(one: float, other: float) -> bool:
     return abs(one - other) <= CROSS_CHECK_TOLERANCE * other
 
 
-def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Certified:
+def _calibration(target: PrivacyTarget, **found: Any) -> Calibration:
+    epsilon, delta, sampling = target
+    setting = epsilon, delta, sampling.units, sampling.batch_size, sampling.steps
+    return Calibration(*setting, opacus_epsilon=None, opacus_note="not asked for", **found)
+
+
+def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> Calibration:
     """Return a certified epsilon with its accountant and the epsilons of the others.
 
     Raises:
@@ -244,20 +237,21 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> _Ce
             f"noise multiplier {sigma:.6g} has the certified epsilon {certified:.6g}, outside "
             f"[{_ENOUGH}, 1] times the target {epsilon}"
         )
+    found: dict[str, Any] = {"noise_multiplier": sigma, "certified_epsilon": certified}
     if sampling.full_batch:
         second = pld_epsilon(sigma, rate, steps, delta, pld_interval(epsilon, steps))
-        found = _Certified(sigma, certified, "analytic gaussian", second)
+        found |= {"accountant": "analytic gaussian", "pld_epsilon": second}
     else:
         prv = prv_epsilon(sigma, sampling, delta, epsilon)
         second = certified if prv is None else prv
-        found = _Certified(sigma, certified, "pld", certified, prv)
+        found |= {"accountant": "pld", "pld_epsilon": certified, "prv_epsilon": prv}
     if not _agree(second, certified):
         raise CalibrationError(
             f"accountants disagree at noise multiplier {sigma:.6g}, sampling rate {rate:.6g}, {steps} steps, "
-            f"delta {delta}: {found.accountant} certifies epsilon {certified:.6g}, another finds "
+            f"delta {delta}: {found['accountant']} certifies epsilon {certified:.6g}, another finds "
             f"{second:.6g}. None of them is used"
         )
-    return found
+    return _calibration(target, **found)
 
 
 def sampled_at_all(sampling: Sampling) -> float:
