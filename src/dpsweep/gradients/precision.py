@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["float32", "bfloat16"]
+from dpsweep.study.section import Precision
 
 
 def resolve_precision(

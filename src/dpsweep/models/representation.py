@@ -10,15 +10,10 @@ from dpsweep.data.prepared import PADDING
 from dpsweep.models.architectures import find_head
 from dpsweep.models.featurisers import transform
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import BackboneError, Features
+from dpsweep.study.backbones import BackboneError, Features, Reduction
 from dpsweep.study.messages import unknown
 
 _TOKENS, _MAP = 3, 4
-
-Reduction = Literal[
-    "none", "first_token", "mean_of_tokens", "mean_of_pixels", "mean_of_pixels_nhwc"
-]
-"""How the values that a network computes for one example become one vector."""
 
 
 class Tap(NamedTuple):

@@ -17,8 +17,6 @@ from pydantic import (
 )
 
 from dpsweep.data.prepared import Resize, TokenizerIdentity
-from dpsweep.gradients.precision import Precision
-from dpsweep.models.representation import Reduction
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import (
@@ -29,7 +27,7 @@ from dpsweep.privacy.tuning import (
     training_profile,
 )
 from dpsweep.study import Cell, Study, StudyError
-from dpsweep.study.backbones import Features
+from dpsweep.study.backbones import Features, Reduction
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
@@ -37,7 +35,7 @@ from dpsweep.study.load import documentation
 from dpsweep.study.methods import Method
 from dpsweep.study.optimizers import Optimizer, OptimizerSection
 from dpsweep.study.release import MOST_TRIALS, Release
-from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat
+from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat, Precision
 from dpsweep.study.sweeps import Sweep
 
 ReleaseEngine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop"]

@@ -152,6 +152,11 @@ class Features(Section):
     Estimates from several examples would not be private"""
 
 
+Reduction = Literal[
+    "none", "first_token", "mean_of_tokens", "mean_of_pixels", "mean_of_pixels_nhwc"
+]
+"""How the values that a network computes for one example become one vector."""
+
 IDENTITY = "dpsweep", "identity"
 """The library and name of the network that returns its input, an embedding."""
 

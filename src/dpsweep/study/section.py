@@ -225,3 +225,5 @@ Gpus = Annotated[int, Field(ge=1, le=64)]
 """GPUs of one machine that train one trial together."""
 
 Engine = Literal["auto", "expanded", "bookkeeping", "vmap", "linear", "loop", "opacus"]
+Precision = Literal["float32", "bfloat16"]
+"""The number format of forward and backward passes."""

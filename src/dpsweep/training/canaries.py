@@ -27,7 +27,6 @@ from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.engine import Rows
-from dpsweep.gradients.precision import Precision
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration, Sampling
@@ -47,6 +46,7 @@ from dpsweep.study.clipping import Clipping
 from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Audit
+from dpsweep.study.section import Precision
 from dpsweep.training.cell import check_size, specify
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.features import open_inputs

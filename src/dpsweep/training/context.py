@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
-from dpsweep.gradients.precision import Precision, autocast_dtype, full_precision
+from dpsweep.gradients.precision import autocast_dtype, full_precision
 from dpsweep.gradients.units import copied, unit_starts
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import Augmentations, Method
+from dpsweep.study.section import Precision
 from dpsweep.training import processes
 from dpsweep.training.job import default_device
 from dpsweep.training.optimizer import MicroBatch

@@ -22,12 +22,13 @@ from torch.nn import functional
 
 from dpsweep import TRAINER_VERSION, __version__
 from dpsweep.base.files import fingerprint
-from dpsweep.gradients.precision import Precision, full_precision
+from dpsweep.gradients.precision import full_precision
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.privacy import Sampling
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.optimizers import optimizer_of
+from dpsweep.study.section import Precision
 from dpsweep.training import processes
 from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import (
