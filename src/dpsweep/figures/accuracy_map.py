@@ -29,18 +29,11 @@ COLUMNS = [
 
 # Widths are in inches. The narrowest square holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
-
-# Four characters in type of one point, and the frame of the best cell.
-_WIDTH_OF_A_POINT = 2.65 / 72
-
+_WIDTH_OF_A_POINT = (
+    2.65 / 72
+)  # of four characters, and the frame of the best cell, in type of one point
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
-
-# Labels and title of the rows; space between panels.
-_ROW_LABELS, _GAP = 0.7, 0.15
-
-_USUAL_LENGTH = 12
-
-"""Characters of a label that every layout has room for."""
+_ROW_LABELS, _GAP = 0.7, 0.15  # labels and title of the rows; space between panels
 
 
 class Heatmap(targets.Figure):
@@ -103,23 +96,24 @@ class Heatmap(targets.Figure):
             row=_tick_labels(numbers, self.y), column=_tick_labels(numbers, self.x)
         )
         panels = [panel for _, panel in numbers.groupby("panel")]
-        columns = [panel["column"].nunique() for panel in panels]
         labels = _labels(numbers, self.y, "row")
         percent = bool((numbers["macro_accuracy"] > 1).any())
-        across = _panels_in_a_row(columns)
+        shared = self.colour_scale == "shared"
+        # As many panels side by side as have legible squares.
+        page, columns = style.look().page_width, max(each["column"].nunique() for each in panels)
+        fitting = int((page - _ROW_LABELS) / (columns * _NARROWEST + _GAP))
+        across = min(len(panels), max(1, fitting))
         rows = -(-len(panels) // across)
+        widths = [
+            max(each["column"].nunique() for each in panels[start::across])
+            for start in range(across)
+        ]
+        margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
+        square = min(_WIDEST, (page - margins) / sum(widths))
         # If B is not an axis, it was tuned for every square, and the square names it.
         lines = 1 if "batch_size" in (self.x, self.y) else 3
-        size = (0.08 + 0.12 * lines) * len(labels)
-        widths = [max(columns[start::across]) for start in range(across)]
-        shared = self.colour_scale == "shared"
-        margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
-        square = min(_WIDEST, (style.look().page_width - margins) / sum(widths))
-        width, height = margins + square * sum(widths), size + (0.75 if shared else 1.1)
-        width, height = (
-            max(width, 2.4) + _excess(numbers["row"]),
-            height + _excess(numbers["column"]),
-        )
+        height = (0.08 + 0.12 * lines) * len(labels) + (0.75 if shared else 1.1)
+        width = max(margins + square * sum(widths), 2.4)
         drawing = matplotlib.figure.Figure(figsize=(width, rows * height), layout="constrained")
         grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
         for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
@@ -130,30 +124,12 @@ class Heatmap(targets.Figure):
             else:
                 axes.set_yticks([])
             if not shared:
-                length = square * widths[position % across]
-                _colour_bar(drawing, [axes], "bottom", length, percent)
+                _colour_bar(drawing, [axes], "bottom", percent)
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         if shared:
-            _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", rows * size, percent)
+            _colour_bar(drawing, list(grid.flat[: len(panels)]), "right", percent)
         return drawing
-
-
-def _excess(labels: pd.Series[str]) -> float:
-    """Return inches for labels of many digits, which tell apart values that are nearly equal."""
-    length = int(labels.str.replace(r"{\cdot}10^{", "e").str.len().max())
-    return 0.07 * max(0, length - _USUAL_LENGTH)
-
-
-def _panels_in_a_row(columns: list[int]) -> int:
-    """Return the most panels that keep squares legible and do not leave one panel alone in the last row."""
-    count = len(columns)
-    for across in range(count, 1, -1):
-        widest = max(sum(columns[i : i + across]) for i in range(0, count, across))
-        fit = widest * _NARROWEST + _ROW_LABELS + _GAP * across <= style.look().page_width
-        if fit and (count == across or count % across != 1):
-            return across
-    return 1
 
 
 def _draw(
@@ -264,29 +240,18 @@ def _three_digits(value: float, percent: bool) -> str:
     return "1.00" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
 
 
-def _colour_bar(
-    drawing: Figure,
-    panels: list[Axes],
-    location: str,
-    length: float,
-    percent: bool,
-) -> None:
+def _colour_bar(drawing: Figure, panels: list[Axes], location: str, percent: bool) -> None:
     bar = drawing.colorbar(
-        panels[0].collections[0], ax=panels, location=location, pad=0.02, aspect=length / 0.08,
-    )  # fmt: skip
+        panels[0].collections[0], ax=panels, location=location, aspect=30, pad=0.02
+    )
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, pad=1.5, labelsize=style.look().points(6.5))
-    bar.set_label(
-        "Macro accuracy (%)" if percent else "Macro accuracy",
-        size=style.look().points(7), labelpad=4 if location == "right" else 1.5,
-    )  # fmt: skip
-    if location == "right":
-        bar.locator = matplotlib.ticker.MaxNLocator(6)
-        bar.update_ticks()
-        return
-    # Only the ends have labels, aligned inwards, so that they do not touch the next panel's bar.
-    low, high = panels[0].collections[0].get_clim()
-    bar.set_ticks([low, high], labels=[_three_digits(end, percent) for end in (low, high)])
-    left, right = bar.ax.get_xticklabels()
-    left.set_horizontalalignment("left")
-    right.set_horizontalalignment("right")
+    label = "Macro accuracy (%)" if percent else "Macro accuracy"
+    bar.set_label(label, size=style.look().points(7), labelpad=2)
+    if location == "bottom":
+        # Only the ends have labels, aligned inwards, so that they do not touch the next panel's bar.
+        ends = panels[0].collections[0].get_clim()
+        bar.set_ticks(ends, labels=[_three_digits(end, percent) for end in ends])
+        left, right = bar.ax.get_xticklabels()
+        left.set_horizontalalignment("left")
+        right.set_horizontalalignment("right")
