@@ -98,12 +98,6 @@ def test_trainable_parameters_outside_the_head(
         assert parameter_counts(model) == (330, 2 * 2 * ((32 + 96) + (32 + 32)) + 330)
 
 
-@pytest.mark.parametrize("method", [ALL, SCRATCH])
-def test_all_parameters_train_sorted_by_name(random: Path, method: Method) -> None:
-    model = build_model(random, method, 10, seed=1)
-    assert list(trainable_parameters(model)) == sorted(name for name, _ in model.named_parameters())
-
-
 def test_public_statistics_are_loaded_and_film_trains_scale_and_bias(tmp_path: Path) -> None:
     folder = make_backbone(tmp_path, "resnet10t", RESNET, pretrained=True)
     stored = PreparedBackbone.open(folder)

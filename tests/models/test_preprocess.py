@@ -10,7 +10,7 @@ from torchvision.transforms.v2.functional import normalize, to_dtype
 
 from dpsweep.data.images import Transform
 from dpsweep.data.prepared import Interpolation, Resize
-from dpsweep.models.preprocess import Normalise, ResizeAndNormalise, make_preprocess
+from dpsweep.models.preprocess import Normalise, make_preprocess
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,3 @@ def test_resizing_a_batch_agrees_with_resizing_at_preparation(
     wanted = [Transform(resize)(saved(Image.fromarray(each))) for each in images]
     # Pillow rounds to whole levels at the end.
     np.testing.assert_allclose(found, wanted, rtol=0, atol=0.501)
-
-
-def test_a_resized_image_does_not_depend_on_its_batch() -> None:
-    random = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (9, 32, 32, 3), generator=random, dtype=torch.uint8)
-    resize = Resize(size=224, interpolation="bicubic")
-    preprocess = ResizeAndNormalise([0.5] * 3, [0.2] * 3, resize, 32, 32)
-    together = preprocess(images)
-    assert torch.equal(together, preprocess(images))
-    alone = torch.cat([preprocess(each[None]) for each in images])
-    torch.testing.assert_close(alone, together, rtol=0, atol=1e-5)
-    assert together.is_contiguous()

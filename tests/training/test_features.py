@@ -134,19 +134,6 @@ def test_outdated_features_are_refused(
     assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
 
 
-def test_missing_and_damaged_features_are_refused(copied: Prepared) -> None:
-    study, paths, *_ = copied
-    file = paths.features(*SOURCE) / "train_inputs.npy"
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"train_inputs\.npy has the checksum"):
-        open_inputs(study, paths, PROBLEM)
-    shutil.rmtree(file.parent)
-    with pytest.raises(DatasetError, match=r"metadata\.json is missing"):
-        open_inputs(study, paths, PROBLEM)
-
-
 def test_impossible_features_are_refused_before_writing(
     copied: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:

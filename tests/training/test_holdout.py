@@ -12,7 +12,7 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell
 from dpsweep.study.datasets import held_out_rows
-from dpsweep.training.cell import CellError, OpenCell, cell_noise
+from dpsweep.training.cell import cell_noise
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import train_trial
 
@@ -43,18 +43,6 @@ def test_noise_is_calibrated_for_the_training_examples(made: Prepared) -> None:
     noise = calibrate(8.0, 1e-5, N - HELD_OUT, N - HELD_OUT, 1)
     write_calibration(path, noise)
     assert cell_noise(study, paths, CELL) == noise
-
-
-@pytest.mark.parametrize("difference", [-30, 30])
-def test_noise_for_another_number_of_examples_is_refused(made: Prepared, difference: int) -> None:
-    study, paths = made.study, made.paths
-    dataset = study.datasets["digits"].model_copy(update={"train_size": N + difference})
-    edited = study.model_copy(update={"datasets": {**study.datasets, "digits": dataset}})
-    size = edited.train_size("digits")
-    noise = calibrate(8.0, study.privacy.delta, size, size, 1)
-    write_calibration(paths.noise(edited, "digits", 8.0, 1, "full"), noise)
-    with pytest.raises(CellError, match=f"expected {size}"):
-        OpenCell.open(edited, paths, CELL)
 
 
 def test_held_out_examples_affect_selection_and_not_parameters(made: Prepared) -> None:

@@ -45,7 +45,6 @@ from dpsweep.training.gradient_norms import (
     measure_gradient_norms,
     measure_overlap,
 )
-from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.store import TrialStore, trial_table
 from dpsweep.training.trial import evaluate, train_trial
 
@@ -195,29 +194,6 @@ def test_noise_and_key_count_units(tmp_path: Path) -> None:
         wrong = calibrate(8.0, 1e-5, units + 1, 20, 9)
         data = PreparedDataset.open(Paths(tmp_path).dataset("coins"))
         check_size(wrong, found.context, data)
-
-
-def test_trials_sample_units_by_their_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coin_flips(tmp_path / "coins.npz")
-    found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
-    (spec,) = found.specs.values()
-    batches: list[list[int]] = []
-    sample = PoissonSampler.batch
-
-    def noted(self: PoissonSampler, step: int) -> np.ndarray[Any, Any]:
-        batch = sample(self, step)
-        assert self.units is not None
-        assert max(np.bincount(self.units[batch]), default=0) <= 4
-        batches.append(batch.tolist())
-        return batch
-
-    monkeypatch.setattr(PoissonSampler, "batch", noted)
-    for secret in (b"", b"", b"mine"):
-        train_trial(spec, found.context, None, 1e9, secret)
-    third = len(batches) // 3
-    assert batches[:third] == batches[third : 2 * third] != batches[2 * third :]
 
 
 def test_holdout_is_by_unit(tmp_path: Path) -> None:
