@@ -1,6 +1,5 @@
 """Private updates: the sum of clipped gradients and noise, divided by B, for any torch optimizer."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -8,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.training.tiny_net import N, data, net
+from tests.training.tiny_net import flat as parameters
 from torch import Tensor, nn
 
 from dpsweep.gradients import GradientSum, make_engine
@@ -16,22 +17,8 @@ from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, No
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
 
-WIDTH, CLASSES, EXAMPLES = 6, 4, 40
 HEAD = frozenset({"head.weight", "head.bias"})
 MicroBatch = tuple[Tensor, Tensor, Tensor]
-
-
-def net(dtype: torch.dtype = torch.float64) -> Any:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        parts = {"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES)}
-        return nn.Sequential(OrderedDict(parts)).to(dtype)
-
-
-def data(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(EXAMPLES, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
-    return inputs, torch.randint(CLASSES, (EXAMPLES,), generator=generator)
 
 
 def private(
@@ -59,7 +46,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 def split(
     indices: np.ndarray, physical_batch: int, dtype: torch.dtype = torch.float64
 ) -> Iterator[MicroBatch]:
-    inputs, labels = data(dtype)
+    inputs, labels = data(dtype=dtype)
     for padded, mask in microbatches(indices, physical_batch):
         rows = torch.from_numpy(padded)
         yield inputs[rows], labels[rows], torch.from_numpy(mask)
@@ -67,10 +54,6 @@ def split(
 
 def flat(tensors: Any) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-def parameters(model: nn.Module) -> Tensor:
-    return flat(model.parameters())
 
 
 @pytest.mark.parametrize("physical_batch", [1, 3, 13, 64])
@@ -84,7 +67,7 @@ def test_an_update_is_the_sum_and_noise_divided_by_the_expected_batch_size(
     model, (inputs, labels) = net(), data()
     sigma = 0.0 if isinstance(clipping, NoClipping) else 1.7
     optimizer = private(model, sgd(model), clipping, noise_multiplier=sigma)
-    loop, sampler = make_engine("loop", model, HEAD), PoissonSampler(Sampling(EXAMPLES, 13, 4), "s")
+    loop, sampler = make_engine("loop", model, HEAD), PoissonSampler(Sampling(N, 13, 4), "s")
     for step in range(4):
         rows = sampler.batch(step)[: 0 if step == 2 else None]
         wanted = torch.zeros(len(parameters(model)), dtype=torch.float64)
@@ -130,7 +113,7 @@ def test_one_example_among_many_moves_the_sum_by_its_length(
 
 def test_statistics() -> None:
     model, (inputs, labels) = net(), data()
-    everything = torch.ones(EXAMPLES, dtype=torch.bool)
+    everything = torch.ones(N, dtype=torch.bool)
     norms, _ = make_engine("loop", model, HEAD).norms(inputs, labels, everything)
     bound = float(norms[:11].median())
     spoiled = inputs.clone()
@@ -230,7 +213,7 @@ def test_parameters_may_be_noncontiguous(fused: bool) -> None:
             model.head.weight = nn.Parameter(weight)
         optimizer = private(model, torch.optim.Adam(model.parameters(), lr=0.1, fused=fused))
         for _ in range(3):
-            optimizer.step(split(np.arange(EXAMPLES), 8, torch.float32))
+            optimizer.step(split(np.arange(N), 8, torch.float32))
         ends.append(parameters(model))
     torch.testing.assert_close(*ends)
 

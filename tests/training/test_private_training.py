@@ -13,6 +13,7 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from tests.training.tiny_net import CLASSES, WIDTH, N, data, flat, net
 from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
@@ -24,7 +25,6 @@ from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.private_training import PrivateTraining, _digest
 from dpsweep.training.randomness import GaussianNoise, new_secret
 
-N, WIDTH, CLASSES = 60, 5, 3
 DELTA = 1e-3
 
 
@@ -42,18 +42,6 @@ def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_training, "verify", verify)
 
 
-def data(examples: int = N) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(examples, WIDTH, generator=generator)
-    return inputs, torch.randint(CLASSES, (examples,), generator=generator)
-
-
-def net() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))
-
-
 def training(
     calibration: Calibration | None = None, kind: Any = torch.optim.SGD, **settings: Any
 ) -> PrivateTraining:
@@ -64,7 +52,7 @@ def training(
 
 
 def parameters(made: PrivateTraining) -> Tensor:
-    return torch.cat([each.detach().flatten() for each in made.model.parameters()])
+    return flat(made.model)
 
 
 def run(made: PrivateTraining, steps: int | None = None, examples: Any = None) -> PrivateTraining:
@@ -172,7 +160,7 @@ def steps_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) ->
 
 
 def parameters_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    state["parameters"]["1.bias"][0] += 1e-6
+    state["parameters"]["head.bias"][0] += 1e-6
     made.load_state_dict(state)
 
 
@@ -498,10 +486,10 @@ def test_another_optimizer_continues_the_steps_and_the_noise() -> None:
     assert made.steps_taken == 1
     secret = made.state_dict()["secret"]
     before = parameters(made)
-    (batch,) = made.batches(*(torch.zeros(N, WIDTH), data()[1]))
+    (batch,) = made.batches(*(0 * data()[0], data()[1]))
     rows = batch.rows
     engine, mask = make_engine("loop", made.model), torch.ones(len(rows), dtype=torch.bool)
-    zeros, labels = torch.zeros(len(rows), WIDTH), data()[1][rows]
+    zeros, labels = 0 * data()[0][rows], data()[1][rows]
     found = engine.clipped_sum(zeros, labels, mask, FlatClipping(1.0)).gradients
     wanted = torch.cat([each.flatten() for each in found.values()]).double()
     GaussianNoise("noise", secret=secret).add_to(wanted, 1, noise().noise_multiplier)

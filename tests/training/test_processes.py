@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.training.group import run_in_group
+from tests.training.tiny_net import N, data, flat, net
 from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
@@ -19,21 +20,8 @@ from dpsweep.training.private_training import PrivateTraining
 from dpsweep.training.processes import ProcessError
 from dpsweep.training.randomness import GaussianNoise
 
-N, WIDTH, CLASSES = 40, 5, 3
 BATCH_SIZES = (13, 0, 1, 2, 40)
 """Of five steps: the second is empty, and the next two have fewer examples than micro-batches."""
-
-
-def net() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
-
-
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    inputs = torch.randn(N, WIDTH, generator=generator, dtype=torch.float64)
-    return inputs, torch.randint(CLASSES, (N,), generator=generator)
 
 
 def private(model: nn.Module, noise_multiplier: float, secret: bytes = b"same") -> PrivateOptimizer:
@@ -55,10 +43,6 @@ def micro_batches(examples: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         for each in rows.split(3)
         if len(each)
     ]
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
 def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:
