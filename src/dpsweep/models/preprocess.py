@@ -116,11 +116,6 @@ class Widen(nn.Module):
 
     def forward(self, stored: Tensor) -> Tensor:
         """Map int32 (B, length) to int64, and float16 or float32 (B, dimension) to float32."""
-        if stored.dtype not in _WIDE or stored.ndim != 2:
-            raise ValueError(
-                f"found inputs {stored.dtype} {tuple(stored.shape)}; allowed: int32 (B, length), float16 or "
-                "float32 (B, dimension)"
-            )
         return stored.to(_WIDE[stored.dtype])
 
 
