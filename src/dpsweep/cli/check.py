@@ -70,7 +70,7 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     wrong += _unwritable(study, classes)
     for note in _notes(study, paths):
         yield f"note: {note}"
-    if study.release is not None:
+    if study.release is not None and not wrong:
         from dpsweep.release.ledger import budget_in_words  # accountants take a second
 
         yield budget_in_words(study, paths)
