@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from dpsweep.base.units import count, texts_in
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, StudyError
 from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number
@@ -226,14 +224,6 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
                 f"results: found {paths.results}, which lies in {key} ({path}), so that every result would "
                 "change the data; allowed: a folder of its own"
             )
-    plan = Plan(study, paths)
-    needed = plan.preparation_bytes() + sum(each.bytes for each in plan.estimates().values())
-    free = shutil.disk_usage(_existing(paths.results)).free
-    if needed > free:
-        yield (
-            f"results: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free on the disk of "
-            f"{paths.results}; allowed: a folder on a disk with more room"
-        )
 
 
 def _notes(study: Study, paths: Paths) -> Iterator[str]:
@@ -327,8 +317,3 @@ def _named_by(where: str, section: Section) -> Iterator[tuple[str, Path, bool]]:
     for named, is_folder in ((section.local_folders(), True), (section.local_files(), False)):
         for key, path in named.items():
             yield f"{where}.{key}", Path(path), is_folder
-
-
-def _existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
-    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
