@@ -138,7 +138,7 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
     assert_equal(results(*killed)[0], results(*expected)[0])
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_second_signal_does_not_change_the_exit_status(gpus: int) -> None:
     """As Python ends, it gives signals back their default action, unless they are ignored."""
     with pytest.raises(Interrupted) as stopped, watched():
