@@ -153,20 +153,6 @@ def test_the_update_is_that_of_clipped_means_by_hand() -> None:
             torch.testing.assert_close(each, before[name] - 0.5 * total[name] / 2)
 
 
-def test_micro_batches_change_only_the_rounding() -> None:
-    results = []
-    inputs, labels = data(18)
-    for physical in (None, 7, 4):
-        made, model = training(RAGGED, 4, 5, physical)
-        made._use_secret(b"")
-        made._optimizer = made._private(made._optimizer.optimizer)
-        for batch in made.batches(inputs, labels):
-            made.step(batch)
-        results.append(model.weight.detach().clone())
-    for each in results[1:]:
-        torch.testing.assert_close(each, results[0], rtol=1e-5, atol=1e-6)
-
-
 def test_data_of_another_number_of_rows_is_refused() -> None:
     made, _ = training(RAGGED, 4, 5)
     with pytest.raises(ValueError, match="inputs: found 5 examples, expected 18, as units name"):
