@@ -99,24 +99,6 @@ def test_lower_epsilon_by_hand() -> None:
     assert sizes.reference_at == "largest"
 
 
-def test_only_values_that_all_grids_have_complete_are_compared() -> None:
-    # The best C at epsilon 1 is 1000, which was not tried at epsilon 8.
-    grids = [
-        grid(peak(100, 1000.0), epsilon=1.0, clipping_bound=(*BOUNDS, 1000.0)),
-        grid(peak(100, 1.0), epsilon=8.0),
-    ]
-    (found,) = compared("lower_epsilon_larger_bound", grids)
-    assert list(found.found) == ["C = 1", "C = 100"]
-    assert float(found.effect) == pytest.approx(20 / 3)
-    # A single cell of C = 100 is absent at epsilon 8.
-    gap = grid(lambda b, c, s: math.nan if (b, c) == (100, 100.0) else peak(100, 1.0)(b, c, s))
-    (found,) = compared("lower_epsilon_larger_bound", [grids[0], grid(peak(1, 1), epsilon=8), gap])
-    assert all(each.clipping_bound == (0.1, 1.0, 10.0) for each in found.grids)
-    # The grids share fewer than two values of B, so there is no comparison.
-    narrow = grid(peak(100, 1.0), epsilon=8.0, batch_size=(100, 77))
-    assert not compared("lower_epsilon_smaller_batch", [grids[0], narrow])
-
-
 @pytest.mark.parametrize(
     ("condition", "other", "rule"),
     [

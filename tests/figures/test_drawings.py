@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,33 +179,6 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
 
 
 # -- classes -------------------------------------------------------------------------------
-
-
-def of_classes(weights: Mapping[float, list[float]], **columns: Any) -> pd.DataFrame:
-    """Return the numbers of classes with these retained weights by C."""
-    count = len(next(iter(weights.values())))
-    return pd.concat(
-        pd.DataFrame({"class": range(count), "class_rank": range(1, count + 1)}).assign(
-            class_name=[f"class {each}" for each in range(count)], clipping_bound=bound,
-            relative_retained_weight=weight, accuracy_difference=0.0, batch_size=64,
-            learning_rate=0.01, **columns,
-        )
-        for bound, weight in weights.items()
-    )  # fmt: skip
-
-
-def test_a_legend_lists_the_settings_of_each_line_in_all_panels() -> None:
-    panels = [
-        of_classes({0.1: [0.5], 1.0: [1.0]}).assign(panel=panel, title="t", batch_size=size)
-        for panel, size in enumerate((64, 128))
-    ]
-    panels[1].loc[panels[1]["clipping_bound"] == 0.1, "learning_rate"] = 0.02
-    (legend,) = families.PerClass.draw(pd.concat(panels)).legends
-    assert labels(legend.get_texts()) == [
-        "C = 0.1: B = 64, 128; η = 0.01, 0.02",
-        "C = 1 (baseline): B = 64, 128; η = 0.01",
-    ]
-    assert legend.get_title().get_text() == "B and η in the panels from left to right"
 
 
 # -- norms, noise, theory ------------------------------------------------------------------

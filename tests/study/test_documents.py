@@ -1,6 +1,5 @@
 """The schema and the page of figures are up to date, and the studies of the repository are valid."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,3 @@ def test_the_page_is_current(paper: Study) -> None:
     assert (ROOT / "docs" / "figures.md").read_text(encoding="utf-8") == catalogue(paper), (
         "run: python -m benchmarks.catalogue > docs/figures.md"
     )
-
-
-def test_every_target_is_listed_with_its_cells_and_a_sentence(paper: Study) -> None:
-    rows = re.findall(r"^\| ([^|]+) \| (`[^|]+) \| ([^|]{20,}\.) \|$", catalogue(paper), re.M)
-    cells = dict(re.findall(r"`(\S+)` \(([\d,]+)\)", " ".join(names for _, names, _ in rows)))
-    assert cells.keys() == {*paper.figures, *paper.tables}
-    assert cells["fig1_accuracy_heatmaps"] == "210"
-    sections = [section for section, *_ in rows]
-    assert set(sections) == {
-        each.section for each in (*paper.figures.values(), *paper.tables.values())
-    }

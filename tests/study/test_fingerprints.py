@@ -303,16 +303,6 @@ def test_a_copy_with_another_section_has_other_names() -> None:
     assert PATHS.cell_trials(strict, cell) != before
 
 
-def test_times_of_local_files_change_no_name(tmp_path: Path) -> None:
-    image = tmp_path / "images" / "1.png"
-    image.parent.mkdir()
-    image.write_bytes(b"pixels")
-    edits = {"datasets/images/source/path": str(image.parent)}
-    before = names(study_with(edits))
-    image.write_bytes(b"other pixels")
-    assert names(study_with(edits)) == before
-
-
 @pytest.mark.parametrize(
     ("drawing", "hashed"),
     [(_DRAWING, _DRAWING), (("report",), _WRITING)],

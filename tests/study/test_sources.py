@@ -3,15 +3,11 @@
 Tests of data that is read twice are in tests/study/mistakes.yaml.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.study.small import complaints, load_small
-
-from dpsweep.study.datasets import Dataset
-from dpsweep.study.fingerprints import source_fingerprint
 
 HUB = {"kind": "hub", "id": "owner/name"}
 FOLDER = {"kind": "folder", "path": "images"}
@@ -81,27 +77,3 @@ def test_a_module_contains_its_submodules(
 
 
 # -- outputs depend on local files -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["folder", "hub", "files"])
-def test_a_changed_or_new_file_changes_the_fingerprint(tmp_path: Path, kind: str) -> None:
-    inside = tmp_path / "data" / "train" / "a.csv"
-    inside.parent.mkdir(parents=True)
-    inside.write_text("one")
-    path = {"path": str(tmp_path / "data")}
-    source = {
-        "folder": FOLDER | path,
-        "hub": HUB | path,
-        "files": {"train": str(inside), "test": str(tmp_path / "data" / "test.csv")},
-    }[kind]
-    sizes = {"classes": 2, "train_size": 10, "test_size": 2, "image_size": 4}
-    dataset = Dataset.model_validate({"title": "Own", "source": {"kind": kind} | source} | sizes)
-    found = [source_fingerprint(dataset)]
-    assert found[0] == source_fingerprint(dataset)
-    os.utime(inside, (1, 1))
-    found.append(source_fingerprint(dataset))
-    (tmp_path / "data" / "test.csv").write_text("two")
-    found.append(source_fingerprint(dataset))
-    inside.unlink()
-    found.append(source_fingerprint(dataset))
-    assert len(set(found)) == 4

@@ -12,7 +12,6 @@ from tests.synthetic import make_study, write_cells, write_dataset
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write
-from dpsweep.tables.inputs import _rates
 from dpsweep.tables.text import TextTable, group_starts, latex, superscript
 
 
@@ -310,13 +309,3 @@ def test_only_grids_that_cross_batch_sizes_and_bounds_are_compared(
     if not compared:
         (reason,) = set(study.targets.undrawn.values())
         assert reason == "no sweep has two batch sizes and two clipping bounds"
-
-
-def test_every_group_but_the_first_has_a_rule_above_it() -> None:
-    assert group_starts("abc") == {1, 2}
-    assert group_starts("aabb") == {2} and group_starts("aab") == {2}
-
-
-def test_a_range_of_rates_has_its_ends() -> None:
-    assert _rates(["0.001", "0.01", "0.1"]) == "[0.001, 0.1] (3)"
-    assert _rates(["0.001", "0.01", "0.2"]) == "0.001, 0.01, 0.2"
