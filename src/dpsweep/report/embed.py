@@ -74,7 +74,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"values": values, "column_kinds": column_kinds, "bar_shares": bar_shares}
+    filters = {"values": values, "column_kinds": column_kinds}
     filters |= {"up": rounded_up}
     environment.filters |= filters
     environment.globals |= {"count": count, "version": dpsweep.__version__}
@@ -222,18 +222,3 @@ def column_kinds(table: TextTable) -> list[str]:
         else "text"
         for place, kind in enumerate(table.columns)
     ]
-
-
-def bar_shares(table: TextTable, columns: Iterable[str]) -> list[dict[int, float]]:
-    """Return for every row the numbers of some columns as shares of the largest one, by position.
-
-    Text in brackets behind a number is ignored.
-
-    >>> table = TextTable(["B", "lost"], [["64", "0.5"], ["256", "2.0 (7)"], ["full", "–"]], "rr")
-    >>> bar_shares(table, ["lost"])
-    [{1: 0.25}, {1: 1.0}, {}]
-    """
-    places = [place for place, name in enumerate(table.header) if name in columns]
-    known = [{i: float(row[i].split()[0]) for i in places if row[i] != "–"} for row in table.rows]
-    largest = max((each for row in known for each in row.values()), default=0) or 1
-    return [{i: round(each / largest, 3) for i, each in row.items()} for row in known]
