@@ -1,5 +1,6 @@
 """Tests of datasets of the hub and of local copies: reading, and refused copies."""
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,15 @@ def merged(**classes: list[str]) -> dict[str, Any]:
     return {"merge_classes": classes}
 
 
+def class_named_test(raw: Path) -> None:
+    """Replace a copy by folders of images, with a class that has the name of a split."""
+    for file in raw.glob("*.parquet"):
+        file.unlink()
+    for split, name in itertools.product(["train", "test"], ["cat", "test"]):
+        (raw / split / name).mkdir(parents=True)
+        (raw / split / name / "0.png").write_bytes(picture(len(split)))
+
+
 # A change of the files, keys of the source, and the message.
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a column of inputs": (unchanged, {"input_column": "picture"}, 'found "picture"; allowed: img, tag'),
@@ -159,6 +169,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "missing train-00001-of-00003, train-00002-of-00003; allowed: all 3 files of train",
     ),
     "a broken card": (write("README.md", "---\nconfigs: [\n---\n"), {}, r"raw: cannot be read as a dataset"),
+    "a file in two splits": (class_named_test, {}, r"train/test/0\.png: found in the splits train and test"),
     "a script": (write("raw.py", "import os\n"), {}, r"raw: cannot be read as a dataset \("),
 }  # fmt: skip
 

@@ -133,7 +133,21 @@ def open_hub(source: HubSource) -> HubFiles:
             f"{folder}: cannot be read as a dataset ({brief(error)}). The source's key configuration "
             "chooses one of several"
         ) from error
+    _refuse_shared_files(source, builder.config.data_files or {})
     return HubFiles(source, splits, folder, origin, revision)
+
+
+def _refuse_shared_files(source: HubSource, files: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a file in two splits: the library reads a folder ``train/test`` as test images too."""
+    found: dict[str, str] = {}
+    for split in dict.fromkeys([*source.train_splits, source.test_split]):
+        for file in files.get(split, ()):
+            if file in found:
+                raise DatasetError(
+                    f"{file}: found in the splits {found[file]} and {split}; allowed: one. The folder of "
+                    "a class that is named as a split is read as this split; rename it"
+                )
+            found[file] = split
 
 
 def _refuse_missing_shards(folder: Path) -> None:
