@@ -69,7 +69,6 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         finding=summary.finding(study, trials),
         best=summary.best_settings(study, paths, trials),
         costs=summary.choice_costs(study, trials),
-        references=summary.references(study, trials),
         warnings=warnings(study, paths, trials),
         said=summary.choice_sentences(study, trials),
         habit=summary.HABIT,

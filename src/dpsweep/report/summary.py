@@ -229,32 +229,6 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
     return TextTable.of(rows, "lll" + "r" * 6)
 
 
-def references(study: Study, trials: pd.DataFrame) -> TextTable:
-    """Tabulate the best non-private cell of every problem, as `dpsweep.study.choice` chooses it."""
-    free = trials[(trials["epsilon"] == math.inf) & trials["best"].astype(bool)]
-    rows = []
-    for name, problem in study.problems.items():
-        ours = free[free["problem"] == name]
-        chosen = choose(ours, by=["problem"]).dropna(subset=["selection_accuracy"])
-        if chosen.empty:
-            continue
-        cell = chosen["cell"].item()
-        best = ours[ours["cell"] == cell]
-        accuracy = best["accuracy"]
-        rows.append(
-            titles(study, name)
-            | {
-                "Accuracy": percent(accuracy.mean()),
-                "Over seeds": f"{percent(accuracy.min())} to {percent(accuracy.max())}",
-                "Macro accuracy": percent(best["macro_accuracy"].mean()),
-                "Chance": percent(1 / study.datasets[problem.dataset].classes),
-                "Seeds": str(len(best)),
-                "Cell": f"{name}/{cell}",
-            }
-        )
-    return TextTable.of(rows, "lllrrrrrl")
-
-
 def each_once(trials: pd.DataFrame) -> pd.DataFrame:
     """Drop repetitions of trials that several sweeps share."""
     once = trials.drop_duplicates("trial_key")
