@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ AUDIT = {
     "sweep": "digits", "epsilon": [4.0], "epochs": 4, "batch_size": ["full"], "clipping_bound": 1.0,
     "learning_rate": 0.01, "canaries": CANARIES,
 }  # fmt: skip
+calibrate_once = cache(canaries.calibrate_sampling)
 PLAN = AuditPlan(30, power={0.5: 0.9, 0.7: 0.2})
 
 
@@ -33,6 +35,7 @@ class Measuring:
         self.paths, self.share = paths, 1.0
         monkeypatch.setattr(canaries, "audit_trial", self.audit)
         monkeypatch.setattr(canaries, "plan_audit", self.plan)
+        monkeypatch.setattr(canaries, "calibrate_sampling", calibrate_once)
 
     def audit(self, spec: TrialSpec, context: CanaryContext, secret: bytes) -> AuditedTrial:
         """Audit the trainer; multiply the observations by `share`."""

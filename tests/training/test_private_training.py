@@ -20,7 +20,6 @@ from dpsweep.gradients import make_engine
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping
-from dpsweep.training import private_training
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.private_training import PrivateTraining, _digest
 from dpsweep.training.randomness import GaussianNoise, new_secret
@@ -31,15 +30,6 @@ DELTA = 1e-3
 @cache
 def noise(epsilon: float = 1.0, batch_size: int = 20, steps: int = 2) -> Calibration:
     return calibrate(epsilon, DELTA, N, batch_size, steps)
-
-
-verify = cache(private_training.verify)
-
-
-@pytest.fixture(autouse=True)
-def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prove the epsilon of equal calibrations once."""
-    monkeypatch.setattr(private_training, "verify", verify)
 
 
 def training(

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from tests.training.tiny_study import calibrate
 from torch import Tensor, nn
 
 import dpsweep
@@ -113,9 +114,7 @@ def training(
 ) -> tuple[dpsweep.PrivateTraining, nn.Linear]:
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
-    noise = dpsweep.calibrate(
-        epsilon=8, delta=1e-3, train_size=count, batch_size=count // 2, steps=6
-    )
+    noise = calibrate(8.0, 1e-3, count, count // 2, 6)
     made = dpsweep.PrivateTraining(
         *(model, torch.optim.SGD(model.parameters(), lr=0.5)),
         clipping=FlatClipping(1.0),
