@@ -9,6 +9,7 @@ import seaborn as sns
 from dpsweep.analysis.frames import load_trials
 from dpsweep.figures import families, figure
 from dpsweep.study import Study
+from dpsweep.study.descriptions import Words
 from dpsweep.study.grid import Grids
 from dpsweep.study.paths import Paths
 
@@ -17,9 +18,11 @@ from dpsweep.study.paths import Paths
 def bounds_and_batch_sizes(grids: Grids, dataset: str) -> families.Heatmap:
     """Accuracy over C and B with the tightest budget."""
     grid = grids.one(dataset, several=("clipping_bound", "batch_size"))
+    tight = grid.at(epsilon=min(grid.epsilon))
+    say = Words.of([tight])
     return families.Heatmap(
-        caption="{backbone} on {dataset}, {epochs}, {epsilon}; mean of {seeds}, {tuned}.",
-        panels=[families.Panel.of(grid.at(epsilon=min(grid.epsilon)))],
+        caption=f"{say.backbone} on {say.dataset}, {say.epochs}, {say.epsilon}; mean of {say.seeds}.",
+        panels=[families.Panel.of(tight)],
     )
 
 
@@ -58,5 +61,7 @@ class LearningRateCurve(families.Figure):
 @figure("Learning rates")
 def learning_rates(grids: Grids) -> LearningRateCurve:
     """Accuracy by learning rate."""
-    caption = "Accuracy of {backbone} on {dataset} by learning rate, {epochs}."
-    return LearningRateCurve(caption=caption, panels=[families.Panel.of(grids.one())])
+    grid = grids.one()
+    say = Words.of([grid])
+    caption = f"Accuracy of {say.backbone} on {say.dataset} by learning rate, {say.epochs}."
+    return LearningRateCurve(caption=caption, panels=[families.Panel.of(grid)])

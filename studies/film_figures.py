@@ -9,8 +9,9 @@ from dpsweep.study.grid import Grids
 def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     """AUTO-S beside flat clipping, for fine classes and coarse ones."""
     return paper.automatic_comparison(
+        grids,
         [
             paper.automatic_beside_tuned(grids, "100 classes"),
             paper.automatic_beside_tuned(grids, "20 classes", dataset="large"),
-        ]
+        ],
     )

@@ -9,9 +9,10 @@ from dpsweep.study.grid import Grids
 def fig5_autoclip_vs_tuned(grids: Grids) -> MethodComparison:
     """AUTO-S beside flat clipping, for each network."""
     return paper.automatic_comparison(
+        grids,
         [
             paper.automatic_beside_tuned(grids, "ViT-Tiny, block 6"),
             paper.automatic_beside_tuned(grids, "ViT-Tiny", backbone="strong"),
             paper.automatic_beside_tuned(grids, "MiniLM", **paper.TEXT),
-        ]
+        ],
     )

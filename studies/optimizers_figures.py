@@ -8,7 +8,6 @@ from dpsweep.figures.families import OptimizerTable
 def tab_optimizers() -> OptimizerTable:
     """Gain of other optimizers over DP-Adam, each at its own learning rate."""
     return OptimizerTable(
-        caption="What other optimizers gain over DP-Adam at the same ε: {method} on {backbone} features of "
-        "{dataset}, 2 and 8 epochs, expected batch size {batch_size}, {clipping_bound}; each optimizer has "
-        "its own learning rate."
+        caption="What other optimizers gain over DP-Adam at the same ε, after 2 and 8 epochs at one batch "
+        "size and clipping bound; each optimizer has its own learning rate."
     )

@@ -32,4 +32,5 @@ def cumulative_noise_of(grids: Grids, dataset: str) -> NoiseCurve:
 @figure("Optimal batch size")
 def optimal_batch_size(grids: Grids) -> OptimalBatchSize:
     """The best batch size against the number of epochs."""
-    return paper.best_batch_sizes([Panel.of(grids.one("large", "strong", several=paper.BY_EPOCHS))])
+    panel = Panel.of(grids.one("large", "strong", several=paper.BY_EPOCHS))
+    return paper.best_batch_sizes(grids, [panel])

@@ -18,7 +18,7 @@ MAP = """\
 
     @figure("Mine")
     def mine(grids):
-        return families.Heatmap(caption="{dataset}.", panels=[families.Panel.of(grids.one().at(epsilon=1.0))])
+        return families.Heatmap(caption="Digits.", panels=[families.Panel.of(grids.one().at(epsilon=1.0))])
 """
 
 
@@ -74,6 +74,7 @@ def test_a_figure_replaces_the_papers_figure_of_the_same_name(tmp_path: Path) ->
 
 def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
     text = """
+        from dpsweep.study.descriptions import Words
         from dpsweep.figures import figure, families
         from dpsweep.study.grid import neighbours
 
@@ -86,7 +87,8 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
                     families.Panel.of(grid.at(epsilon=epsilon, clipping_bound=bound))
                     for epsilon in reversed(grid.epsilon)
                 ]
-                yield families.GradientNormHistogram(caption="At {clipping_bound}.", panels=panels)
+                say = Words(grids.study, panels)
+                yield families.GradientNormHistogram(caption=f"At {say.clipping_bound}.", panels=panels)
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert list(study.figures) == ["film_C0.1", "film_C1", "film_C10"]
@@ -102,18 +104,19 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
 
 def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> None:
     text = """
+        from dpsweep.study.descriptions import Words
         from dpsweep.figures import figure, families
 
         @figure("Mine")
         def mine(grids):
             found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
-            return families.Heatmap(caption="{backbone}.", panels=[
-                families.Panel.of(each.at(epsilon=8.0)) for each in found.values()])
+            panels = [families.Panel.of(each.at(epsilon=8.0)) for each in found.values()]
+            return families.Heatmap(caption=f"{Words(grids.study, panels).backbone}.", panels=panels)
 
         @figure("Mine")
         def strong(grids):
             found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
-            return families.Heatmap(caption="{backbone}.", panels=[families.Panel.of(found["strong"])])
+            return families.Heatmap(caption="Strong.", panels=[families.Panel.of(found["strong"])])
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert study.figures["mine"].caption == "Pretrained."
@@ -211,11 +214,11 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
             "mine.py, line 5: epsilon: found 3; allowed (digits_pretrained_film): 1, 8",
         ),
         (MAP.replace("return families", "families"), "line 3: mine: found null; allowed: a figure"),
-        (MAP.replace("{dataset}", "{Dataset}"), 'found "Dataset"; did you mean dataset?'),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
             "mine.py, line 7: again: found a second target of the name mine (first: mine.py, line 3: mine)",
         ),
+        (MAP.replace("Digits.", "{dataset}."), "mine: caption: found {dataset}; allowed: an f-string"),
         (MAP.replace('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: found section <function"),
         (
             MAP.replace('@figure("Mine")', '@figure("Mine", each={"colour": "all"})'),
@@ -266,7 +269,7 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
         study = load(tmp_path, ["mine.py", "other.py"], mine=text, other=own + comment)
         return target_fingerprint(study, study.figures[name])
 
-    comment, edited = "", MAP.replace("{dataset}.", "{dataset}, again.")
+    comment, edited = "", MAP.replace("Digits.", "Digits, again.")
     before = {name: fingerprint(name, MAP) for name in ("mine", "other")}
     assert fingerprint("mine", edited) != before["mine"]
     # The code of a family of the study's own can be in any of its files.

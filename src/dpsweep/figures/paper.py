@@ -3,19 +3,19 @@
 A function makes a figure, or yields a series of figures: it chooses the cells from the grids of a study
 (`dpsweep.study.grid`), and writes the caption. A figure is drawn from exactly these cells. Defaults are the
 main dataset, the weak backbone, the main method, DP-Adam, the number of epochs that most cells of the dataset
-have, and all values of other settings. Titles of panels and lines, and braces in captions, are filled in from
-the chosen cells (`dpsweep.study.descriptions`).
+have, and all values of other settings. Titles of panels and lines are filled in from the chosen cells, which
+also give the words of captions (`dpsweep.study.descriptions.Words`).
 
 Comments marked *choice* explain our choices where the paper leaves something open.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from dpsweep.figures import families
 from dpsweep.study.cells import number
-from dpsweep.study.descriptions import figure, table
+from dpsweep.study.descriptions import Words, figure, table
 from dpsweep.study.grid import (
     Found,
     Grid,
@@ -100,11 +100,12 @@ def panels(grids: Sequence[Grid]) -> list[Panel]:
 
 def heatmaps(grids: Sequence[Grid]) -> families.Heatmap:
     """Accuracy over C and B, a panel for each problem."""
+    say = Words.of(grids)
     return families.Heatmap(
-        caption="Test macro accuracy over clipping bound and batch size: {dataset}, {backbone}, {method}, "
-        "{optimizer}, {epochs}, a panel for each problem. Each square is the mean over {seeds} at the "
-        "learning rate that was best for that square; each panel has its own colour scale. Full is the "
-        "whole training set.",
+        caption=f"Test macro accuracy over clipping bound and batch size: {say.dataset}, {say.backbone}, "
+        f"{say.method}, {say.optimizer}, {say.epochs}, a panel for each problem. Each square is the mean "
+        f"over {say.seeds} at the learning rate that was best for that square; each panel has its own "
+        "colour scale. Full is the whole training set.",
         colour_scale="panel",
         panels=panels(grids),
     )
@@ -112,11 +113,12 @@ def heatmaps(grids: Sequence[Grid]) -> families.Heatmap:
 
 def norms_by_epoch(grids: Sequence[Grid]) -> families.GradientNormDistribution:
     """Per-example gradient norms after each epoch."""
+    say = Words.of(grids)
     return families.GradientNormDistribution(
         caption="Norms of the per-example gradients of all training examples after each epoch at "
-        "{clipping_bound}, a panel for each privacy budget, from loose to tight. {backbone} with {method} "
-        "on {dataset}, {epochs}; {tuned}, seed 1. Every violin is as wide as the others: it shows the "
-        "shape of a distribution.",
+        f"{say.clipping_bound}, a panel for each privacy budget, from loose to tight. {say.backbone} with "
+        f"{say.method} on {say.dataset}, {say.epochs}; {say.tuned('batch_size')}, seed 1. Every violin is "
+        "as wide as the others: it shows the shape of a distribution.",
         panels=panels(grids),
     )
 
@@ -127,14 +129,16 @@ def effects_on_classes(
     """Gradient weight that each class keeps under clipping, and its accuracy; by default at all bounds."""
     # *choice*: the retained weight is that of the gradient of all trainable parameters, which is clipped. The
     # paper's appendix suggests that of the classifier alone; retained_weight_of="classifier" draws it.
+    shown = [each.at(clipping_bound=bounds) for each in grids] if bounds else grids
+    say, reference = Words.of(shown), baseline(grids)
     return families.PerClass(
-        caption="Classes of {dataset} from the most to the least accurately predicted, a column for each "
-        "problem: {backbone}, {method}, {optimizer}, {epochs}; seed 1, {tuned} for every clipping bound. "
-        "Relative retained weight: how much gradient weight a class keeps after clipping, relative to the "
-        "class that keeps most at C = {baseline}. Accuracy: of the class, minus what it is at C = "
-        "{baseline}.",
-        baseline=baseline(grids),
-        panels=panels([each.at(clipping_bound=bounds) for each in grids] if bounds else grids),
+        caption=f"Classes of {say.dataset} from the most to the least accurately predicted, a column for "
+        f"each problem: {say.backbone}, {say.method}, {say.optimizer}, {say.epochs}; seed 1, "
+        f"{say.tuned('batch_size')} for every clipping bound. Relative retained weight: how much gradient "
+        "weight a class keeps after clipping, relative to the class that keeps most at C = "
+        f"{number(reference)}. Accuracy: of the class, minus what it is at C = {number(reference)}.",
+        baseline=reference,
+        panels=panels(shown),
         **options,
     )
 
@@ -152,10 +156,11 @@ def fig2_clipping_vs_difficulty(grids: Grids) -> families.ClippingCurve:
     weak, epsilon = found["weak"], min(shared("epsilon", found.values()))
     by_budget = [loose(weak), weak.at(epsilon=epsilon)]
     by_model = [each.at(epsilon=epsilon) for each in found.values()]
+    say = Words.of([*by_budget, *by_model])
     return families.ClippingCurve(
         caption="What a clipping bound costs against the best one of the same line, for every bound anew "
-        "with {tuned}. {method} on {dataset}, {epochs}; {centre} of {seeds}; {spread}. The lines of a "
-        "panel differ in the privacy budget or in the backbone alone.",
+        f"with {say.tuned('batch_size')}. {say.method} on {say.dataset}, {say.epochs}; mean of {say.seeds}; "
+        f"{say.spread}. The lines of a panel differ in the privacy budget or in the backbone alone.",
         quantity="difference",
         panels=[LinePanel.of(each) for each in (by_budget, by_model) if len(each) > 1],
     )
@@ -181,16 +186,19 @@ def fig5_autoclip_vs_tuned(grids: Grids) -> families.MethodComparison:
     """Figure 5: AUTO-S against flat clipping with a tuned bound."""
     datasets = ("main", "large", "imbalanced")
     return automatic_comparison(
-        grids.parts(lambda each: automatic_beside_tuned(grids, dataset=each), datasets)
+        grids, grids.parts(lambda each: automatic_beside_tuned(grids, dataset=each), datasets)
     )
 
 
-def automatic_comparison(panels: list[LinePanel]) -> families.MethodComparison:
+def automatic_comparison(grids: Grids, panels: list[LinePanel]) -> families.MethodComparison:
     """AUTO-S beside flat clipping."""
+    say = Words(grids.study, [line for panel in panels for line in panel.lines])
+    gamma = number(grids.study.training.automatic_clipping_gamma)
     return families.MethodComparison(
-        caption="AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
-        "bound: macro accuracy minus the better one of the two at each ε. {backbone} with {method}, "
-        "{epochs}; batch size and learning rate tuned for both. Mean of {seeds}; {spread}.",
+        caption=f"AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
+        f"bound: macro accuracy minus the better one of the two at each ε. {say.backbone} with "
+        f"{say.method}, {say.epochs}; batch size and learning rate tuned for both. Mean of {say.seeds}; "
+        f"{say.spread}.",
         panels=panels,
     )
 
@@ -205,11 +213,12 @@ def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> Lin
 
 def noise_by_batch_size(grid: Grid) -> families.NoiseCurve:
     """Noise of one step and of all steps against the batch size."""
+    say = Words.of([grid])
     return families.NoiseCurve(
         caption="Standard deviation of the noise in the averaged gradient of one step (left), and scaled "
-        "by the square root of the number of steps (right), against batch size; a line per ε. {dataset}, "
-        "{backbone} with {method}, {epochs}. The colour of a point is its accuracy minus the best at the "
-        "same ε, with {tuned} for the point.",
+        "by the square root of the number of steps (right), against batch size; a line per ε. "
+        f"{say.dataset}, {say.backbone} with {say.method}, {say.epochs}. The colour of a point is its "
+        f"accuracy minus the best at the same ε, with {say.tuned('clipping_bound')} for the point.",
         cells=Selection.of(grid),
         axes=[
             families.NoiseAxes(title="One step", quantity="effective", x="batch_size"),
@@ -229,10 +238,12 @@ BY_EPOCHS = ("epochs", "batch_size")
 
 def cumulative_noise(grid: Grid) -> families.NoiseCurve:
     """Noise of all steps against the batch size and the number of steps."""
+    say = Words.of([grid])
     return families.NoiseCurve(
         caption="Cumulative noise σ√T against batch size (top) and number of steps (bottom); a column per "
-        "ε, a line per number of epochs. {dataset}, {backbone} with {method}, {seeds}. The colour of a "
-        "point is its accuracy minus the best at the same ε and epochs, with {tuned} for the point.",
+        f"ε, a line per number of epochs. {say.dataset}, {say.backbone} with {say.method}, {say.seeds}. The "
+        "colour of a point is its accuracy minus the best at the same ε and epochs, with "
+        f"{say.tuned('clipping_bound')} for the point.",
         cells=Selection.of(grid),
         axes=[
             families.NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
@@ -263,10 +274,11 @@ def tab1_tuning_implications() -> families.TuningImplications:
 
 def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> families.ClippingCurve:
     """Accuracy against C, a line for each of two problems."""
+    say = Words.of(lines)
     return families.ClippingCurve(
         caption=compared
-        + ": macro accuracy on {dataset} against the clipping bound. {method}, {epochs}; "
-        "{tuned} for every bound; {centre} of {seeds}; {spread}.",
+        + f": macro accuracy on {say.dataset} against the clipping bound. {say.method}, {say.epochs}; "
+        f"{say.tuned('batch_size')} for every bound; mean of {say.seeds}; {say.spread}.",
         panels=[LinePanel.of(lines)],
     )
 
@@ -283,7 +295,7 @@ def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[families.ClippingC
     both = by_dataset(both, epochs=usual)
     for epsilon in shared("epsilon", both):
         yield accuracy_against_bound(
-            "A strong and a weak backbone under the same privacy budget ({epsilon})",
+            f"A strong and a weak backbone under the same privacy budget (ε = {number(epsilon)})",
             [each.at(epsilon=epsilon) for each in both],
         )
 
@@ -298,23 +310,28 @@ def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[families.ClippingC
 )
 def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> families.ClippingCurve:
     """The same backbone under a loose and a tight privacy budget."""
+    lines = two_epsilons(grids.one(dataset, backbone, several=BOUNDS).at_usual_epochs())
     return accuracy_against_bound(
-        "The same backbone ({backbone}) under a loose and a tight privacy budget",
-        two_epsilons(grids.one(dataset, backbone, several=BOUNDS).at_usual_epochs()),
+        f"The same backbone ({Words.of(lines).backbone}) under a loose and a tight privacy budget",
+        lines,
     )
 
 
 # -- Fine-tuning with LoRA ---------------------------------------------------------------------
 
 
-def difference_to_best(lines: Sequence[Grid], **options: Any) -> families.ClippingCurve:
+def difference_to_best(
+    lines: Sequence[Grid], centre: Literal["mean", "median"] = "mean"
+) -> families.ClippingCurve:
     """The cost of a clipping bound, for an easy problem and a hard one."""
+    say = Words.of(lines)
     return families.ClippingCurve(
         caption="What a clipping bound costs against the best one, for an easy problem and a hard one: "
-        "{dataset}, {backbone}, {method}, {epochs}; {tuned} for every bound; {centre} of {seeds}; {spread}.",
+        f"{say.dataset}, {say.backbone}, {say.method}, {say.epochs}; {say.tuned('batch_size')} for every "
+        f"bound; {centre} of {say.seeds}; {say.spread}.",
         quantity="difference",
+        centre=centre,
         panels=[LinePanel.of(lines)],
-        **options,
     )
 
 
@@ -348,10 +365,11 @@ def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
         [each.at(epsilon=epsilon) for each in ranks.values() for epsilon in epsilons],
         clipping_bound=baseline,
     )
+    say = Words.of(entries)
     return families.ComparisonTable(
-        caption="Macro accuracy by rank of the LoRA adapters: {backbone} on {dataset}, {epochs}, "
-        "{clipping_bound}; batch size and learning rate tuned for every rank and ε; mean and range over "
-        "{seeds}.",
+        caption=f"Macro accuracy by rank of the LoRA adapters: {say.backbone} on {say.dataset}, "
+        f"{say.epochs}, {say.clipping_bound}; batch size and learning rate tuned for every rank and ε; mean "
+        f"and range over {say.seeds}.",
         rows=["rank"],
         columns=["epsilon"],
         entries=[Selection.of(each) for each in entries],
@@ -382,19 +400,21 @@ def text_heatmaps(grids: Grids) -> families.Heatmap:
 def optimal_batch_size(grids: Grids) -> families.OptimalBatchSize:
     """The best batch size against the number of epochs."""
     return best_batch_sizes(
+        grids,
         grids.parts(
             lambda each: Panel.of(grids.one(dataset=each, several=BY_EPOCHS)), ("large", "main")
-        )
+        ),
     )
 
 
-def best_batch_sizes(panels: list[Panel]) -> families.OptimalBatchSize:
+def best_batch_sizes(grids: Grids, panels: list[Panel]) -> families.OptimalBatchSize:
     """The best batch size against the number of epochs, a panel for each problem."""
+    say = Words(grids.study, panels)
     return families.OptimalBatchSize(
         caption="The best batch size against the number of epochs, a line per ε: that with the highest "
-        "macro accuracy, in the mean over {seeds}, each of which chooses alone; {spread}. {backbone} with "
-        "{method}; {tuned} for every batch size. Below: what goes with the batch size that all seeds "
-        "choose together.",
+        f"macro accuracy, in the mean over {say.seeds}, each of which chooses alone; {say.spread}. "
+        f"{say.backbone} with {say.method}; {say.tuned('clipping_bound')} for every batch size. Below: what "
+        "goes with the batch size that all seeds choose together.",
         panels=panels,
     )
 
@@ -412,13 +432,15 @@ def scratch_perclass(grids: Grids) -> families.PerClass:
 @figure(SCRATCH)
 def scratch_heatmaps(grids: Grids) -> families.Heatmap:
     """Accuracy over ε and C when a network trains from scratch."""
+    grid = grids.one(**FROM_SCRATCH, several=("epsilon", "clipping_bound"))
+    say = Words.of([grid])
     return families.Heatmap(
-        caption="Test macro accuracy over ε and clipping bound when {backbone} trains on {dataset} from "
-        "random weights for {epochs}. Each square is the mean over {seeds} at its own best batch size and "
-        "learning rate.",
+        caption=f"Test macro accuracy over ε and clipping bound when {say.backbone} trains on {say.dataset} "
+        f"from random weights for {say.epochs}. Each square is the mean over {say.seeds} at its own best "
+        "batch size and learning rate.",
         x="epsilon",
         y="clipping_bound",
-        panels=[Panel.of(grids.one(**FROM_SCRATCH, several=("epsilon", "clipping_bound")))],
+        panels=panels([grid]),
     )
 
 
@@ -453,11 +475,13 @@ def norms_after_training(grids: Grids) -> Iterator[families.GradientNormHistogra
     """Gradient norms after training every parameter."""
     found = three_difficulties(by_backbone(grids, method="all"))
     for bound in neighbours(found):
+        shown = [each.at(clipping_bound=bound) for each in found]
+        say = Words.of(shown)
         yield families.GradientNormHistogram(
-            caption="Norms of the per-example gradients after {epochs} of training every parameter at "
-            "{clipping_bound}, over all training examples of {dataset}, a panel for each problem. With "
-            "{tuned}; seed 1.",
-            panels=panels([each.at(clipping_bound=bound) for each in found]),
+            caption=f"Norms of the per-example gradients after {say.epochs} of training every parameter at "
+            f"{say.clipping_bound}, over all training examples of {say.dataset}, a panel for each problem. "
+            f"With {say.tuned('batch_size')}; seed 1.",
+            panels=panels(shown),
         )
 
 
@@ -498,11 +522,14 @@ def mean_norm_by_step(grids: Grids) -> Iterator[families.NormTrace]:
     """The mean gradient norm at each step, a line per ε."""
     grid = grids.one()
     for epochs in grid.epochs:
+        shown = at_one_batch_size([grid.at(epochs=epochs)])
+        say = Words.of(shown)
         yield families.NormTrace(
-            caption="Mean norm of the per-example gradients that were sampled at each optimizer step, before "
-            "clipping, over {epochs}; a line per ε. {dataset}, {backbone} with {method}, {clipping_bound}, "
-            "expected batch size {batch_size}, learning rate tuned, seed 1.",
-            panels=panels(at_one_batch_size([grid.at(epochs=epochs)])),
+            caption="Mean norm of the per-example gradients that were sampled at each optimizer step, "
+            f"before clipping, over {say.epochs}; a line per ε. {say.dataset}, {say.backbone} with "
+            f"{say.method}, {say.clipping_bound}, expected batch size {say.batch_size}, learning rate "
+            "tuned, seed 1.",
+            panels=panels(shown),
         )
 
 
@@ -518,12 +545,14 @@ def at_one_batch_size(grids: Sequence[Grid]) -> list[Grid]:
 @figure(NOISE, name="effective_noise_{dataset}", each={"dataset": ["large", "main"]})
 def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> families.NoiseCurve:
     """Noise of one step against the batch size and the number of steps."""
+    grid = grids.one(dataset, backbone, several=BY_EPOCHS)
+    say = Words.of([grid])
     return families.NoiseCurve(
         caption="Noise in the averaged gradient of one step, σ/B, against batch size (top) and number of "
-        "steps (bottom); a column per ε, a line per number of epochs. {dataset}, {backbone} with {method}, "
-        "{seeds}. The colour of a point is its accuracy minus the best at the same ε and epochs, with "
-        "{tuned} for the point.",
-        cells=Selection.of(grids.one(dataset, backbone, several=BY_EPOCHS)),
+        f"steps (bottom); a column per ε, a line per number of epochs. {say.dataset}, {say.backbone} with "
+        f"{say.method}, {say.seeds}. The colour of a point is its accuracy minus the best at the same ε and "
+        f"epochs, with {say.tuned('clipping_bound')} for the point.",
+        cells=Selection.of(grid),
         axes=[
             families.NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
             families.NoiseAxes(title="By steps", quantity="effective", x="steps"),
@@ -544,14 +573,16 @@ def cumulative_noise_of(grids: Grids, dataset: str) -> families.NoiseCurve:
 @figure("What an attacker can tell about one person")
 def attacker_curves(grids: Grids) -> families.AttackerCurves:
     """The power of the best attacker, by ε."""
+    shown = at_one_batch_size([grids.one().at_usual_epochs()])
+    say = Words.of(shown)
     return families.AttackerCurves(
         caption="The largest share of present people that any attacker recognises, by the share of absent "
         "people that they wrongly take for present; a line per ε, for a person with one record and for one "
         "with ten. On the grey line an attacker does no better than a coin. From the noise, the sampling "
-        "rate and the steps of one training run: {dataset}, {backbone} with {method}, {epochs}, expected "
-        "batch size {batch_size}. What was chosen among many runs tells more.",
+        f"rate and the steps of one training run: {say.dataset}, {say.backbone} with {say.method}, "
+        f"{say.epochs}, expected batch size {say.batch_size}. What was chosen among many runs tells more.",
         records=[1, 10],
-        panels=panels(at_one_batch_size([grids.one().at_usual_epochs()])),
+        panels=panels(shown),
     )
 
 
@@ -564,38 +595,46 @@ def attacker_curves(grids: Grids) -> families.AttackerCurves:
 @figure(THEORY)
 def theory_error_decomposition(grids: Grids) -> families.ErrorDecomposition:
     """The error of a private gradient sum, split into bias and noise."""
+    shown = at_one_batch_size(two_epsilons(grids.one().at_usual_epochs()))
+    say = Words.of(shown)
     return families.ErrorDecomposition(
         caption="The mean squared error of a private gradient sum (Theorem 4.1) against the clipping "
         "bound, split into what clipping takes away (bias) and what noise adds, at the start, in the "
-        "middle and at the end of training. {backbone} with {method} on {dataset}, {epochs}, "
-        "{clipping_bound}, expected batch size {batch_size}; {theory_seeds}, mean over draws of a batch.",
-        panels=panels(at_one_batch_size(two_epsilons(grids.one().at_usual_epochs()))),
+        f"middle and at the end of training. {say.backbone} with {say.method} on {say.dataset}, "
+        f"{say.epochs}, {say.clipping_bound}, expected batch size {say.batch_size}; {say.theory_seeds}, "
+        "mean over draws of a batch.",
+        panels=panels(shown),
     )
 
 
 @figure(THEORY)
 def theory_optimal_clipping(grids: Grids) -> families.OptimalClippingTrace:
     """The clipping bound with the smallest error, after each epoch."""
+    shown = at_one_batch_size([*by_backbone(grids).values()])
+    say = Words.of(shown)
     return families.OptimalClippingTrace(
         caption="The clipping bound C* with the smallest error (Theorem 4.1) and the median gradient norm "
-        "after every epoch, a line for each ε, a panel for each backbone. {method} on {dataset}, {epochs}, "
-        "trained with {clipping_bound} and expected batch size {batch_size}; {theory_seeds}. A bar spans "
-        "all draws of a batch.",
-        panels=panels(at_one_batch_size([*by_backbone(grids).values()])),
+        f"after every epoch, a line for each ε, a panel for each backbone. {say.method} on {say.dataset}, "
+        f"{say.epochs}, trained with {say.clipping_bound} and expected batch size {say.batch_size}; "
+        f"{say.theory_seeds}. A bar spans all draws of a batch.",
+        panels=panels(shown),
     )
 
 
 @figure(THEORY)
 def theory_privacy_effects(grids: Grids) -> families.PrivacyEffectsFigure:
     """Effects of less ε on the best clipping bound: direct, and through the gradients."""
+    shown = at_one_batch_size([*by_backbone(grids, several=("epsilon",)).values()])
+    say = Words.of(shown)
     return families.PrivacyEffectsFigure(
         caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
-        "(the direct effect), and other gradients at the end of training (the indirect effect). One line has "
-        "both; the two others change one of them alone and keep the other at the largest ε. Of "
-        "these, the one that follows the first line is the cause. Above, the bound with the smallest error "
-        "(C*, Theorem 4.1); below, the bound with the best direction (scale-free C). {method} on {dataset}, "
-        "{epochs}, {clipping_bound}, expected batch size {batch_size}; {theory_seeds}.",
-        panels=panels(at_one_batch_size([*by_backbone(grids, several=("epsilon",)).values()])),
+        "(the direct effect), and other gradients at the end of training (the indirect effect). One line "
+        "has both; the two others change one of them alone and keep the other at the largest ε. Of these, "
+        "the one that follows the first line is the cause. Above, the bound with the smallest error (C*, "
+        f"Theorem 4.1); below, the bound with the best direction (scale-free C). {say.method} on "
+        f"{say.dataset}, {say.epochs}, {say.clipping_bound}, expected batch size {say.batch_size}; "
+        f"{say.theory_seeds}.",
+        panels=panels(shown),
     )
 
 
@@ -621,13 +660,16 @@ def theory_predictions(grids: Grids) -> families.PredictedClipping:
     chosen = by_dataset([*found.values()], epochs=usual)
     every = [each.at(epsilon=each.epsilon) for each in chosen]
     every = [each.at(clipping_bound=each.clipping_bound) for each in every]
+    shown = by_dataset(every, batch_size=smallest_batch)
+    say = Words.of(shown)
     return families.PredictedClipping(
-        caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against the "
-        "measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the noise of "
-        "the largest ε, and the bound with the best direction. A good prediction lies on the line, or at "
-        "least orders the settings (rank correlation). Below, the accuracy that each rule loses against the "
-        "best bound of its setting, beside rules without a theory. {epochs}; learning rate tuned, {seeds}.",
-        panels=panels(by_dataset(every, batch_size=smallest_batch)),
+        caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against "
+        "the measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the "
+        "noise of the largest ε, and the bound with the best direction. A good prediction lies on the "
+        "line, or at least orders the settings (rank correlation). Below, the accuracy that each rule "
+        f"loses against the best bound of its setting, beside rules without a theory. {say.epochs}; "
+        f"learning rate tuned, {say.seeds}.",
+        panels=panels(shown),
     )
 
 
@@ -659,10 +701,11 @@ def tab_autoclip(grids: Grids) -> families.ComparisonTable:
     found = grids.each({each: {"clipping": each[0], "dataset": each[1]} for each in problems})
     rows = by_dataset([*found.values()], epsilon=lambda rows: shared("epsilon", rows))
     entries = [each.at(epsilon=epsilon) for each in rows for epsilon in each.epsilon]
+    say, gamma = Words.of(entries), number(grids.study.training.automatic_clipping_gamma)
     return families.ComparisonTable(
-        caption="Macro accuracy of AUTO-S (gamma {gamma}) and of flat clipping with a tuned bound: "
-        "{backbone} with {method}, {epochs}; batch size and learning rate tuned for both; mean and range "
-        "over {seeds}.",
+        caption=f"Macro accuracy of AUTO-S (gamma {gamma}) and of flat clipping with a tuned bound: "
+        f"{say.backbone} with {say.method}, {say.epochs}; batch size and learning rate tuned for both; mean "
+        f"and range over {say.seeds}.",
         rows=["dataset", "epsilon"],
         columns=["clipping"],
         entries=[Selection.of(each) for each in entries],
@@ -673,7 +716,6 @@ def tab_autoclip(grids: Grids) -> families.ComparisonTable:
 def tab_optimizers() -> families.OptimizerTable:
     """Gains of other optimizers over DP-Adam."""
     return families.OptimizerTable(
-        caption="What other optimizers gain over DP-Adam at the same ε: {backbone} with {method} on "
-        "{dataset}; each optimizer has the batch size, clipping bound and learning rate that are best for "
-        "it on its grid."
+        caption="What other optimizers gain over DP-Adam at the same ε; each optimizer has the batch size, "
+        "clipping bound and learning rate that are best for it on its grid."
     )

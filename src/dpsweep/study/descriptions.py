@@ -10,15 +10,8 @@ A study has those of the paper (`dpsweep.figures.paper`) and those of its own fi
 my_figures.py``). A later description replaces an earlier one of the same name. Targets that need roles or
 cells that the study lacks are listed with the reason.
 
-Titles, labels and captions are made from the drawn cells, so that they stay true when a grid is edited. A
-caption may have these words in braces (`str.format`):
-
-- ``dataset``, ``backbone``, ``method``: titles; ``optimizer``: DP-Adam or DP-SGD;
-- ``epochs`` ("8 epochs"), ``seeds`` ("3 seeds", "3 to 5 seeds"), ``spread``: how their spread is drawn;
-- ``tuned``: the tuned and the fixed axes of every point ("learning rate tuned (C = 1)");
-- ``epsilon`` ("ε = 8"), ``clipping_bound`` ("C = 1"), ``batch_size`` ("1,024");
-- ``baseline``: the clipping bound that others are compared with ("1"); ``centre``: mean or median;
-- ``gamma``: that of AUTO-S; ``theory_seeds``: the seeds behind the theory ("seed 1", "seeds 1 to 3").
+Titles and labels of panels and lines are made from the drawn cells, so that they stay true when a grid is
+edited. `Words` has words for captions.
 """
 
 import importlib
@@ -33,20 +26,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
 from dpsweep.base.units import count
 from dpsweep.study.cells import NAMED, PARTS, number
 from dpsweep.study.clipping import RULES
-from dpsweep.study.grid import Grids, Line, LinePanel, MistakeError, NotDrawnError, Selection
+from dpsweep.study.grid import Grid, Grids, Line, LinePanel, MistakeError, NotDrawnError, Selection
 from dpsweep.study.messages import (
     LONGEST_JOINED_NAME,
     NAME_PATTERN,
     explain,
     shorten,
-    unknown,
     value,
 )
 from dpsweep.study.sweeps import Sweep
@@ -308,10 +300,14 @@ def _name(description: Description, names: Mapping[str, str], target: Target | N
 
 
 def _finished(target: Target, grids: Grids) -> Target:
-    """Return a target with titles and a caption."""
+    """Return a target with titles, and the end of its caption."""
+    if word := re.search(r"\{[a-z_]+\}", target.caption):
+        raise MistakeError(f"caption: found {word[0]}; allowed: an f-string with `Words`")
     if target.part == "panels" and target.parts():
         target = target.model_copy(update={"panels": _titled(target, grids)})
-    return target.model_copy(update={"caption": caption(grids.study, target)})
+    return target.model_copy(
+        update={"caption": f"{target.caption} {target.caption_end()}".rstrip()}
+    )
 
 
 def _titled(target: Target, grids: Grids) -> list[Any]:
@@ -420,21 +416,73 @@ def tell_apart(parts: Sequence[Facts]) -> list[str]:
     return texts
 
 
-class _Words(dict[str, str]):
-    """Texts by word; a caption with another word is a mistake."""
+class Words:
+    """Words for the caption of some cells, as in f"{say.backbone} on {say.dataset}, {say.epochs}".
 
-    def __missing__(self, word: str) -> str:
-        raise MistakeError(f"caption: {unknown(word, self)} in braces")
+    Args:
+        study: the study.
+        cells: the drawn cells.
 
-
-def caption(study: "Study", target: Target) -> str:
-    """Return the caption of a resolved target, with texts in place of the words in braces.
-
-    Raises:
-        MistakeError: a word is unknown.
+    Attributes:
+        dataset, backbone, method, optimizer: titles, and DP-Adam or DP-SGD.
+        epsilon, clipping_bound, batch_size: "ε = 8", "C = 1", "1,024".
+        epochs, seeds: "8 epochs", "3 to 5 seeds".
+        spread: how the spread over seeds is drawn.
+        theory_seeds: the seeds behind the theory, "seeds 1 to 3".
     """
-    text = target.caption.format_map(_words(study, target))
-    return f"{text} {target.caption_end()}".rstrip()
+
+    def __init__(self, study: "Study", cells: Iterable[Selection]) -> None:
+        self._study, self._cells = study, list(cells)
+        self._sweeps = _sweeps(study, self._cells)
+        said = [facts(study, each) for each in self._cells]
+        self.dataset, self.backbone, self.method, self.optimizer = (
+            listed(dict.fromkeys(str(each[part]) for each in said)) for part in NAMED
+        )
+        self.epsilon, self.clipping_bound, self.batch_size = (
+            _values(axis, self._cells) for axis in ("epsilon", "clipping_bound", "batch_size")
+        )
+        seeds = [sweep.seeds for sweep in self._sweeps] or [0]
+        measured = min(study.theory.seeds, max(1, *seeds))
+        self.epochs = _epochs(study, self._cells)
+        self.seeds = _number_of_seeds(min(seeds), max(seeds))
+        self.spread = _spread(min(seeds), max(seeds))
+        self.theory_seeds = f"seeds 1 to {measured}" if measured > 1 else "seed 1"
+
+    @classmethod
+    def of(cls, grids: Sequence[Grid]) -> Self:
+        """Return the words of grids at their chosen values."""
+        return cls(grids[0].study, [Selection.of(each) for each in grids])
+
+    def tuned(self, *axes: str) -> str:
+        """Return what is tuned for every point, and what is fixed: "learning rate tuned (C = 1)".
+
+        Args:
+            axes: those of batch_size and clipping_bound that are neither drawn nor named in the caption.
+        """
+        tuned, fixed = [], []
+        for axis, noun, symbol in _TUNED:
+            grids = [
+                (self._study.datasets[each.problem.dataset].title, values)
+                for each in self._cells
+                if axis in axes
+                if (values := [value for value in each.values(axis) if value not in RULES])
+            ]
+            several = any(len(values) > 1 for _, values in grids)
+            tuned += [noun] * several
+            fixed += [
+                f"{symbol} = {number(values[0])}" + f" on {dataset}" * several
+                for dataset, values in grids
+                if len(values) == 1
+            ]
+        rates = [sweep.learning_rates for sweep in self._sweeps]
+        if any(len(each) > 1 for each in rates):
+            tuned.append("learning rate")
+        else:
+            fixed += [f"η = {number(rate)}" for rate in sorted({rate for (rate,) in rates})]
+        once = listed(dict.fromkeys(fixed))
+        if not tuned:
+            return once
+        return f"{listed(tuned)} tuned ({once})" if fixed else f"{listed(tuned)} tuned"
 
 
 def how_chosen(study: "Study", target: Target) -> list[str]:
@@ -471,31 +519,6 @@ def marks_sentence(study: "Study", target: Target) -> str:
 
 def _single(values: Sequence[Any], text: str) -> str | None:
     return text.format(number(values[0])) if len(values) == 1 else None
-
-
-def _words(study: "Study", target: Target) -> _Words:
-    selections = target.leaves()
-    said = [facts(study, each) for each in selections]
-    sweeps = _sweeps(study, selections)
-    seeds = [sweep.seeds for sweep in sweeps] or [0]
-    measured = min(study.theory.seeds, max(1, *seeds))
-    titles = {
-        part: listed(dict.fromkeys(str(each[part]) for each in said))
-        for part in (*PARTS, "optimizer")
-    }
-    axes = ("epsilon", "clipping_bound", "batch_size")
-    return _Words(
-        **titles,
-        **{axis: _values(axis, selections) for axis in axes},
-        epochs=_epochs(study, selections),
-        seeds=_number_of_seeds(min(seeds), max(seeds)),
-        spread=_spread(min(seeds), max(seeds)),
-        tuned=_tuned(study, target, [sweep.learning_rates for sweep in sweeps]),
-        gamma=number(study.training.automatic_clipping_gamma),
-        theory_seeds=f"seeds 1 to {measured}" if measured > 1 else "seed 1",
-        baseline=number(getattr(target, "baseline", "mean")),
-        centre=str(getattr(target, "centre", "mean")),
-    )
 
 
 def _values(axis: str, selections: Sequence[Selection]) -> str:
@@ -544,39 +567,3 @@ def _sweeps(study: "Study", selections: Sequence[Selection]) -> list[Sweep]:
             for each in selections
         )
     ]
-
-
-def _tuned(study: "Study", target: Target, rates: Sequence[Sequence[float]]) -> str:
-    """Return the axes that are tuned for every point, and those with one value.
-
-    Args:
-        study: the study.
-        target: the target.
-        rates: the learning rates of each sweep.
-    """
-    selections = target.leaves()
-    tuned, fixed = [], []
-    for axis, noun, symbol in _TUNED:
-        # An axis that is drawn, or that must have one value, is not tuned.
-        if axis in (*target.drawn_axes(), *target.single_axes()):
-            continue
-        grids = [
-            (study.datasets[each.problem.dataset].title, values)
-            for each in selections
-            if (values := [value for value in each.values(axis) if value not in RULES])
-        ]
-        several = any(len(values) > 1 for _, values in grids)
-        tuned += [noun] * several
-        fixed += [
-            f"{symbol} = {number(values[0])}" + f" on {dataset}" * several
-            for dataset, values in grids
-            if len(values) == 1
-        ]
-    if any(len(each) > 1 for each in rates):
-        tuned.append("learning rate")
-    else:
-        fixed += [f"η = {number(rate)}" for rate in sorted({rate for (rate,) in rates})]
-    once = listed(dict.fromkeys(fixed))
-    if not tuned:
-        return once
-    return f"{listed(tuned)} tuned ({once})" if fixed else f"{listed(tuned)} tuned"

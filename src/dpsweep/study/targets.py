@@ -60,8 +60,7 @@ class Target(Settings):
     section: str = ""
     """its heading in the report, from its function (`figure`, `table`)"""
     caption: Annotated[str, Field(min_length=1)]
-    """in the report; {dataset}, {epochs}, {seeds} and others are replaced by texts
-    (dpsweep.study.descriptions)"""
+    """in the report; `dpsweep.study.descriptions.Words` has words for it"""
 
     def selections(self) -> list[Selection]:
         """Return every selection of the target."""
