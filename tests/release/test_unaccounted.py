@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import run
 from dpsweep.cli.main import app
-from dpsweep.release.unaccounted import epsilon_of_sweeps, price, private_sweeps, refuse_unaccounted
+from dpsweep.release.ledger import epsilon_of_sweeps, price, private_sweeps, refuse_unaccounted
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import UNACCOUNTED, begin
 from dpsweep.study.paths import Paths

@@ -231,7 +231,7 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     if not paths.results.resolve().is_relative_to(Path.cwd()):
         yield f"results: {paths.results} lies outside of this folder"
     if study.has_private_data:
-        from dpsweep.release.unaccounted import price  # accountants take a second
+        from dpsweep.release.ledger import price  # accountants take a second
 
         if spent := price(study):
             yield f"sweeps of private data run only with --unaccounted; a release needs no sweep. {spent}"

@@ -147,7 +147,7 @@ def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> N
     if not study.has_private_data:
         return
     # It imports accountants, which takes a moment.
-    from dpsweep.release.unaccounted import private_sweeps, refusal
+    from dpsweep.release.ledger import private_sweeps, refusal
 
     sweeps = private_sweeps(study)
     if not sweeps or (targets and all(_trains_no_sweep(study, each) for each in targets)):

@@ -149,7 +149,7 @@ def calibrate(
 def _refuse_unaccounted(study: Study, dataset: str) -> None:
     """Refuse to train a sweep on private data, unless the user asked for it."""
     if study.has_private_data:
-        from dpsweep.release.unaccounted import refuse_unaccounted
+        from dpsweep.release.ledger import refuse_unaccounted
 
         refuse_unaccounted(study, dataset)
 
@@ -337,7 +337,7 @@ def report(
 
     With --partial, figures, tables and pages are drawn from the results so far, also while the study runs.
     """
-    from dpsweep.release.unaccounted import planned_cells
+    from dpsweep.release.ledger import planned_cells
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)

@@ -237,7 +237,7 @@ def plan(
     here = [] if teraflops else visible_gpus()
     device = device_of(teraflops, here)
     if refused := _refused(study):
-        from dpsweep.release.unaccounted import price
+        from dpsweep.release.ledger import price
 
         typer.echo(f"{price(study)}. They need --unaccounted, and are not planned.")
     chosen = Plan(study, paths, wanted, device, refused=refused)
@@ -251,7 +251,7 @@ def _refused(study: Study) -> set[str]:
     """Return the problems whose sweeps do not run, because their data are private."""
     if not study.has_private_data:
         return set()
-    from dpsweep.release.unaccounted import refused_problems
+    from dpsweep.release.ledger import refused_problems
 
     return refused_problems(study)
 
