@@ -9,7 +9,6 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.accountants import pld_epsilon
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
 
 REFERENCE = {
@@ -37,21 +36,6 @@ def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, sigma):
     start = epsilon * sigma**2 + 0.5  # where the excess changes sign
     integral, _ = quad(excess, start, start + 40 * sigma, epsabs=1e-14, epsrel=1e-12, limit=400)
     assert gaussian_delta(epsilon, sigma) == pytest.approx(integral, rel=1e-8)
-
-
-def test_composed_steps_agree_with_composed_privacy_losses():
-    # dp-accounting composes the steps one by one here, without the closed form.
-    from dp_accounting.pld import privacy_loss_distribution
-
-    one = privacy_loss_distribution.from_gaussian_mechanism(
-        20.0, value_discretization_interval=1e-5
-    )
-    assert gaussian_epsilon(1e-5, 20.0, 16) == pytest.approx(
-        one.self_compose(16).get_epsilon_for_delta(1e-5), rel=1e-4
-    )
-    assert pld_epsilon(20.0, 1.0, 16, 1e-5) == pytest.approx(
-        gaussian_epsilon(1e-5, 20.0, 16), rel=1e-4
-    )
 
 
 @given(

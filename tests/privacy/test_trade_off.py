@@ -18,7 +18,7 @@ from scipy.stats import binom, norm
 from tests.privacy.test_certificate import composed_in_80_bits
 from tests.privacy.test_certificate import one_step as exact_one_step
 
-from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants, trade_off
+from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import privacy_loss
 from dpsweep.privacy.calibration import calibrate, calibrate_sampling
 from dpsweep.privacy.explain import explanation, paragraph, table
@@ -27,7 +27,6 @@ from dpsweep.privacy.trade_off import (
     FALSE_POSITIVE_RATES,
     GROUPS,
     Attack,
-    GaussianTradeOff,
     GuaranteedTradeOff,
     attacks_on_training,
     attacks_on_tuning,
@@ -65,17 +64,6 @@ def test_full_batches_have_the_closed_form_of_a_gaussian(records: int) -> None:
     middle = norm.cdf(shift / 2) - norm.cdf(-shift / 2)
     assert curve.advantage == pytest.approx(middle)
     assert claimed_gaussian(1.0, 1e-5, records).mu == pytest.approx(shift, rel=1e-6)
-
-
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 4.0])
-def test_a_privacy_profile_gives_the_same_curve(mu: float) -> None:
-    epsilons = trade_off._EPSILONS
-    delta = np.array([gaussian_delta(each, 1 / mu) for each in epsilons])
-    found, exact = GuaranteedTradeOff(epsilons, delta, delta), GaussianTradeOff(mu)
-    for rate in RATES:
-        true = exact.true_positive_rate(rate)
-        assert true - 1e-12 <= found.true_positive_rate(rate) <= true * 1.002
-    assert found.advantage == pytest.approx(exact.advantage, rel=1e-6)
 
 
 # -- sampled batches -------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Accounted tuning: check values, and exact values of small mechanisms."""
 
-import itertools
 import math
 from typing import Any
 
@@ -12,7 +11,6 @@ from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
 from dpsweep.privacy.tuning import (
     Profile,
     draw_trial_count,
-    largest_profile,
     total_epsilon,
     trial_count_probabilities,
 )
@@ -89,13 +87,6 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
         except CalibrationError:
             continue
         assert hockey_stick(*ours, epsilon) <= delta * (1 + 1e-9)
-
-
-def test_total_grows_with_the_mean_and_the_base() -> None:
-    totals = [total_epsilon(gaussian(1), 1e-5, mean, 0) for mean in (1.1, 2, 5, 20, 100)]
-    assert all(a < b for a, b in itertools.pairwise(totals))
-    both = largest_profile([gaussian(0.5), gaussian(1)])
-    assert total_epsilon(both, 1e-5, 5, 0) == total_epsilon(gaussian(1), 1e-5, 5, 0)
 
 
 @pytest.mark.parametrize(
