@@ -1,9 +1,12 @@
 """Tests of atomic writes, fingerprints, and messages about files."""
 
+import errno
+import fcntl
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,8 +86,21 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert link.is_symlink() and [*folder.parent.iterdir()] == [folder]
 
 
-def test_what_a_killed_call_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    """But not the parts of calls that run, of the same folder or of one whose name begins alike."""
+def test_what_a_killed_call_left_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not the parts of calls that run, of the same folder or of one whose name begins alike.
+
+    Also on NFS, which locks only what is open for writing, and so no folder.
+    """
+    flock = fcntl.flock
+
+    def of_nfs(file: Any, operation: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
     program = f"""
 import os, signal
 from pathlib import Path

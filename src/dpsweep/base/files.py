@@ -76,25 +76,25 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".partial-{folder.name}+"
     for left in folder.parent.glob(f"{prefix}*"):
-        with suppress(OSError), _locked(left):
+        with suppress(OSError):
+            with _locked(left):
+                pass  # its process is gone, and so is its lock
             shutil.rmtree(left)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as aside,
         ExitStack() as lock,
     ):
-        with suppress(OSError):  # some network file systems cannot: then nothing is removed either
+        with suppress(OSError):  # a file system without locks: then nothing is removed either
             lock.enter_context(_locked(Path(aside)))
         yield Path(aside)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
+    # NFS locks only what is open for writing, and so no folder.
+    with (folder / ".lock").open("a") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    finally:
-        os.close(opened)
 
 
 @contextmanager
