@@ -106,9 +106,9 @@ class ValidatingEngine(GradientEngine):
         """See ``GradientEngine``."""
         with self._watched(rows) as engine:
             if engine is not None:
-                inputs, labels, mask, units = rows
+                kept = rows.labels.where(rows.mask, 0)
                 return engine.compute(
-                    Rows(inputs.detach(), labels.where(mask, 0), mask, units), clipping
+                    rows._replace(inputs=rows.inputs.detach(), labels=kept), clipping
                 )
         zeros = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
         nothing = torch.zeros(0, device=rows.inputs.device)
@@ -164,7 +164,8 @@ class ValidatingEngine(GradientEngine):
             check_labels(labels, mask, self._classes)
         watch = Watch(self.model)
         yield engine
-        watch.refuse()
+        if written := watch.written():
+            raise _refusal(self.model, written)
 
     def _refuse_changes(self) -> None:
         """Refuse a model with other trainable parameters than when the engine was made.
@@ -516,15 +517,6 @@ class Watch:
         """Return whether a tensor was replaced by an equal one, as merging and unmerging adapters does."""
         before = self._tensors.get(place, tensor)
         return before is not tensor and _differ_by_rounding(before, tensor)
-
-    def refuse(self) -> None:
-        """Refuse the network if a tensor was written.
-
-        Raises:
-            UnsupportedModelError: naming the tensors.
-        """
-        if written := self.written():
-            raise _refusal(self._model, written)
 
 
 def copy_of(model: nn.Module) -> nn.Module:
