@@ -4,7 +4,7 @@
 # is `auto`: a bfloat16 checkpoint trains in bfloat16, its new head too. transformers 4 gave
 # float32. Per-example norms, clipping and noise of Opacus are then computed in bfloat16 as well,
 # without a word.
-# Advice: Pass `dtype=torch.float32`, and use autocast for speed.
+# Advice: Pass `dtype=torch.float32`.
 # Versions: transformers 4.57.1 and 5.24.0, torch 2.15.0 (CPU), opacus 1.6.0. Seen on 2026-11-28.
 # Output:
 #   transformers 4.57.1: float32; gradients, clipped sum and noise in float32
