@@ -64,6 +64,7 @@ def test_the_word_none_leaves_out_the_papers_figures(tmp_path: Path) -> None:
     assert list(_undrawn(study, every_target=False)) == ["drawn: mine"]
     nothing = load(tmp_path, "none")
     assert (nothing.figures, nothing.tables, nothing.targets.undrawn) == ({}, {}, {})
+    assert list(_undrawn(nothing, every_target=False)) == []
 
 
 def test_a_figure_replaces_the_papers_figure_of_the_same_name(tmp_path: Path) -> None:

@@ -95,8 +95,9 @@ def _sizes(study: Study, every_target: bool) -> Iterator[str]:
 
 def _undrawn(study: Study, every_target: bool) -> Iterator[str]:
     """Yield the targets that the study draws, the number of others, and the reason of each or of its own."""
-    undrawn = study.targets.undrawn
-    yield f"drawn: {', '.join([*study.figures, *study.tables]) or 'nothing'}"
+    drawn, undrawn = [*study.figures, *study.tables], study.targets.undrawn
+    if drawn or undrawn:
+        yield f"drawn: {', '.join(drawn) if drawn and every_target else shorten(drawn)}"
     if len(undrawn) > _FEW and not every_target:
         yield f"not drawn: {len(undrawn)} targets that need other roles or cells; --all lists them"
         undrawn = {name: undrawn[name] for name in study.targets.own_undrawn}
