@@ -57,20 +57,6 @@ def packed(self: Any, x: Tensor) -> Tensor:
     return logits
 
 
-def packed_by_lists(self: Any, x: Tensor) -> Tensor:
-    sizes = lengths(x).tolist()
-    order = sorted(range(len(x)), key=lambda row: -sizes[row])
-    rows = torch.cat([x[row, : sizes[row]] for row in order])
-    owner = torch.tensor([row for row in order for _ in range(sizes[row])])
-    return pooled(self, rows, owner, len(x))
-
-
-def by_length(self: Any, x: Tensor) -> Tensor:
-    order = lengths(x).argsort(stable=True)
-    logits: Tensor = self.head(self.norm(x[order]).sum(1))
-    return logits[order.argsort()]
-
-
 def by_permutation(self: Any, x: Tensor) -> Tensor:
     """Sort with a matrix product, which reads no row by an index."""
     long = lengths(x) - torch.arange(len(x)) / len(x)
@@ -88,15 +74,6 @@ def experts(self: Any, x: Tensor) -> Tensor:
         (some,) = ((rows[:, 0] == END).long() == number).nonzero(as_tuple=True)
         found = found.index_add(0, some, expert(rows[some]))
     logits: Tensor = self.head(found.view_as(x).sum(1))
-    return logits
-
-
-def branches(self: Any, x: Tensor) -> Tensor:
-    """Use another layer for examples with an end."""
-    for number, size in enumerate(lengths(x)):
-        if size < TOKENS:
-            x = x.index_fill(0, torch.tensor([number]), 0.0) + self.experts[1](x)
-    logits: Tensor = self.head(self.experts[0](x).sum(1))
     return logits
 
 
@@ -125,7 +102,7 @@ def network(function: Callable[[Any, Tensor], Tensor]) -> nn.Module:
     layers = {"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES)}
     if function is packed:
         layers["gru"] = nn.GRU(WIDTH, WIDTH, batch_first=True).requires_grad_(False)
-    if function in (experts, branches):
+    if function is experts:
         layers["experts"] = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
         del layers["norm"]
     return Layer(function, **layers).double()
@@ -146,10 +123,7 @@ def case(function: Callable[[Any, Tensor], Tensor]) -> Case:
     return Case(model, HEAD, inputs, torch.arange(EXAMPLES) % CLASSES, torch.arange(EXAMPLES) < 7)
 
 
-NETWORKS = [
-    *(bags, packed, packed_by_lists, by_length, by_permutation, experts, branches, dropped, merged),
-    largest,
-]
+NETWORKS = [bags, packed, by_permutation, experts, dropped, merged, largest]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -300,27 +274,10 @@ def test_operations_by_content(name: str) -> None:
     assert (found is not None) == (name in BY_CONTENT), found
 
 
-class Texts(nn.Module):
-    """A text classifier with the library's own masks, which asks whether a batch has padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from transformers import AutoConfig, AutoModelForSequenceClassification
-
-        config = AutoConfig.for_model("bert", num_labels=CLASSES, **SMALL)
-        self.network = AutoModelForSequenceClassification.from_config(config)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        mask = (tokens != PADDING).long()
-        logits: Tensor = self.network(input_ids=tokens * mask, attention_mask=mask).logits
-        return logits
-
-
 SMALL = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 SMALL |= {"intermediate_size": 8, "max_position_embeddings": 16}
 GPT2 = {"vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
 TEXTS: dict[str, Callable[[], nn.Module]] = {
-    "masks of transformers": Texts,
     "bert": lambda: SequenceClassifier.create("bert", SMALL, CLASSES),
     "gpt2": lambda: SequenceClassifier.create("gpt2", GPT2 | {"pad_token_id": 0}, CLASSES),
 }
@@ -343,26 +300,10 @@ def test_common_networks_stay_on_fast_engines(name: str) -> None:
     assert made.choose(batch[0])[0] in ("expanded", "bookkeeping")
 
 
-def without_reached(self: Any, x: Tensor) -> Tensor:
-    """Use an expert for the rows that ask for it, and none that no row asks for."""
-    found = torch.zeros_like(x)
-    for number, expert in enumerate(self.experts):
-        if (mine := x[:, 0].div(10).round().clamp(0, 2) == number).any():
-            found[mine] = expert(x[mine])
-    logits: Tensor = self.head(found)
-    return logits
-
-
 def early_exit(self: Any, x: Tensor) -> Tensor:
     if float(x.abs().max()) < 5:
         return self.experts[0](x)[:, :CLASSES]  # type: ignore[no-any-return]
     logits: Tensor = self.head(self.experts[1](x) + self.experts[2](x).tanh())
-    return logits
-
-
-def expert_of_each_row(self: Any, x: Tensor) -> Tensor:
-    rows = [self.experts[min(int(row[0].abs() / 10), 2)](row) for row in x]
-    logits: Tensor = self.head(torch.stack(rows))
     return logits
 
 
@@ -378,14 +319,6 @@ def mixture(self: Any, x: Tensor) -> Tensor:
     return logits
 
 
-def layers_skipped(self: Any, x: Tensor) -> Tensor:
-    for number, layer in enumerate(self.experts):
-        if bool((x[:, 0] > 10 * number).any()):
-            x = x + layer(x).tanh() * (x[:, :1] > 10 * number)
-    logits: Tensor = self.head(x)
-    return logits
-
-
 def adapters(self: Any, x: Tensor) -> Tensor:
     """Adapt a frozen layer by the adapter of a row's task."""
     task = x[:, 0].div(10).round().clamp(0, 2).long()
@@ -398,7 +331,7 @@ def adapters(self: Any, x: Tensor) -> Tensor:
     return logits
 
 
-SPARSE = (without_reached, early_exit, expert_of_each_row, mixture, layers_skipped, adapters)
+SPARSE = (early_exit, mixture, adapters)
 
 
 @pytest.mark.filterwarnings("ignore")
