@@ -18,14 +18,11 @@ from dpsweep.base.gpus import Gpu
 from dpsweep.cli.check import check
 from dpsweep.cli.main import app
 from dpsweep.cli.options import find_study
-from dpsweep.data.prepare import load, prepare
-from dpsweep.models.prepare import prepare as prepare_backbone
+from dpsweep.data.prepare import load
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy.record import Sampling
 from dpsweep.recommend.new import FoundDataset, new_study
 from dpsweep.recommend.rule import LEAST_STEPS, expected_gradient_norm, facts_of_sweep, recommend
-from dpsweep.release.train import write_release
-from dpsweep.release.verify import verify
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.datasets import FolderSource
 from dpsweep.study.paths import Paths
@@ -472,31 +469,3 @@ def test_noise_delta_and_batch_sizes_of_new_count_units() -> None:
             size == "full" or int(size) <= study.train_size("pets") for size in sweep.batch_size
         )
         FILE.unlink()
-
-
-@pytest.mark.slow
-def test_coins_of_patients_are_released_within_chance() -> None:
-    """Labels are thrown for each patient, so nothing can be learnt; by row, twins would be recognised."""
-    random = np.random.default_rng(0)
-    patients = np.repeat(np.arange(60), 10)
-    inputs = 4 * random.normal(size=(60, 16))[patients] + 0.1 * random.normal(size=(600, 16))
-    labels = (np.arange(60) % 2)[random.permutation(60)][patients]
-    found = {}
-    for unit in ("row", "patient"):
-        np.savez(f"{unit}.npz", x=inputs.astype(np.float32), y=labels, patient=patients)
-        file = Path(f"studies/{unit}.yaml")
-        options = ("--embeddings", f"{unit}.npz", "--label-column", "y", "--unit", unit)
-        done = CliRunner().invoke(app, ["new", str(file), *options, "--private", "--epsilon", "8"])
-        assert done.exit_code == 0, done.exception
-        study = load_study(file)
-        assert study.release is not None
-        paths = Paths(Path(study.results))
-        prepare(unit, study.datasets[unit], paths.dataset(unit))
-        prepare_backbone("embedding", study.backbones["embedding"], paths)
-        write_release(study, paths)
-        found[unit] = verify(paths.release)
-    assert found["row"].test_accuracy > 0.75
-    # Four standard deviations of a fair coin for each of the 12 patients.
-    assert abs(found["patient"].test_accuracy - 0.5) < 4 * 0.5 / 12**0.5
-    assert found["patient"].test_set.size == 120
-    assert (found["patient"].split.unit, found["patient"].noise.train_size) == ("patient", 48)
