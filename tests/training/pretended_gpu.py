@@ -26,9 +26,7 @@ _FACTORIES = (
 _aten = torch.ops.aten
 _COPIES = {_aten.copy_.default, _aten._to_copy.default, _aten.set_.source_Storage}
 _INDEXING = {_aten.index.Tensor, _aten.index_put_.default}
-_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default} | {
-    *(_aten.masked_select.default, _aten._unique2.default, _aten.unique_dim.default),
-}
+_WAITS = {_aten._local_scalar_dense.default, _aten.nonzero.default, _aten.equal.default}
 # These do not accept numbers of the CPU together with tensors of the device.
 _ALL_THERE = {_aten.stack.default, _aten.cat.default}
 
@@ -42,7 +40,7 @@ class WaitedError(Exception):
 
 
 class PretendedGpu:
-    """The tensors that are on the device, and those in pinned memory.
+    """The tensors that are on the device.
 
     Attributes:
         may_wait: whether the CPU may wait for the device at present.
@@ -50,40 +48,30 @@ class PretendedGpu:
 
     def __init__(self) -> None:
         self.may_wait = True
-        self._marked: dict[str, dict[int, StorageWeakRef]] = {"device": {}, "pinned": {}}
+        self._marked: dict[int, StorageWeakRef] = {}
 
-    def mark(self, tensor: Tensor, where: str = "device") -> Tensor:
+    def mark(self, tensor: Tensor) -> Tensor:
         storage = _unwrapped(tensor).untyped_storage()
-        self._marked[where][storage._cdata] = StorageWeakRef(storage)
+        self._marked[storage._cdata] = StorageWeakRef(storage)
         return tensor
 
     def forget(self, tensor: Tensor) -> Tensor:
-        self._marked["device"].pop(_unwrapped(tensor).untyped_storage()._cdata, None)
+        self._marked.pop(_unwrapped(tensor).untyped_storage()._cdata, None)
         return tensor
 
-    def holds(self, tensor: Tensor, where: str = "device") -> bool:
-        found = self._marked[where].get(_unwrapped(tensor).untyped_storage()._cdata)
+    def holds(self, tensor: Tensor) -> bool:
+        found = self._marked.get(_unwrapped(tensor).untyped_storage()._cdata)
         return found is not None and not found.expired()
-
-    def wait(self, what: object) -> None:
-        if not self.may_wait:
-            raise WaitedError(str(what))
 
     @contextmanager
     def pretended(self, free: int = 2**40) -> Iterator[None]:
         """Simulate a GPU within this context, with so much free memory."""
-        generator, pin = torch.Generator, Tensor.clone
-        numpy, tolist = Tensor.numpy, Tensor.tolist
+        generator, numpy = torch.Generator, Tensor.numpy
 
         def to_numpy(tensor: Tensor, **options: Any) -> Any:
             if self.holds(tensor):
                 raise MixedDevicesError("numpy() of a tensor on the device")
             return numpy(tensor, **options)
-
-        def to_list(tensor: Tensor) -> Any:
-            if self.holds(tensor):
-                self.wait("tolist() of a tensor on the device")
-            return tolist(tensor)
 
         with pytest.MonkeyPatch.context() as patch:
             for name in _FACTORIES:
@@ -94,8 +82,7 @@ class PretendedGpu:
                 "to": self._moving(_without_modes(Tensor.to)),
                 "cpu": lambda tensor: tensor.to(CPU),
                 "numpy": to_numpy,
-                "tolist": to_list,
-                "pin_memory": lambda tensor: self.mark(pin(tensor), "pinned"),
+                "pin_memory": Tensor.clone,
             }.items():
                 patch.setattr(Tensor, name, value)
             patch.setattr(torch, "Generator", lambda device="cpu": generator())
@@ -121,8 +108,8 @@ class PretendedGpu:
             options |= {"device": CPU} if _is_device(options.get("device")) else {}
             if not named or _is_cuda(named[0]) == there:
                 return move(tensor, *arguments, **options)
-            if not (options.get("non_blocking") and self.holds(tensor, "pinned")):
-                self.wait(f"copy of a tensor of shape {tuple(tensor.shape)} to {named[0]}")
+            if not (self.may_wait or options.get("non_blocking")):
+                raise WaitedError(f"copy of a tensor of shape {tuple(tensor.shape)} to {named[0]}")
             copied = move(tensor, *arguments, **options | {"copy": True})
             return self.forget(copied) if there else self.mark(copied)
 
@@ -146,9 +133,11 @@ class _Operations(TorchDispatchMode):
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         there = [self._gpu.holds(each) for each in given]
         if any(there) and func not in _COPIES:
-            self._check(func, args, given, there)
-        if func is _aten.copy_.default and there[0] != there[1]:
-            self._gpu.wait(func)
+            indices = _refuse_mixed(func, args, given, there)
+            # Only the device can count the numbers that a mask selects.
+            masks = any(isinstance(i, Tensor) and i.dtype == torch.bool for i in indices)
+            if (func in _WAITS or masks) and not self._gpu.may_wait:
+                raise WaitedError(str(func))
         found = func(*args, **(kwargs or {}))
         if there[0] if func is _aten.copy_.default else any(there):
             for each in tree_leaves(found):
@@ -156,23 +145,20 @@ class _Operations(TorchDispatchMode):
                     self._gpu.mark(each)
         return found
 
-    def _check(
-        self, func: Any, args: tuple[Any, ...], given: list[Tensor], there: list[bool]
-    ) -> None:
-        asked = tree_leaves(args[1]) if func in _INDEXING and there[0] else []
-        indices = [each for each in asked if isinstance(each, Tensor)]
-        elsewhere = [
-            each
-            for each, marked in zip(given, there, strict=True)
-            if not marked and (each.dim() or func in _ALL_THERE)
-        ]
-        # Most kernels accept numbers of the CPU, and torch copies indices itself.
-        if not all(any(each is index for index in indices) for each in elsewhere):
-            shapes = [tuple(each.shape) for each in elsewhere]
-            raise MixedDevicesError(f"{func}: found tensors of shapes {shapes} on the CPU")
-        # Only the device can count the numbers that a mask selects.
-        if func in _WAITS or elsewhere or any(each.dtype == torch.bool for each in indices):
-            self._gpu.wait(func)
+
+def _refuse_mixed(func: Any, args: tuple[Any, ...], given: list[Tensor], there: list[bool]) -> Any:
+    """Return the indices. Most kernels accept numbers of the CPU, and torch copies indices itself."""
+    indices = tree_leaves(args[1]) if func in _INDEXING and there[0] else []
+    elsewhere = [
+        tuple(each.shape)
+        for each, marked in zip(given, there, strict=True)
+        if not marked
+        and (each.dim() or func in _ALL_THERE)
+        and not any(each is index for index in indices)
+    ]
+    if elsewhere:
+        raise MixedDevicesError(f"{func}: found tensors of shapes {elsewhere} on the CPU")
+    return indices
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
