@@ -131,6 +131,7 @@ def test_private_data_get_a_release_instead_of_a_sweep() -> None:
     # The next steps at the head of the study are those of a release, not of a sweep.
     head = FILE.read_text().partition("extends:")[0].splitlines()[2:]
     assert [line.split()[2] for line in head] == ["check", "run", "verify"]
+    assert head[-1].split()[3] == "results/pets/release"
     notes = "\n".join(check(study, Paths(Path(study.results)), 0))
     assert "run only with --unaccounted; a release needs no sweep" in notes
 
@@ -303,6 +304,16 @@ def test_paths_start_at_the_folder_of_a_study_outside_of_a_clone(
     assert isinstance(source, FolderSource)
     assert source.path == "../pets"
     assert len(load(study.datasets["pets"]).classes) == 2
+
+
+def test_a_release_outside_of_a_clone_is_verified_beside_its_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dpsweep.study.load.PROJECT", ROOT)
+    make_images({"pets/cat": 8, "pets/dog": 8})
+    words = ["new", str(FILE), "--images", "pets", "--extends", "paper", "--private"]
+    CliRunner().invoke(app, words)
+    assert "dpsweep verify studies/results/pets/release\n" in FILE.read_text()
 
 
 def test_a_network_keeps_the_dataset_that_pretrains_it() -> None:

@@ -60,14 +60,22 @@ def test_card_log_and_verification_say_what_the_model_is_worth(
     paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = paths.results.with_name("study.yaml")
-    sections = study(FIXED).model_dump(mode="json", exclude_defaults=True)
-    file.write_text(yaml.safe_dump(sections | {"results": str(paths.results)}))
+    fixed = study(FIXED)
+    sections = fixed.model_dump(mode="json", exclude_defaults=True)
+    budget = {"epsilon": FIXED["epsilon"], "delta": fixed.privacy.delta}
+    file.write_text(yaml.safe_dump(sections | {"results": paths.results.name, "budget": budget}))
     monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.chdir(file.parent)
     app(["release", "--study", str(file)], standalone_mode=False)
     folder, log = paths.release, capsys.readouterr().out
     counts = np.bincount(PreparedDataset.open(paths.dataset("digits")).test_labels)
     found = read_checked_json(folder / CERTIFICATE)
     assert found["test_set"] == {"size": counts.sum(), "largest_class": counts.max()}
+    elsewhere = paths.results / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)  # paths in the study still start at its folder
+    app(["verify", "../release", "--study", "../../study.yaml"], standalone_mode=False)
+    assert "nothing is left for a next model" in capsys.readouterr().out
     share = f"always naming the largest class: {counts.max() / counts.sum():.3f}"
     assert share in log and any(share in each for each in page._worth(paths))
     for right, useless in ((counts.max(), True), (counts.sum() - 1, False)):

@@ -1,6 +1,7 @@
 """Commands find their study, or report what they looked for."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,31 @@ def test_targets_are_named_as_in_the_study() -> None:
             files(wrong)
     with pytest.raises(DpsweepError, match="the study has no section `release`"):
         files("release")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_suggested_commands_work_where_the_user_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """Where a command changes to the folder of the study, the next one must still find it."""
+    start = folder / "sub" if elsewhere else folder
+    start.mkdir(exist_ok=True)
+    monkeypatch.chdir(start)
+    named = "../pets.yaml" if elsewhere else "pets.yaml"
+    *_, suggested = shlex.split(call("status", named))
+    monkeypatch.chdir(start)
+    assert Path(suggested).samefile(folder / "pets.yaml")
+
+
+def test_commands_take_several_studies_of_another_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each path starts where the user stands, also after the first study was opened."""
+    (folder / "cats.yaml").write_text(TEXT)
+    trials = folder / "results" / "pets" / "cells" / "former" / "cell.parquet"
+    trials.parent.mkdir(parents=True)
+    trials.touch()
+    (folder / "sub").mkdir()
+    monkeypatch.chdir(folder / "sub")
+    said = call("clean", "../pets.yaml", "../cats.yaml")
+    assert said.splitlines()[:2] == [str(trials), "1 file of former settings, 0.0 MB"]

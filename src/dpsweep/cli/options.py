@@ -118,7 +118,7 @@ def _edited() -> DpsweepError:
     )
 
 
-def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
+def find_study(named: str | Path | None, figures: bool = True) -> tuple[Path, Study, Paths]:
     """Find a study, read it, and change to the folder that its paths start at.
 
     If the current folder has results of the study, its paths start here.
@@ -126,20 +126,20 @@ def find_study(named: str | Path | None) -> tuple[Path, Study, Paths]:
     Args:
         named: its file or name. None: the study of the environment (the workflow sets it for its jobs),
             ``config.yaml``, or the only study in the current folder.
+        figures: see `load_study`.
 
     Returns:
-        Its file as a path from that folder, the study, and its files.
+        Its file, absolute if the folder is another one now, the study, and its files.
 
     Raises:
         DpsweepError: the study does not exist, is ambiguous, or is not valid.
     """
     named = named or os.environ.get(STUDY)
     file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
-    study, paths = open_study(file)
+    study, paths = open_study(file, figures=figures)
     folder = (Path.cwd() if paths.results.exists() else home(file)).resolve()
     if folder != Path.cwd():
-        file = file.resolve()
-        file = file.relative_to(folder) if file.is_relative_to(folder) else file
+        file = file.resolve()  # messages suggest commands, which the user types in another folder
         os.chdir(folder)
     OPENED.set(file)
     return file, study, paths

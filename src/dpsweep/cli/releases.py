@@ -1,5 +1,6 @@
 """Commands for a released model: recommend a setting, explain a guarantee, train, verify."""
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -146,9 +147,11 @@ def verify(
         from dpsweep.release.verify import compare
 
         # Without figures: a study from elsewhere may name Python files, which must not run here.
-        study, paths = open_study(study_file, figures=False)
-        compare(folder, study, paths, compared)
-        budget = budget_in_words(study, paths)
+        released, ledger_file = folder.resolve(), compared and compared.resolve()
+        with contextlib.chdir("."):
+            _, study, paths = find_study(study_file, figures=False)
+            compare(released, study, paths, ledger_file)
+            budget = budget_in_words(study, paths)
     if said := advice_if_no_better(found):
         typer.echo(said)
     typer.echo(

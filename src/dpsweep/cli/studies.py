@@ -18,7 +18,7 @@ from dpsweep.cli.options import (
     path,
 )
 from dpsweep.privacy import Calibration, Sampling
-from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study import Study, StudyError
 from dpsweep.study.load import (
     DEFAULT_STUDY,
     PAPER,
@@ -125,8 +125,10 @@ def compare(
     """Print two studies side by side, in Markdown: settings and best accuracies."""
     from dpsweep.report.compare import compare as compared
 
-    studies = [load_study(named_study(name, Path())) for name in (first, second)]
-    sides = [(study, Paths(Path(study.results))) for study in studies]
+    # Before `find_study` changes the folder.
+    files = [named_study(name, Path()).resolve() for name in (first, second)]
+    found = (find_study(file) for file in files)
+    sides = [(study, Paths(paths.results.resolve())) for _, study, paths in found]
     typer.echo("\n".join(compared(*sides)))
 
 
@@ -309,21 +311,23 @@ def clean(
     from dpsweep.planning.outputs import former_files
     from dpsweep.planning.outputs import remove as remove_files
 
-    opened = [find_study(file) for file in study_files] if study_files else [find_study(None)]
-    folders = {paths.results.resolve() for _, _, paths in opened}
+    # Before `find_study` changes the folder.
+    files = [named_study(str(file), Path()).resolve() for file in study_files or ()]
+    found = map(find_study, files) if files else [find_study(None)]
+    opened = [(study, paths.results.resolve()) for _, study, paths in found]
+    folders = {results for _, results in opened}
     if len(folders) > 1:
         listed = ", ".join(map(str, sorted(folders)))
         raise DpsweepError(f"found studies with results in {listed}; allowed: one folder")
-    _, _, paths = opened[0]
-    files = former_files(paths, [study for _, study, _ in opened])
-    size = sum(file.stat().st_size for file in files) / 1e6
-    said = f"{count(len(files), 'file')} of former settings, {size:.1f} MB"
+    former = former_files(Paths(folders.pop()), [study for study, _ in opened])
+    size = sum(file.stat().st_size for file in former) / 1e6
+    said = f"{count(len(former), 'file')} of former settings, {size:.1f} MB"
     if remove:
-        remove_files(files)
+        remove_files(former)
         typer.echo(f"removed {said}")
         return
-    typer.echo("\n".join([*map(str, files), said]))
-    if files:
+    typer.echo("\n".join([*map(str, former), said]))
+    if former:
         typer.echo(
             "None of the studies that you named would make them. Another study with the same results "
             "folder may: name it too. --remove removes them."

@@ -30,7 +30,7 @@ from dpsweep.recommend.rule import (
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.datasets import Dataset, HubSource
-from dpsweep.study.load import IN_CLONE, PROJECT, named_study, packaged_studies, yaml_line
+from dpsweep.study.load import IN_CLONE, PROJECT, home, named_study, packaged_studies, yaml_line
 from dpsweep.study.messages import explain, shorten, unknown
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
@@ -347,6 +347,7 @@ def new_study(
         title=re.sub(r"[-_.]+", " ", name).strip().capitalize(),
         name=name,
         file=file,
+        release=os.path.relpath(home(file) / "results" / name / "release"),
         extends=_extended(base_file, file),
         base=base,
         delta=delta,

@@ -159,5 +159,8 @@ def _json(content: Any) -> str:
 
 def _command(study_file: Path) -> str:
     """Write the command that trains a cell, with PROBLEM and CELL in the place of its names."""
-    shown = Path(study_file.name) if study_file.is_absolute() else study_file
-    return shlex.join(["dpsweep", "run", name_of(shown), "PROBLEM/CELL"])
+    shown = Path(name_of(study_file))
+    if shown.is_absolute():
+        here = Path.cwd()
+        shown = shown.relative_to(here) if shown.is_relative_to(here) else Path(shown.name)
+    return shlex.join(["dpsweep", "run", str(shown), "PROBLEM/CELL"])

@@ -369,7 +369,8 @@ def make_command(study_file: Path, targets: Sequence[Path | str]) -> str:
     force = ["--force"] if any(Path(target).exists() for target in targets) else []
     options = shlex.split(os.environ.get(OPTIONS, ""))
     # Snakemake needs the Snakefile of a clone in the working directory; `dpsweep run` brings its own.
-    if CALL in os.environ or not IN_CLONE or not Path("Snakefile").exists():
+    in_clone = IN_CLONE and Path("Snakefile").exists() and not study_file.is_absolute()
+    if CALL in os.environ or not in_clone:
         words = ["dpsweep", "run", name_of(study_file), *map(str, targets)]
         return shlex.join([*words, *(["--"] if options or force else []), *options, *force])
     config = [] if study_file == DEFAULT_STUDY else ["--config", f"study={study_file}"]
