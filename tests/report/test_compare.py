@@ -47,6 +47,13 @@ def test_only_differing_settings_are_listed(said: str) -> None:
     assert listed.count("\n| ") == 3  # head, rule, one setting
 
 
+def test_a_study_does_not_differ_from_itself(tmp_path: Path) -> None:
+    one = trained(tmp_path, [0.1, 1.0], 0.5)
+    _, settings, best, _ = compare(one, one)
+    assert settings == "No setting differs.\n"
+    assert best.count(" +0.0 |") == len(GRID["epsilon"])  # type: ignore[arg-type]
+
+
 def test_best_accuracies_and_their_difference(said: str) -> None:
     # By hand: seeds 1 and 2 reach 51 and 52 % in the first study, 53.5 and 54.5 % in the second.
     row = next(line for line in said.splitlines() if line.startswith("| digits_strong_film | 8"))

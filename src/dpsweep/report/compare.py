@@ -35,8 +35,8 @@ def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator
     if names[0] == names[1]:
         names = [f"{study.title} ({study.results})" for study in studies]
     yield f"# {markdown(names[0])}, and {markdown(names[1])}\n"
-    settings = pd.concat(map(_settings, studies), axis=1, keys=names).fillna("–")
-    differing = settings[settings[names[0]] != settings[names[1]]].reset_index().to_numpy().tolist()
+    settings = pd.concat(map(_settings, studies), axis=1, keys=[0, 1]).fillna("–")
+    differing = settings[settings[0] != settings[1]].reset_index().to_numpy().tolist()
     table = TextTable(["Setting", *names], differing, "lll")
     yield table.markdown("Settings that differ", True) if differing else "No setting differs.\n"
     ours, theirs = _best(*first), _best(*second)
