@@ -219,7 +219,10 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
             "mine.py, line 7: again: found a second target of the name mine (first: mine.py, line 3: mine)",
         ),
-        (MAP.replace("Digits.", "{dataset}."), "mine: caption: found {dataset}; allowed: an f-string"),
+        *(
+            (MAP.replace("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")
+            for found in ("{dataset}", "{say.dataset}", "{say.tuned('batch_size')}", "{grid.epsilon[0]}")
+        ),
         (MAP.replace('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: found section <function"),
         (
             MAP.replace('@figure("Mine")', '@figure("Mine", each={"colour": "all"})'),

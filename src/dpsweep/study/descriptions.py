@@ -301,7 +301,8 @@ def _name(description: Description, names: Mapping[str, str], target: Target | N
 
 def _finished(target: Target, grids: Grids) -> Target:
     """Return a target with titles, and the end of its caption."""
-    if word := re.search(r"\{[a-z_]+\}", target.caption):
+    # A name in braces, or what it has: {dataset}, {say.dataset}, {say.tuned('batch_size')}, {names[0]}.
+    if word := re.search(r"\{[A-Za-z_]\w*([.(\[][^{}]*)?\}", target.caption):
         raise MistakeError(f"caption: found {word[0]}; allowed: an f-string with `Words`")
     if target.part == "panels" and target.parts():
         target = target.model_copy(update={"panels": _titled(target, grids)})
