@@ -148,21 +148,6 @@ def test_a_run_without_a_terminal_tells_the_first_figure_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", ["--profile=demo", "--replace-workflow-config --configfile other.yaml --cores=1"]
-)
-def test_snakemake_plans_the_named_study(folder: Path, words: str) -> None:
-    (folder / "other.yaml").write_text("study: other.yaml\n")
-    made = "results/mine/data/digits/metadata.json"  # only in the named study
-    done = called(
-        [sys.executable, "-m", "dpsweep", "run", "mine.yaml", made, "--", "-n", *words.split()]
-    )
-    assert re.search("prepare.dataset +1", done.stdout + done.stderr)
-    assert (done.stdout + done.stderr).count("This was a dry-run") == 1
-    assert not (folder / "results").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_a_dry_run_shows_once_what_the_jobs_of_a_rule_ask_for() -> None:
     target = "digits_vit-strong_film"

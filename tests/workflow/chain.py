@@ -210,10 +210,6 @@ class Chain(Workflow):
         """Return the file of gradient norms at a clipping bound."""
         return str(PATHS.gradient_norms(self.parsed, problem, 8.0, 2, bound))
 
-    def theory_file(self, cell: str, problem: str = "digits_vit_film") -> str:
-        """Return the file of overlaps of a cell's gradients."""
-        return str(PATHS.theory(self.parsed, Cell.parse(problem, cell)))
-
     def stored_trials(self) -> dict[str, int]:
         """Return the finished trials in the store: key -> time of writing, ns.
 

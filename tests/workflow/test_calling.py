@@ -91,15 +91,6 @@ def test_config_on_the_command_line_keeps_the_study_of_the_demo(tmp_path: Path) 
     assert "studies/demo.yaml" in said.stdout + said.stderr  # which this folder does not have
 
 
-@pytest.mark.slow
-def test_a_plan_has_the_speed_that_was_typed(tmp_path: Path) -> None:
-    """Snakemake rounds resources to whole numbers: 1.4 became 1."""
-    (tmp_path / "mine.yaml").write_text(STUDY)
-    speed = ["--set-resources", "plan:teraflops=1.4", "--config", "study=mine.yaml"]
-    said = called(snakemake(tmp_path, "-np", *speed, "--", "plan"), tmp_path).stdout
-    assert "--teraflops=1.4 " in said
-
-
 @pytest.mark.parametrize("typed", ["1.4", "0.5", "20", "1e3", '"0.5"', "abc"])
 def test_a_profile_gives_the_speed_that_was_typed(tmp_path: Path, typed: str) -> None:
     """YAML takes 1e3 for text, which Snakemake puts into quotes."""

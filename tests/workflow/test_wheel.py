@@ -1,8 +1,6 @@
 """The workflow of an installed package runs in an empty folder, without a clone."""
 
-import os
 import re
-import signal
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -11,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 from safetensors.torch import save_file
-from tests.waiting import called, wait_for
-from tests.workflow.chain import as_in_a_terminal
+from tests.waiting import called
 
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.study.backbones import Architecture
@@ -93,7 +90,7 @@ def test_a_study_runs_in_an_empty_folder_by_the_commands_of_another_scheduler(
 
 @pytest.mark.slow
 def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path) -> None:
-    """From a folder of images to a first figure, with an interruption."""
+    """From a folder of images to a first figure."""
     cache, random = tmp_path / "cache", np.random.default_rng(0)
     environment = installed | {
         **{"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -111,7 +108,6 @@ def test_the_first_hour_of_a_new_user(installed: dict[str, str], tmp_path: Path)
     edit(pets / "pets.yaml", r"epsilon: \[1, 8\]", "epsilon: [8]")
     edit(pets / "pets.yaml", r"learning_rate: \[.*\]", "learning_rate: [0.005, 0.01]")
     edit(pets / "pets.yaml", "seeds: 3", "seeds: 1")
-    interrupt(environment, pets)
     dpsweep(environment, pets, "run", FIGURE, "--", "--cores", "2")
     assert (pets / "results/pets/figures" / f"{FIGURE}.png").stat().st_size > 0
 
@@ -121,18 +117,3 @@ def edit(study: Path, written: str, other: str) -> None:
     text, found = re.subn(written, other, study.read_text())
     assert found == 1, written
     study.write_text(text)
-
-
-def interrupt(environment: dict[str, str], folder: Path) -> None:
-    """Press Ctrl-C while cells train."""
-    said = folder.with_suffix(".txt")
-    call = [sys.executable, "-m", "dpsweep", "run", FIGURE]
-    run = as_in_a_terminal(call, folder, environment, said)
-    cells = folder / "results" / "pets" / "cells"
-    wait_for(lambda: list(cells.rglob("trials-*.parquet")), "a finished cell", run, every=0.01)
-    os.killpg(run.pid, signal.SIGINT)
-    status, text = run.wait(), said.read_text()
-    assert status != 0, text
-    # Python prints a traceback of its own where Ctrl-C comes while it starts a command.
-    assert text.count("Traceback") <= text.count("KeyboardInterrupt")
-    assert "mistake in dpsweep" not in text

@@ -1,19 +1,12 @@
-"""A study that runs in seconds on generated images, and a comparison of two runs."""
+"""A study that runs in seconds on generated images."""
 
 import copy
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from PIL import Image
 from tests.workflow.chain import Chain, vit_study
-
-from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
 
 SWEEP = "pets_vit_film"
 CLASSES, SIZE = 3, 8
@@ -71,31 +64,3 @@ class TinyChain(Chain):
         if not (folder / "images").exists():
             make_images(folder)
         super().__init__(folder, copy.deepcopy(study))
-
-
-def content(file: Path) -> Any:
-    """Return a file's content without times and without a profile of Snakemake.
-
-    Everything else is the same in every run, to the last bit.
-    """
-    if file.name.startswith("trials-") or file.parent.name in ("sweeps", "problems"):
-        frame = pd.read_parquet(file)
-        return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
-    if file.name == "explore.html":
-        # The page contains the command that makes it, which depends on the profile.
-        return file.read_text().replace("snakemake --profile=slurm ", "snakemake ")
-    if file.name == "report.html":
-        page = re.sub(r"<time .*?</time>", "", file.read_text())
-        page = re.sub(r"\d+ notes?\b", "", page)
-        return re.sub(r"[\d.,]+ (s|min|h)\b", "", page)
-    return file.read_bytes()
-
-
-def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
-    """Yield the outputs of a study that are missing in a results folder or differ from the expected ones."""
-    for output in Outputs(study, Paths(Path())).every():
-        for file in output.files:
-            if not (found / file).exists():
-                yield f"{file} is missing"
-            elif content(found / file) != content(expected / file):
-                yield f"{file} differs"
