@@ -213,8 +213,13 @@ def listed(place: Place) -> bool:
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
 def test_a_changed_field_is_refused_or_listed(name: str, results: Path, forge: Forge) -> None:
     content = read_checked_json(results / name / CERTIFICATE)
-    fields = [place for place in places(content) if not listed(place)]
-    assert len(fields) > 60
+    # Those of the noise are the same in both, and most changes of them need the accountants.
+    fields = [
+        place
+        for place in places(content)
+        if not listed(place) and (name == "tuned" or "noise" not in place)
+    ]
+    assert len(fields) > 40
     found = {str(value) for place in fields if isinstance(value := value_at(content, place), str)}
     # Strings that a certificate could contain.
     words = sorted(found | {"none", "automatic", "opacus", "analytic gaussian", "prv"})
@@ -223,8 +228,7 @@ def test_a_changed_field_is_refused_or_listed(name: str, results: Path, forge: F
         # In canonical JSON 8.0 equals 8.
         own = canonical_json(value := value_at(content, place))
         different = [each for each in others(value, words) if canonical_json(each) != own]
-        # Most changes of noise are found only by the accountants, which take a second.
-        count = 1 if "noise" in place else 3
+        count = 1 if "noise" in place else 2
         for other in chosen.sample(different, min(count, len(different))):
             changed = copy.deepcopy(content)
             value_at(changed, place[:-1])[place[-1]] = other
@@ -232,7 +236,7 @@ def test_a_changed_field_is_refused_or_listed(name: str, results: Path, forge: F
                 verify(forge(name, lambda whole, changed=changed: whole.update(changed)))
                 pytest.fail(f"{place}: {other!r} verifies")
             tried += 1
-    assert tried > 150
+    assert tried > 80
 
 
 # -- every number derived again -------------------------------------------------------------------
