@@ -83,7 +83,7 @@ def relabel(content: Content) -> None:
     ("name", "change", "line"),
     [
         ("tuned", put("pld_epsilon", factor=1.001), "pld_epsilon: found"),
-        ("tuned", put("certified_epsilon", factor=0.99), "certified_epsilon: found"),
+        ("tuned", put("certified_epsilon", factor=1 - 2e-6), "certified_epsilon: found"),
         ("tuned", put("attacks", 0, "advantage", factor=0.99), "attacks.0.advantage: found"),
         ("fixed", put("attacks", 3, "true_positive_rates", 1, value=0.5), "attacks.3.true_positive"),
         ("tuned", put("delta", value=1.5 / N), "delta: found"),
