@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dpsweep.analysis import frames
-from dpsweep.training.store import COLUMNS, TRIALS, trial_table
+from dpsweep.training.cell import COLUMNS, TRIALS, trial_table
 
 FILES = Path(__file__).parents[2] / "docs" / "files.md"
 VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}

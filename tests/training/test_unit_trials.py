@@ -36,7 +36,7 @@ from dpsweep.study import Study
 from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
-from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell
+from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell, trial_table
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Examples, Sampled, TrialContext
 from dpsweep.training.gradient_norms import (
@@ -45,7 +45,7 @@ from dpsweep.training.gradient_norms import (
     measure_gradient_norms,
     measure_overlap,
 )
-from dpsweep.training.store import TrialStore, trial_table
+from dpsweep.training.store import TrialStore
 from dpsweep.training.trial import evaluate, train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16

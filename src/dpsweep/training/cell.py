@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -34,7 +35,7 @@ from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
-from dpsweep.training.store import TRIALS, StoredTrial, TrialStore, trial_table
+from dpsweep.training.store import StoredTrial, TrialStore
 from dpsweep.training.trial import TrialSpec, train_trial
 
 log = logging.getLogger(__name__)
@@ -363,7 +364,7 @@ _SPECIFIED = (
 
 
 def _row(opened: OpenCell, spec: TrialSpec, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a trial (see `dpsweep.training.store`), without the column ``best``."""
+    """Return the row of a trial (see `TRIALS`), without the column ``best``."""
     rate = spec.sampling.rate
     # Older stored trials have no averages, so the measured accuracy is that of the last step.
     record = {f"last_{name}": record[name] for name in ("accuracy", "macro_accuracy")} | record
@@ -403,3 +404,41 @@ def _step_rows(trial: StoredTrial, spec: TrialSpec) -> pd.DataFrame:
             },
         }
     )
+
+
+COLUMNS = files("dpsweep.training").joinpath("trial_columns.md").read_text(encoding="utf-8")
+"""The columns of ``trials.parquet`` as a table in Markdown; the schema is parsed from it."""
+
+_TYPES = {
+    "str": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "list of float": pa.list_(pa.float64()),
+}
+
+
+def _column(row: str) -> pa.Field:
+    name, kind, meaning = (cell.strip() for cell in row.strip("|").split("|"))
+    return pa.field(name.strip("`"), _TYPES[kind], metadata={"meaning": meaning})
+
+
+TRIALS = pa.schema([_column(row) for row in COLUMNS.splitlines()[2:]])
+"""The columns of ``trials.parquet``, which has one row per trial."""
+_OF_UNITS = {"unit_accuracy"}
+"""Columns that only trials on units of several rows have."""
+
+
+def trial_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as a table with the columns of `TRIALS`.
+
+    Raises:
+        ValueError: a row has other columns.
+        pyarrow.ArrowInvalid: a value does not have the type of its column.
+    """
+    for row in rows:
+        if different := (row.keys() ^ set(TRIALS.names)) - (_OF_UNITS - row.keys()):
+            raise ValueError(f"a trial's record lacks or should not have {sorted(different)}")
+    absent = _OF_UNITS.difference(*rows)
+    schema = pa.schema([each for each in TRIALS if each.name not in absent])
+    return pa.Table.from_pylist(list(rows), schema=schema)

@@ -3,22 +3,18 @@
 One trial is one safetensors file: its record (a JSON object) and its per-step arrays, with a
 checksum over both. Small parameters of a cell's best trial are in a second file beside it.
 Files appear by atomic rename, so any number of jobs may share a store.
-
-``trials.parquet`` of a cell has one row per trial, with the columns of trial_columns.md (docs/files.md).
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -161,41 +157,3 @@ class TrialStore:
             path.replace(damaged)
             log.warning("%s; set aside as %s, the trial is trained again", error, damaged.name)
             return None
-
-
-COLUMNS = files("dpsweep.training").joinpath("trial_columns.md").read_text(encoding="utf-8")
-"""The columns of ``trials.parquet`` as a table in Markdown; the schema is parsed from it."""
-
-_TYPES = {
-    "str": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "list of float": pa.list_(pa.float64()),
-}
-
-
-def _column(row: str) -> pa.Field:
-    name, kind, meaning = (cell.strip() for cell in row.strip("|").split("|"))
-    return pa.field(name.strip("`"), _TYPES[kind], metadata={"meaning": meaning})
-
-
-TRIALS = pa.schema([_column(row) for row in COLUMNS.splitlines()[2:]])
-"""The columns of ``trials.parquet``, which has one row per trial."""
-_OF_UNITS = {"unit_accuracy"}
-"""Columns that only trials on units of several rows have."""
-
-
-def trial_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as a table with the columns of `TRIALS`.
-
-    Raises:
-        ValueError: a row has other columns.
-        pyarrow.ArrowInvalid: a value does not have the type of its column.
-    """
-    for row in rows:
-        if different := (row.keys() ^ set(TRIALS.names)) - (_OF_UNITS - row.keys()):
-            raise ValueError(f"a trial's record lacks or should not have {sorted(different)}")
-    absent = _OF_UNITS.difference(*rows)
-    schema = pa.schema([each for each in TRIALS if each.name not in absent])
-    return pa.Table.from_pylist(list(rows), schema=schema)
