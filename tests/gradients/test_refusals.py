@@ -106,6 +106,13 @@ def square() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
 
 
+def with_hook() -> nn.Module:
+    """Return a layer whose hook reads its weight, by less than the comparison with the loop allows."""
+    layer = square()
+    layer.register_forward_hook(lambda self, _, x: x * (1 + 1e-3 * self.weight.mean()))
+    return layer
+
+
 class Texts(nn.Module):
     def __init__(self, table: nn.Module) -> None:
         super().__init__()
@@ -184,6 +191,9 @@ UNKNOWN = {
             "an offset": lambda self, x: self.one(x) + 1e-3 * self.one.bias.sum(),
         }.items()
     },
+    "a weight that a hook of its layer uses too, by Opacus": Refused(
+        on(with_hook), r"'layer\.weight' is read outside of its layer, by mean\(\)", ("opacus",)
+    ),
     "rows in another order, by Opacus": Refused(
         on(
             lambda: Layer(lambda self, x: self.one(x.transpose(0, 1)).transpose(0, 1), one=square())

@@ -134,7 +134,11 @@ class _ReadByTheirLayers(TorchFunctionMode):
         layers = {layer for layer, _ in self._layers.values()}
         self._handles = [
             *(e.register_forward_pre_hook(lambda e, _: self._running.append(e)) for e in layers),
-            *(e.register_forward_hook(lambda *_: self._end(), always_call=True) for e in layers),
+            # First, because a layer's own hooks run after its end.
+            *(
+                e.register_forward_hook(lambda *_: self._end(), prepend=True, always_call=True)
+                for e in layers
+            ),
         ]
 
     def _end(self) -> None:
