@@ -7,8 +7,11 @@ them.
 import itertools
 import tempfile
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
@@ -17,7 +20,7 @@ from matplotlib.transforms import Bbox
 from tests.figures.conftest import Drawn
 from tests.figures.test_draw import FAMILIES, STUDY, write_results
 
-from dpsweep.figures import style
+from dpsweep.figures import families, style
 
 SEEN = Path(__file__).parent / "seen"
 # Root mean square of the grey values, 0 to 255. It is 0 with the pinned libraries, 3 to 5 with a line that is
@@ -39,7 +42,39 @@ def test_the_picture_is_the_reviewed_one(drawn: Drawn, tmp_path: Path, family: s
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_text_is_cut_or_covers_another(drawn: Drawn, family: str) -> None:
-    drawing, seen = drawn(family), dict[Text, None]()
+    require_room_for_texts(drawn(family))
+
+
+LONG = "A dataset with a rather long name, ViT-Base/16 (ImageNet-21k)"
+
+
+@pytest.mark.parametrize("scale", ["shared", "panel"])
+@pytest.mark.parametrize(
+    ("titles", "bounds", "sizes"),
+    [
+        ([LONG], [1.0], [64]),
+        ([LONG, f"{LONG}, B", f"{LONG}, A"], [0.1, 1.0, 10.0], [64, 256]),
+        (list("ABCD"), [1.0], [64, 256]),
+        (list("ABCDEFGHI"), [0.0001, 0.0032, 0.1, 3.1623, 100.0], [64]),
+    ],
+    ids=["one square", "long titles", "one column", "one row"],
+)
+def test_heatmaps_of_any_shape_have_room_for_their_texts(
+    titles: list[str], bounds: list[float], sizes: list[int], scale: Literal["shared", "panel"]
+) -> None:
+    rows = [
+        {"panel": panel, "title": title, "clipping_bound": bound, "batch_size": size}
+        for panel, title in enumerate(titles)
+        for bound, size in itertools.product(bounds, sizes)
+    ]
+    frame = pd.DataFrame(rows).assign(as_good=True, learning_rate=0.01)
+    frame["macro_accuracy"] = np.linspace(0.1, 0.9, len(frame))
+    with style.style():
+        require_room_for_texts(families.Heatmap.draw(frame, colour_scale=scale))
+
+
+def require_room_for_texts(drawing: Figure) -> None:
+    seen = dict[Text, None]()
     draw = Text.draw
     # Tick labels outside of an axis exist, but are not drawn.
     with mock.patch.object(

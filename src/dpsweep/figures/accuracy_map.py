@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
@@ -33,6 +34,7 @@ _WIDTH_OF_A_POINT = (
     2.65 / 72
 )  # of four characters, and the frame of the best cell, in type of one point
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
+_FEWEST = 4  # columns beside another panel, so that the label of the axis has room
 _ROW_LABELS, _GAP = 0.7, 0.15  # labels and title of the rows; space between panels
 
 
@@ -100,19 +102,19 @@ class Heatmap(targets.Figure):
         percent = bool((numbers["macro_accuracy"] > 1).any())
         shared = self.colour_scale == "shared"
         # As many panels side by side as have legible squares.
-        page, columns = style.look().page_width, max(each["column"].nunique() for each in panels)
-        fitting = int((page - _ROW_LABELS) / (columns * _NARROWEST + _GAP))
-        across = min(len(panels), max(1, fitting))
-        rows = -(-len(panels) // across)
-        widths = [
-            max(each["column"].nunique() for each in panels[start::across])
-            for start in range(across)
-        ]
+        page = style.look().page_width
+        columns = [max(each["column"].nunique(), _FEWEST if panels[1:] else 1) for each in panels]
+        fitting = int((page - _ROW_LABELS) / (max(columns) * _NARROWEST + _GAP))
+        rows = -(-len(panels) // max(1, fitting))
+        across = -(-len(panels) // rows)  # as many in each row
+        widths = [max(columns[start::across]) for start in range(across)]
         margins = _ROW_LABELS + _GAP * (across - 1) + (0.7 if shared else 0.1)
         square = min(_WIDEST, (page - margins) / sum(widths))
         # If B is not an axis, it was tuned for every square, and the square names it.
         lines = 1 if "batch_size" in (self.x, self.y) else 3
         height = (0.08 + 0.12 * lines) * len(labels) + (0.75 if shared else 1.1)
+        longest = 0.06 * max(map(_length, numbers["column"]))
+        height += longest if longest > square else 0  # seaborn turns labels that would touch
         width = max(margins + square * sum(widths), 2.4)
         drawing = matplotlib.figure.Figure(figsize=(width, rows * height), layout="constrained")
         grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
@@ -167,6 +169,11 @@ def _draw(
     title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
     style.title(axes, title, *([] if in_square else _subtitle(framed, len(panel))))
     _frame(axes, marks.eq(True).to_numpy())
+
+
+def _length(label: str) -> int:
+    """Return the number of characters that are seen of a label, which may be mathematics."""
+    return len(re.sub(r"\\cdot|[${}^]", "", label))
 
 
 def _subtitle(framed: pd.DataFrame, squares: int) -> list[str]:

@@ -4,6 +4,8 @@ import contextlib
 import io
 import math
 import textwrap
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -220,7 +222,27 @@ def plot(figure: targets.Figure, numbers: pd.DataFrame) -> Figure:
     for name in numbers:
         if pd.api.types.is_string_dtype(numbers[name]):
             shown[name] = numbers[name].map(literal, na_action="ignore")
-    return figure.plot(shown)
+    drawing = figure.plot(shown)
+    _wrap_titles(drawing)
+    return drawing
+
+
+def _wrap_titles(drawing: Figure) -> None:
+    """Break titles that are wider than their panels; the figure grows by these lines."""
+    added = Counter[int]()
+    for axes in drawing.axes:
+        text, spec = axes.get_title(), axes.get_subplotspec()
+        # With the space between panels; a character is as wide as 0.56 of the size, twice that in Chinese.
+        across = 72 * 1.25 * axes.get_position().width * drawing.get_figwidth()
+        across /= 0.56 * float(axes.title.get_fontsize())
+        wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
+        across *= len(text) / (len(text) + wide) if text else 1
+        wrapped = "\n".join(textwrap.fill(line, max(int(across), 8)) for line in text.splitlines())
+        axes.title.set_text(wrapped)
+        row = spec.rowspan.start if spec else 0
+        added[row] = max(added[row], wrapped.count("\n") - text.count("\n"))
+    line = 1.2 * mpl.rcParams["axes.titlesize"] / 72
+    drawing.set_figheight(drawing.get_figheight() + line * added.total())
 
 
 # -- colours -------------------------------------------------------------------------------
