@@ -40,7 +40,7 @@ from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.tuning import calibrate_tuning
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.paths import Paths, settings_of
-from dpsweep.training.cell import specify
+from dpsweep.training.trial import specify
 
 FOLDER = RESULTS / "record"
 STUDIES = {

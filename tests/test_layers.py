@@ -118,7 +118,7 @@ LIGHT = {
 FEW = {
     "dpsweep.privacy": "torch pandas opacus",
     # A machine with a GPU may have few libraries (make gpu).
-    "dpsweep.training.trial": "opacus dp_accounting pyarrow pandas scipy",
+    "benchmarks.gpu.pieces": "opacus dp_accounting snakemake typer datasets pyarrow pandas scipy",
 }
 
 

@@ -13,8 +13,7 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.study.fingerprints import trainer_fingerprint
 from dpsweep.study.methods import LoRA
-from dpsweep.training.cell import specify
-from dpsweep.training.trial import TrialSpec
+from dpsweep.training.trial import TrialSpec, specify
 
 PROBLEM = "digits_vit_method"
 SPEC = replace(tiny.SPEC, classes="ten", epochs=2)

@@ -19,11 +19,10 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
-from dpsweep.training.cell import specify
 from dpsweep.training.context import TrialContext
 from dpsweep.training.job import Interrupted
 from dpsweep.training.store import Arrays
-from dpsweep.training.trial import TrialSpec, train_trial
+from dpsweep.training.trial import TrialSpec, specify, train_trial
 
 N = 269
 CPU = torch.device("cpu")

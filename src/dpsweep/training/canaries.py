@@ -47,13 +47,13 @@ from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
 from dpsweep.study.release import Audit
 from dpsweep.study.section import Precision
-from dpsweep.training.cell import check_size, specify
+from dpsweep.training.cell import check_size
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import default_device
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.trial import TrialSpec, train_trial
+from dpsweep.training.trial import TrialSpec, specify, train_trial
 
 CANARY_NORM = 1e6
 """Norm of a canary's gradient before clipping; above every clipping bound."""

@@ -20,10 +20,8 @@ import torch
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import fingerprint
 from dpsweep.base.parquet import write_rows
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.gradients.precision import resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.record import read_calibration
@@ -36,7 +34,7 @@ from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
 from dpsweep.training.job import interruption
 from dpsweep.training.store import StoredTrial, TrialStore
-from dpsweep.training.trial import TrialSpec, train_trial
+from dpsweep.training.trial import TrialSpec, specify, train_trial
 
 log = logging.getLogger(__name__)
 
@@ -74,63 +72,6 @@ def check_size(noise: Calibration, context: TrialContext, data: PreparedDataset)
             "the noise is calibrated for",
             (data.folder / "metadata.json",),
         )
-
-
-def specify(
-    study: Study,
-    cell: Cell,
-    noise: Calibration,
-    data: PreparedDataset,
-    backbone: PreparedBackbone,
-    device: torch.device,
-    learning_rate: float,
-    seed: int,
-) -> TrialSpec:
-    """Specify one trial of a cell on a device.
-
-    N, B, T and sigma come from the calibration, so training matches the accounting.
-
-    Args:
-        study: the study.
-        cell: of one of its problems; it need not belong to a sweep.
-        noise: of the cell.
-        data: the prepared dataset, or its features.
-        backbone: the prepared backbone.
-        device: where the trial is trained.
-        learning_rate: of the trial.
-        seed: of the trial.
-    """
-    problem, training = study.problems[cell.problem], study.training
-    engine = study.engine(cell.problem)
-    # A linear layer gains no speed from bfloat16.
-    precision = "float32" if study.trains_on_vectors(cell.problem) else training.precision
-    return TrialSpec(
-        data=data.metadata.checksum,
-        classes=fingerprint(data.metadata.classes),
-        backbone=backbone.metadata.checksum,
-        method=study.methods[problem.method].identity(),
-        optimizer=study.optimizer(problem.optimizer).identity(),
-        epsilon=noise.epsilon,
-        delta=noise.delta,
-        noise_multiplier=noise.noise_multiplier,
-        train_size=noise.train_size,
-        holdout=study.holdout_size(problem.dataset),
-        batch_size=noise.batch_size,
-        epochs=cell.epochs,
-        steps=noise.steps,
-        clipping=study.clipping(cell),
-        learning_rate=learning_rate,
-        seed=seed,
-        engine=engine,
-        physical_batch=study.physical_batch(cell.problem),
-        threads=training.threads,
-        device=device.type,
-        compile=training.compile,
-        rows_per_unit=study.datasets[problem.dataset].rows_per_unit
-        if data.train_units is not None
-        else 0,
-        precision=resolve_precision(precision, engine, device),
-    )
 
 
 @dataclass(frozen=True)
