@@ -101,7 +101,8 @@ def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "batch_size", "records"), [(0.7, 10, 1), (2.0, 300, 1), (0.7, 10, 10), (2.0, 300, 5)]
+    ("sigma", "batch_size", "records"),
+    [(0.7, 10, 1), (2.0, 300, 1), (0.7, 10, 10), (2.0, 300, 5), (1.7, 980, 10), (0.8, 999, 5)],
 )
 def test_one_sampled_step_has_its_exact_rates(sigma: float, batch_size: int, records: int) -> None:
     curve = training_trade_off(noise_of(sigma, batch_size, 1), records)

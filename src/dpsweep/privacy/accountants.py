@@ -37,6 +37,9 @@ MESH_ERROR = 3e-4
 _MOST_CELLS = 2**18
 # prv-accountant runs on meshes of up to so many cells, which take a second.
 _MOST_PRV_CELLS = 2**18
+# A step without any record of a group that is rarer counts as one with all of them, which bounds it from
+# above: dp-accounting fails where the difference from 1 is rounding.
+_RARELY_NONE = 1e-12
 _MOST_STEPS = 10**7  # they take a minute and 1 GB; both grow with the steps
 # Its bounds are this share of epsilon, or of 1, away from its estimate, which is far closer; the second share
 # is for a mesh that it refuses as too coarse.
@@ -194,11 +197,11 @@ def privacy_loss(
         )
     else:
         sampled = range(records + 1)
+        shares = [float(binom.pmf(each, records, sampling_rate)) for each in sampled]
+        if shares[0] < _RARELY_NONE:
+            shares[0], shares[-1] = 0.0, shares[-1] + _RARELY_NONE
         step = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-            noise_multiplier,
-            list(sampled),
-            [float(binom.pmf(each, records, sampling_rate)) for each in sampled],
-            value_discretization_interval=interval,
+            noise_multiplier, list(sampled), shares, value_discretization_interval=interval
         )
     return step.self_compose(steps)
 
