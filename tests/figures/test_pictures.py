@@ -45,7 +45,7 @@ def test_no_text_is_cut_or_covers_another(drawn: Drawn, family: str) -> None:
     require_room_for_texts(drawn(family))
 
 
-LONG = "A dataset with a rather long name, ViT-Base/16 (ImageNet-21k)"
+LONG = "A dataset with a rather long name, ViT-Base/16, ε = 8, C = 1"
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
@@ -70,7 +70,11 @@ def test_heatmaps_of_any_shape_have_room_for_their_texts(
     frame = pd.DataFrame(rows).assign(as_good=True, learning_rate=0.01)
     frame["macro_accuracy"] = np.linspace(0.1, 0.9, len(frame))
     with style.style():
-        require_room_for_texts(families.Heatmap.draw(frame, colour_scale=scale))
+        drawing = families.Heatmap.draw(frame, colour_scale=scale)
+        require_room_for_texts(drawing)
+    shown = [" ".join(axes.get_title().split("\n")) for axes in drawing.axes if axes.get_title()]
+    assert shown == titles
+    assert not any("ε\n" in axes.get_title() for axes in drawing.axes)
 
 
 def require_room_for_texts(drawing: Figure) -> None:

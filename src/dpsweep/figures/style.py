@@ -237,7 +237,9 @@ def _wrap_titles(drawing: Figure) -> None:
         across /= 0.56 * float(axes.title.get_fontsize())
         wide = sum(unicodedata.east_asian_width(each) in "WF" for each in text)
         across *= len(text) / (len(text) + wide) if text else 1
-        wrapped = "\n".join(textwrap.fill(line, max(int(across), 8)) for line in text.splitlines())
+        whole = text.replace(" = ", "\xa0=\xa0")  # "ε = 8" stays on one line
+        lines = (textwrap.fill(line, max(int(across), 8)) for line in whole.splitlines())
+        wrapped = "\n".join(lines).replace("\xa0", " ")
         axes.title.set_text(wrapped)
         row = spec.rowspan.start if spec else 0
         added[row] = max(added[row], wrapped.count("\n") - text.count("\n"))
