@@ -1,24 +1,9 @@
-"""Tests read tracked files only, and every package has its tests in the map."""
+"""Every package has its tests in the map."""
 
 import re
-import subprocess
 from pathlib import Path
 
-from tests.tracked import tracked
-
 ROOT = Path(__file__).parents[1]
-
-
-def test_only_tracked_files_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "studies").mkdir()
-    for name in ("paper.yaml", "studies/demo.yaml", "studies/mine.yaml"):
-        (tmp_path / name).touch()
-    everything = tracked("*.yaml", "studies/*.yaml", root=tmp_path)
-    assert [file.name for file in everything] == ["paper.yaml", "demo.yaml", "mine.yaml"]
-    for command in (["init", "-q"], ["add", "paper.yaml", "studies/demo.yaml"]):
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    found = tracked("*.yaml", "studies/*.yaml", root=tmp_path)
-    assert [file.name for file in found] == ["paper.yaml", "demo.yaml"]
 
 
 def test_every_package_has_its_tests_in_the_map() -> None:

@@ -189,7 +189,9 @@ def test_files_are_ready_for_print(printed: Printed, family: str) -> None:
 
 @pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", ["none", "some of one seed", "diverging"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("none", marks=pytest.mark.slow), "some of one seed", "diverging"]
+)
 def test_figures_are_drawn_without_absent_or_diverged_results(
     folder: Folder, family: str, name: str
 ) -> None:

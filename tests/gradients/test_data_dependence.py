@@ -5,7 +5,6 @@ with the loop does not show that rows belong to other examples.
 """
 
 import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -198,30 +197,18 @@ BY_CONTENT: dict[str, Function] = {
     "index": lambda x: torch.arange(len(x))[(2 * x[:, 0, 0]).long()],
     "table": lambda x: F.embedding((2 * x[:, 0, 0]).long(), x[:, 0]),
     "top": lambda x: x.flatten(0, 1)[:, 0].topk(2),
-    "take": lambda x: x.take((2 * x[:, 0, 0]).long()),
     "masked select": lambda x: x.masked_select(x > 0.5),
-    "masked scatter": lambda x: torch.zeros_like(x).masked_scatter(x > 0.5, x),
-    "bins": lambda x: x.flatten().long().bincount(),
     "repeats": lambda x: x.repeat_interleave((3 * x[:, 0, 0]).long(), 0),
-    "borders": lambda x: torch.searchsorted(x[:, 0, 0], x[:, 1, 0]),
     "into a row": lambda x: torch.zeros(9, WIDTH).index_put_(((9 * x[:, 0, 0]).long(),), x[:, 0]),
     "copied before": lambda x: torch.zeros(len(x)).copy_(x[:, 0, 0]).sort(),
     "item": lambda x: x[0, 0, 0].item(),
-    "bool": lambda x: bool(x[0, 0, 0] > 0),
     "equal": lambda x: torch.equal(x, 2 * x),
     "numpy": lambda x: x.detach().numpy(),
-    "count": lambda x: (x > 9).count_nonzero(),
     "loss": lambda x: F.mse_loss(x, torch.zeros_like(x)),
-    "distance": lambda x: torch.dist(x, torch.zeros_like(x)),
-    "trace": lambda x: x[..., 0].trace(),
-    "rank": lambda x: torch.linalg.matrix_rank(x[:, 0, :2]),
-    "histogram": lambda x: x.histogram(torch.tensor([0.0, 0.5, 1.0])),
     "sum by ones": lambda x: torch.ones(len(x)) @ x[:, 0],
     "attention to rows": lambda x: F.scaled_dot_product_attention(*3 * (x[None, :, 0],)),
     "normalised rows": lambda x: F.layer_norm(x[:, 0, 0], (len(x),)),
     "pooled rows": lambda x: F.max_pool1d(x[None, :, 0, 0], 2),
-    "filtered rows": lambda x: F.conv1d(x[None, None, :, 0, 0], torch.ones(1, 1, 2)),
-    "scaled rows": lambda x: F.interpolate(x[None, None, :, 0, 0], 5),
     "rolled rows": lambda x: x.roll(3, 0),
     "reversed rows": lambda x: x.flip(0),
     "constant order, at random": lambda x: x[shuffled(len(x))],
@@ -235,7 +222,6 @@ BY_CONTENT: dict[str, Function] = {
     ),
     "text": lambda x: str(x[0]),
     "copy": copy.deepcopy,
-    "pickle": pickle.dumps,
     "called": lambda x: x.detach().clone().apply_(abs),
     "classes of the batch": lambda x: F.one_hot(x[:, 0].long()),
 }

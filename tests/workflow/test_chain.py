@@ -40,20 +40,6 @@ def test_missing_files_of_all_outputs_are_made_again(chain: Chain) -> None:
     assert "Nothing to be done" in chain.run()
 
 
-def test_norms_of_a_trial_without_stored_parameters(chain: Chain) -> None:
-    norms = chain.folder / chain.norms_file(1.0)
-    content, before = norms.read_bytes(), chain.stored_trials()
-    norms.unlink()
-    kept = list((chain.results / "trials").glob("*/*.parameters.safetensors"))
-    assert len(kept) == 4  # one a cell
-    for path in kept:
-        path.unlink()
-    chain.run(chain.norms_file(1.0))
-    assert "training the trial again" in chain.logs()
-    assert norms.read_bytes() == content
-    assert chain.stored_trials() == before
-
-
 def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:
     key = trials(chain)["trial_key"][0]
     store = chain.results / "trials" / key[:2]

@@ -21,18 +21,6 @@ def caption(study: dict[str, Any]) -> None:
     study["figures"]["heatmap"]["caption"] = "Other words."
 
 
-def title_of_a_panel(study: dict[str, Any]) -> None:
-    study["figures"]["norms"]["panels"][0]["title"] = "Other words"
-
-
-def table(study: dict[str, Any]) -> None:
-    study["tables"]["grid"]["caption"] = "Other words."
-
-
-def style(study: dict[str, Any]) -> None:
-    study["style"] = {"page_width": 5.0}
-
-
 def method(study: dict[str, Any]) -> None:
     study["methods"]["film"]["title"] = "Scales and shifts"
 
@@ -47,9 +35,6 @@ def shorter_grid(study: dict[str, Any]) -> None:
 
 EDITS: dict[Callable[[dict[str, Any]], None], set[str]] = {
     caption: {"figures/heatmap.pdf", "report.html"},
-    title_of_a_panel: {"figures/norms.pdf", "report.html"},
-    table: {"tables/grid.tex", "report.html"},
-    style: DRAWN | PAGES,
     method: DRAWN | PAGES,
     role: PAGES,
     # A map needs two values on each axis.
