@@ -108,37 +108,23 @@ def test_norms_are_those_of_the_mean_over_views(tiny: Prepared) -> None:
         assert norms[image] >= head_norms[image]
 
 
-def test_only_training_images_are_augmented(
+def test_only_training_images_have_views_from_the_stream_of_the_trial_with_its_secret(
     tiny: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = tiny.of({}, FILM).context()
-    read, batch = dict[str, set[bool]](), TrialContext.batch
-
-    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
-        name = "train" if examples is context.train else "test"
-        read.setdefault(name, set()).add(views is not None)
-        return batch(self, examples, rows, views)
-
-    monkeypatch.setattr(TrialContext, "batch", noted)
-    end(tiny.of({}, FILM).spec(1), context)
-    assert read == {"train": {True}, "test": {False}}
-
-
-def test_views_come_from_the_stream_of_the_trial_with_its_secret(
-    tiny: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, batch = list[Tensor](), TrialContext.batch
-
-    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
-        read.extend([] if views is None else [views])
-        return batch(self, examples, rows, views)
-
-    monkeypatch.setattr(TrialContext, "batch", noted)
     made = tiny.of({}, FILM)
-    spec = made.spec(1)
-    train_trial(spec, made.context(), None, 1e9, b"mine")
+    spec, context = made.spec(1), made.context()
+    read: dict[bool, list[Any]] = {True: [], False: []}
+    batch = TrialContext.batch
+
+    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
+        read[examples is context.train].append(views)
+        return batch(self, examples, rows, views)
+
+    monkeypatch.setattr(TrialContext, "batch", noted)
+    train_trial(spec, context, None, 1e9, b"mine")
     wanted = Views(Augmentations(**THREE), spec.key, "views", secret=b"mine")
-    assert torch.equal(torch.cat(read), wanted.draw(1, spec.train_size))
+    assert torch.equal(torch.cat(read[True]), wanted.draw(1, spec.train_size))
+    assert set(read[False]) == {None}
 
 
 def test_a_stopped_trial_goes_on_with_the_same_views(tiny: Prepared, tmp_path: Path) -> None:
