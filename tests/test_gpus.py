@@ -125,12 +125,15 @@ def test_each_request_gets_a_free_gpu_until_none_is_left(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_job_takes_its_gpus_together_and_all_visible_ones_if_they_are_fewer(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
+    assert gpus.describe(visible_gpus()) == "2 GPUs on this machine (2 x H100, 80 GB)."
     for count, devices in [(2, "GPU-00,GPU-10"), (1, "GPU-00"), (4, "GPU-00,GPU-10")]:
         with taken_gpus(count, tmp_path) as taken:
             assert ",".join(gpu.device for gpu in taken) == devices
             assert os.environ["CUDA_VISIBLE_DEVICES"] == devices
+    assert caplog.messages[:2] == ["on GPU 0 (H100), 1 (H100)", "on GPU 0 (H100)"]
 
 
 @pytest.mark.usefixtures("two_gpus")
