@@ -42,32 +42,20 @@ def test_a_written_file_has_its_name_on_the_disk(
     assert events == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
-@pytest.mark.parametrize(
-    ("name", "imports", "write"),
-    [
-        (
-            "train.npy",
-            "import numpy as np\nfrom dpsweep.data.prepared import write_array",
-            "write_array(path, [np.ones((2, 100, 99), 'u1')], 2)",
-        ),
-        (
-            "figure.pdf",
-            "import numpy as np\nfrom matplotlib.figure import Figure\n"
-            "from dpsweep.figures.style import save",
-            "drawn = Figure()\ndrawn.add_subplot().plot(np.random.rand(2000))\n"
-            "save(drawn, path, path.with_suffix('.png'))",
-        ),
-    ],
-)
-def test_writers_name_the_file_of_a_full_disk(
-    tmp_path: Path, name: str, imports: str, write: str
-) -> None:
-    # A file size limit simulates the full disk.
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))"
-    program = f"from pathlib import Path\n{imports}\npath = Path({str(tmp_path / name)!r})\n{limit}\n{write}"
-    said = called([sys.executable, "-B", "-c", program], status=1).stderr
+FULL_DISK = """
+import resource
+from pathlib import Path
+import numpy as np
+from dpsweep.data.prepared import write_array
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # simulates the full disk
+write_array(Path("train.npy").absolute(), [np.ones((2, 100, 99), "u1")], 2)
+"""
+
+
+def test_writers_name_the_file_of_a_full_disk(tmp_path: Path) -> None:
+    said = called([sys.executable, "-B", "-c", FULL_DISK], tmp_path, status=1).stderr
     last_line = said.strip().splitlines()[-1]
-    assert last_line.startswith("OSError") and str(tmp_path / name) in last_line
+    assert last_line.startswith("OSError") and str(tmp_path / "train.npy") in last_line
     assert list(tmp_path.iterdir()) == []
 
 
