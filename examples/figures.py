@@ -40,11 +40,9 @@ class LearningRateCurve(families.Figure):
         """One row per (panel, epsilon, learning rate): the best accuracy of the first seed."""
         frames = []
         for panel in self.panels:
-            trials = load_trials(study, paths, panel.cells(), missing)
-            first = trials[trials["seed"] == 1].groupby(
-                ["epsilon", "learning_rate"], as_index=False
-            )
-            frames.append(first["macro_accuracy"].max().assign(title=panel.title))
+            trials = load_trials(study, paths, panel.cells(), missing).query("seed == 1")
+            best = trials.groupby(["epsilon", "learning_rate"])["macro_accuracy"].max()
+            frames.append(best.reset_index().assign(title=panel.title))
         return pd.concat(frames)
 
     def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:

@@ -1,24 +1,29 @@
-"""Shared code of the campaigns of kills and histories: calls that may hang, and growing results."""
+"""Shared code of the campaigns of kills and histories: calls that may hang, and a comparison of results."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import pandas as pd
 import psutil
-from tests.workflow.tiny import TinyChain, differences
+from tests.workflow.tiny import TinyChain
 
 from benchmarks.common import command_line, commit, environment
 from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
+from dpsweep.planning.outputs import Outputs
+from dpsweep.study import Study
+from dpsweep.study.paths import Paths
 
 # A run hangs if its processes use less processor time than this within this time, also on a busy machine.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5
@@ -162,3 +167,31 @@ def grow(
         write_json(file, {"environment": made_with, what: found})
         if not good:
             shutil.copytree(scratch / "run", scratch / f"bad-{seed}", symlinks=True)
+
+
+def content(file: Path) -> Any:
+    """Return a file's content without times and without a profile of Snakemake.
+
+    Everything else is the same in every run, to the last bit.
+    """
+    if file.name.startswith("trials-") or file.parent.name in ("sweeps", "problems"):
+        frame = pd.read_parquet(file)
+        return frame.drop(columns=["wall_seconds", "examples_per_second"]).to_json()
+    if file.name == "explore.html":
+        # The page contains the command that makes it, which depends on the profile.
+        return file.read_text().replace("snakemake --profile=slurm ", "snakemake ")
+    if file.name == "report.html":
+        page = re.sub(r"<time .*?</time>", "", file.read_text())
+        page = re.sub(r"\d+ notes?\b", "", page)
+        return re.sub(r"[\d.,]+ (s|min|h)\b", "", page)
+    return file.read_bytes()
+
+
+def differences(study: Study, found: Path, expected: Path) -> Iterator[str]:
+    """Yield the outputs of a study that are missing in a results folder or differ from the expected ones."""
+    for output in Outputs(study, Paths(Path())).every():
+        for file in output.files:
+            if not (found / file).exists():
+                yield f"{file} is missing"
+            elif content(found / file) != content(expected / file):
+                yield f"{file} differs"

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.workflow.tiny import STUDY, SWEEP, TinyChain, content, differences
+from tests.workflow.tiny import STUDY, SWEEP, TinyChain
 
 from benchmarks.campaigns import campaign, surroundings
 from benchmarks.campaigns.kills import wait_for_moment
@@ -142,7 +142,7 @@ class History:
         assert status is not None and not left, left
         if status == 0:
             expected = self.fresh(self.chain.study)
-            self.wrong += differences(self.chain.parsed, self.chain.results, expected)
+            self.wrong += campaign.differences(self.chain.parsed, self.chain.results, expected)
         return status
 
     def clear(self) -> None:
@@ -166,7 +166,10 @@ class History:
         """Return times and content of the complete outputs of the present study."""
         outputs = Outputs(self.chain.parsed, Paths(self.chain.results)).every()
         return {
-            tuple(files): ([file.stat().st_mtime_ns for file in files], list(map(content, files)))
+            tuple(files): (
+                [file.stat().st_mtime_ns for file in files],
+                list(map(campaign.content, files)),
+            )
             for files in (output.files for output in outputs)
             if all(file.exists() for file in files)
         }
