@@ -12,13 +12,13 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.cli.main import app
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.release import CARD, CERTIFICATE, card
-from dpsweep.release.certificate import TestSet
+from dpsweep.release.certificate import TestSet as MeasuredTestSet
 from dpsweep.report import page
 from dpsweep.study.paths import Paths
 
 
 def certificate(right: int, size: int, largest: int) -> Any:
-    test_set = TestSet(size=size, largest_class=largest)
+    test_set = MeasuredTestSet(size=size, largest_class=largest)
     return SimpleNamespace(test_accuracy=right / size, test_set=test_set)
 
 
