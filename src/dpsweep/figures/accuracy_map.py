@@ -30,9 +30,8 @@ COLUMNS = [
 
 # Widths are in inches. The narrowest square holds ".123" in the smallest legible type, within its frame.
 _SMALLEST_TYPE, _LARGEST_TYPE = 5.5, 7.0  # points
-_WIDTH_OF_A_POINT = (
-    2.65 / 72
-)  # of four characters, and the frame of the best cell, in type of one point
+# Of four characters, and the frame of the best cell, in type of one point.
+_WIDTH_OF_A_POINT = 2.65 / 72
 _NARROWEST, _WIDEST = _SMALLEST_TYPE * _WIDTH_OF_A_POINT, 0.55
 _FEWEST = 4  # columns beside another panel, so that the label of the axis has room
 _ROW_LABELS, _GAP = 0.7, 0.15  # labels and title of the rows; space between panels
