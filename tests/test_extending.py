@@ -16,6 +16,7 @@ from dpsweep.figures import draw
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 from tests.synthetic import write_cells
+from tests.waiting import called
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -177,14 +178,10 @@ def copy_with(sections: Iterable[str], folder: Path) -> None:
         )  # fmt: skip
 
 
-def test_every_addition_is_used_and_has_at_most_three_files() -> None:
-    assert SECTIONS.keys() - {FIGURES} == USES.keys()
-    for section in USES:
-        assert 1 <= len(set(files(section))) <= 3, section
-
-
 @pytest.mark.parametrize("section", USES)
-def test_the_page_shows_lines_of_the_patch(section: str) -> None:
+def test_an_addition_has_at_most_three_files_and_the_page_shows_lines_of_it(section: str) -> None:
+    assert SECTIONS.keys() - {FIGURES} == USES.keys()
+    assert 1 <= len(set(files(section))) <= 3
     for shown in re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE):
         added = "".join(f"+{line}" for line in shown.splitlines(keepends=True))
         assert added in patch(section)
@@ -203,54 +200,16 @@ def test_all_additions_together_pass_the_checks(tmp_path: Path) -> None:
         *(["ruff", "check", *python], ["ruff", "format", "--check", *python]),
         *(["snakefmt", "--check", *rules], ["mypy"]),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
-
-
-# Each addition has its own copy and process, forked after the imports, which take most of the time.
-FORKS = """
-import os, sys
-import peft, pandas, scipy.stats, seaborn, sklearn, timm, torch
-
-folder, *sections = sys.argv[1:]
-for section in sections:
-    place = f"{folder}/{section}"
-    if os.fork() == 0:
-        said = os.open(f"{place}/said.txt", os.O_WRONLY | os.O_CREAT)
-        os.dup2(said, 1), os.dup2(said, 2)
-        os.chdir(place)
-        sys.path.insert(0, f"{place}/src")
-        exec(compile(open("use.py").read(), "use.py", "exec"), {"__name__": "use"})
-        open("done", "w").close()
-        os._exit(0)
-for _ in sections:
-    os.wait()
-"""
-
-
-@pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the parent of a folder for each addition, with its output, and a file ``done`` if it works."""
-    folder = tmp_path_factory.mktemp("additions")
-    for section, use in USES.items():
-        (folder / section).mkdir()
-        copy_with([section], folder / section)
-        script = f"YAML, SMALL = {block(section, 'yaml')!r}, {SMALL!r}\n{BEGIN}\n{use}"
-        (folder / section / "use.py").write_text(script, encoding="utf-8")
-    subprocess.run(
-        [sys.executable, "-c", FORKS, folder, *USES],
-        check=True, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    return folder
+        called([sys.executable, "-m", *command], tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("section", USES)
-def test_the_addition_works(section: str, used: Path) -> None:
-    assert (used / section / "done").exists(), (used / section / "said.txt").read_text()
+def test_the_addition_works(section: str, tmp_path: Path) -> None:
+    copy_with([section], tmp_path)
+    script = f"YAML, SMALL = {block(section, 'yaml')!r}, {SMALL!r}\n{BEGIN}\n{USES[section]}"
+    places = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
+    called([sys.executable, "-c", script], tmp_path, os.environ | {"PYTHONPATH": places})
 
 
 def test_figures_of_a_file_are_drawn(tmp_path: Path) -> None:

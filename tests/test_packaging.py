@@ -11,35 +11,33 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 LOCK = {
     requirement.name.lower(): requirement
     for line in (ROOT / "requirements.lock").read_text().splitlines()
     if line and not line.startswith("#")
     for requirement in [Requirement(line)]
 }
-ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-def test_the_lock_pins_every_requirement() -> None:
+def test_the_lock_pins_every_requirement_to_a_release_without_a_registry() -> None:
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    for requirement in map(Requirement, [*wanted, *build]):
-        pins = [each.version for each in LOCK[requirement.name.lower()].specifier]
-        assert requirement.specifier.contains(pins[0]), f"{requirement}: locked at {pins}"
-
-
-def test_the_lock_has_exact_releases_and_no_registry() -> None:
-    for requirement in LOCK.values():
-        (pin,) = requirement.specifier
-        assert pin.operator == "==", requirement
-        assert not Version(pin.version).is_prerelease, requirement
-        assert requirement.url is None
+    wanted += PYPROJECT["build-system"]["requires"]
+    pins = {}
+    for name, locked in LOCK.items():
+        (pin,) = locked.specifier
+        assert pin.operator == "==" and locked.url is None, locked
+        assert not Version(pin.version).is_prerelease, locked
+        pins[name] = pin.version
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement
     assert not re.search(r"https?:|--index|file:", (ROOT / "requirements.lock").read_text())
 
 
 def test_conda_environment_uses_the_same_python_and_the_same_pins() -> None:
-    python, *others = ENVIRONMENT["dependencies"]
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python, *others = environment["dependencies"]
     assert python.replace(" ", "") == "python" + PROJECT["requires-python"]
     pip = next(each["pip"] for each in others if isinstance(each, dict))
     assert pip == ["-r requirements.lock", "-e ."]
@@ -57,8 +55,7 @@ def test_imports_of_rules_are_declared() -> None:
 
 
 def test_pages_that_messages_name_come_with_the_package() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    packaged = build["targets"]["wheel"]["force-include"]
+    packaged = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
     named = set(re.findall(r"documentation\(['\"](.+?)['\"]\)", source))
     assert named and all(packaged[f"docs/{page}"].endswith(f"docs/{page}") for page in named)

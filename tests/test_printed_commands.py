@@ -5,6 +5,7 @@ import runpy
 import shlex
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,57 +25,60 @@ from tests.tracked import tracked
 ROOT = Path(__file__).parents[1]
 PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md")
 OURS = ("make", "snakemake", "dpsweep", "python")
+FOREIGN = [
+    "apt-get",
+    "cd",
+    "conda",
+    "dpkg-deb",
+    "git",
+    "pip",
+    "pre-commit",
+    "python3.11",
+    "tmux",
+    ".",
+]
+"""Programs of others, which are not tested."""
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
-# Programs of others, which are not tested.
-FOREIGN = {
-    *("apt-get", "cd", "conda", "dpkg-deb", "git", "pip", "pre-commit", "python3.11", "tmux", "."),
-}
 # Study files that a page tells the reader to write.
 WRITTEN = set(
     re.findall(r"^# (studies/\S+\.yaml)$", "\n".join(page.read_text() for page in PAGES), re.M)
 ) | {"studies/mine.yaml"}
 
 
-def printed() -> list[tuple[str, str]]:
-    """Return (page, command) of every line of a shell block, and of every call in a sentence.
-
-    In a sentence, dpsweep with one word is only the name of a command. The calls in figures.md are generated
-    from the study's targets, and left out.
-    """
-    found = []
-    for page in PAGES:
-        text = page.read_text()
-        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
-            found += [(page.name, line) for line in block.replace("\\\n", " ").splitlines()]
-        if page.name != "figures.md":
-            calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
-            found += [(page.name, call) for call in calls if not NAMED.fullmatch(call)]
-    lines = [(page, " ".join(line.split())) for page, line in found]
-    return [(page, line) for page, line in lines if line and not line.startswith("#")]
-
-
 def without_blocks(text: str) -> str:
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
-def commands(program: str) -> list[list[str]]:
-    """Return the arguments of every printed call of a program; && separates calls."""
-    calls = []
-    for _, line in printed():
+def printed() -> Iterator[str]:
+    """Yield every line of a shell block, and every call in a sentence.
+
+    In a sentence, dpsweep with one word is only the name of a command. The calls in figures.md are generated
+    from the study's targets, and left out.
+    """
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+            yield from block.replace("\\\n", " ").splitlines()
+        if page.name != "figures.md":
+            calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
+            yield from (" ".join(call.split()) for call in calls if not NAMED.fullmatch(call))
+
+
+def words_of_calls() -> Iterator[list[str]]:
+    """Yield the words of every printed call; && and || separate calls."""
+    for line in printed():
         for part in re.split(r" && | \|\| ", line):
-            command, _, _ = part.partition(" > ")
-            words = shlex.split(command, comments=True)
-            if words and words[0].removeprefix(".venv/bin/") == program:
-                calls.append(words[1:])
-    return calls
+            if words := shlex.split(part.partition(" > ")[0], comments=True):
+                yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
+
+
+def commands(program: str) -> list[list[str]]:
+    """Return the arguments of every printed call of a program."""
+    return [words for name, *words in words_of_calls() if name == program]
 
 
 def test_every_program_is_known() -> None:
-    known = {*OURS} | FOREIGN
-    for page, line in printed():
-        for part in re.split(r" && | \|\| ", line):
-            words = shlex.split(part, comments=True)
-            assert not words or words[0].removeprefix(".venv/bin/") in known, f"{page}: {line}"
+    assert {name for name, *_ in words_of_calls()} <= {*OURS, *FOREIGN}
 
 
 def test_targets_of_make_exist() -> None:
@@ -138,26 +142,6 @@ def test_snakemake_accepts_printed_arguments(
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
 
 
-class HasBegunError(Exception):
-    """A script has parsed its arguments and would start."""
-
-
-def call(words: tuple[str, ...], patch: pytest.MonkeyPatch) -> None:
-    """Call `python <words>` in this process, so that most scripts' libraries are imported only once."""
-    for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
-        patch.delitem(sys.modules, name)
-    option, module, *arguments = words
-    assert option == "-m", words
-    found = find_spec(module)
-    assert found is not None and found.origin is not None, module
-    file = Path(found.origin)
-    if found.submodule_search_locations:
-        file = file.with_name("__main__.py")
-    patch.chdir(ROOT)
-    patch.setattr(sys, "argv", [str(file), *arguments])
-    runpy.run_path(str(file), run_name="__main__")
-
-
 def test_modules_exist() -> None:
     for words in commands("python"):
         assert words[0] == "-m" and find_spec(words[1]), words
@@ -175,6 +159,11 @@ def test_modules_exist() -> None:
 def test_scripts_accept_printed_arguments(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are called in this process, so that most of their libraries are imported only once."""
+
+    class HasBegunError(Exception):
+        """A script has parsed its arguments and would start."""
+
     parse = ArgumentParser.parse_args
 
     def parse_and_stop(self: ArgumentParser, *arguments: Any) -> NoReturn:
@@ -182,5 +171,9 @@ def test_scripts_accept_printed_arguments(
         raise HasBegunError
 
     monkeypatch.setattr(ArgumentParser, "parse_args", parse_and_stop)
+    for name in [each for each in sys.modules if each.partition(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", list(words[1:]))
     with pytest.raises(HasBegunError):
-        call(words, monkeypatch)
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
