@@ -1,16 +1,28 @@
-"""The tables of docs/*.md match the committed results, and commands make these results."""
+"""Pages match the committed results and the code, their links lead somewhere, and examples are right."""
 
-import ast
+import doctest
+import importlib
+import pydoc
 import re
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from benchmarks import surprises, tables
 from benchmarks.evidence import theory
+from benchmarks.findings import film, numbers
+from benchmarks.tables.findings import film_claims
 
-from tests.tracked import tracked
+from dpsweep.base.files import read_json
+from dpsweep.study import load_study
+from tests.tracked import ROOT, tracked
 
-ROOT = Path(__file__).parents[1]
+PAGES = tracked("README.md", "CONTRIBUTING.md", "docs/*.md", "examples/*.ipynb")
+SOURCE = ROOT / "src" / "dpsweep"
+
+
+# -- committed results ---------------------------------------------------------------------------
 
 
 def test_tables_are_current() -> None:
@@ -27,62 +39,74 @@ def test_the_page_of_surprises_is_current() -> None:
     assert (surprises.FOLDER / "README.md").read_text(encoding="utf-8") == surprises.page()
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_every_table_has_a_header(page: Path) -> None:
-    """A blank line within a table turns the rest of it into plain text."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
-        if line.startswith("|") and not above.startswith("|"):
-            assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
-
-
-# -- words -------------------------------------------------------------------------------------
-
-UNCLEAR = re.compile(r"\b(that of|as they are|as it is|of today|made for|stands? for|said|told)\b")
-"""Words that make a reader look back for what they mean; name the thing."""
-SENTENCES = [
-    page
-    for page in tracked("README.md", "docs/*.md")
-    if page.name not in {"findings.md", "peers.md"}
-]
-MESSAGES = tracked("src/dpsweep/**/*.py", "src/dpsweep/**/*.j2")
-
-
-def sentences(path: Path) -> list[str]:
-    """Return the text of a page or a template, or the strings of a module without its docstrings."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        return [re.sub(r"^```.*?^```|`[^`]*`", "", text, flags=re.DOTALL | re.MULTILINE)]
-    if path.suffix == ".j2":
-        return [re.sub(r"\{[{%#].*?[#}%]\}", "", text, flags=re.DOTALL)]
-    nodes = list(ast.walk(ast.parse(text)))
-    described = {node.value for node in nodes if isinstance(node, ast.Expr)}
-    strings = (node for node in nodes if isinstance(node, ast.Constant) and node not in described)
-    return [node.value for node in strings if isinstance(node.value, str)]
-
-
-def test_pages_and_messages_name_the_thing() -> None:
-    unclear = [
-        f"{path.relative_to(ROOT)}: ...{text[max(0, found.start() - 40) : found.end() + 20]}..."
-        for path in (*SENTENCES, *MESSAGES)
-        for text in sentences(path)
-        for found in UNCLEAR.finditer(text)
-    ]
-    assert len(MESSAGES) > 50
-    assert not unclear, "\n".join(unclear)
-
-
-# -- theory ------------------------------------------------------------------------------------
-
-
-def test_every_committed_file_is_made_by_the_command() -> None:
+def test_every_committed_file_of_theory_is_made_by_the_command() -> None:
     made = {name for figures in theory.FIGURES.values() for name in figures}
     assert {path.stem for path in theory.NUMBERS.glob("*.csv")} == made
 
 
-# -- links -------------------------------------------------------------------------------------
+def digests(pattern: str) -> dict[str, Any]:
+    return {file.stem: numbers.digest(file) for file in tracked(pattern)}
 
-PAGES = tracked("README.md", "CONTRIBUTING.md", "docs/*.md", "examples/*.ipynb")
+
+def test_the_pictures_of_findings_match_their_numbers() -> None:
+    assert digests("docs/images/findings/*.png") == read_json(numbers.NUMBERS)["pictures"]
+
+
+@pytest.mark.slow
+def test_the_numbers_of_findings_match_the_trials() -> None:
+    study = load_study(ROOT / "studies" / "frozen-features.yaml")
+    found = numbers.collect(study, pd.read_parquet(numbers.TRIALS))
+    kept = read_json(numbers.NUMBERS)
+    assert found == {name: kept[name] for name in found}, "python -m benchmarks.findings --numbers"
+
+
+def test_numbers_and_claims_of_film_match_its_trials() -> None:
+    study = load_study(film.STUDY)
+    found = film.collect_film(study, film.kept_trials(study))
+    kept = read_json(film.FILM_NUMBERS)
+    assert found | {"pictures": digests("docs/images/film/*.png")} == kept, (
+        "python -m benchmarks.findings.film --numbers"
+    )
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for claim in film_claims(kept):
+        assert f"- {claim}" in said, f"the README should say: {claim}"
+
+
+# -- code ----------------------------------------------------------------------------------------
+
+
+def test_every_package_has_its_tests_in_the_map() -> None:
+    """Check the map of CONTRIBUTING.md, which `make test-for` reads."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ((?:`tests/[^`]*` ?)+)\|$", page, re.MULTILINE))
+    packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
+    assert rows.keys() == packages
+    named = set(re.findall(r"`(.*?)`", " ".join(rows.values())))
+    assert all((ROOT / test).exists() for test in named)
+    assert {f"tests/{each}" for each in packages if (ROOT / "tests" / each).is_dir()} <= named
+
+
+def test_walks_of_the_design_name_existing_code() -> None:
+    walks = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").split("## Three walks")[1]
+    named = re.findall(r"`([a-z_]+(?:\.\w+)+)`", walks.split("\n## ")[0])
+    assert len(named) > 25
+    assert [each for each in named if pydoc.locate(f"dpsweep.{each}") is None] == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for file in sorted(SOURCE.rglob("*.py"))
+        if ">>> " in file.read_text(encoding="utf-8")
+    ],
+)
+def test_examples_of_docstrings_are_right(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(module))
+    assert found.attempted > 0 == found.failed
+
+
+# -- Markdown ------------------------------------------------------------------------------------
 
 
 def prose(page: Path) -> str:
@@ -96,7 +120,8 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_lead_to_headings_and_tables_have_a_head(page: Path) -> None:
+    """A blank line within a table turns the rest of it into plain text."""
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if link.startswith(("http://", "https://")):
             continue
@@ -105,3 +130,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert target.exists(), f"no file: {link}"
         if anchor and target.suffix == ".md":
             assert anchor in headings(target), f"no heading: {link}"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for above, line, below in zip(lines, lines[1:], lines[2:], strict=False):
+        if page.suffix == ".md" and line.startswith("|") and not above.startswith("|"):
+            assert re.fullmatch(r"\|[-:| ]+\|", below), f"a table without a head: {line}"
