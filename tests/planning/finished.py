@@ -1,25 +1,9 @@
 """Outputs of a study with placeholder content, for tests of plans and status."""
 
-from typing import Any
-
 from dpsweep.base.files import write_json
-from dpsweep.planning.cost import GPU, CellCost, Device, ProblemCost
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-
-AUDIT: dict[str, Any] = {
-    **{"sweep": "digits_vit_film", "epsilon": [8.0], "epochs": 2, "batch_size": [128]},
-    **{"clipping_bound": 1.0, "learning_rate": 0.01, "canaries": 100, "guesses": 20},
-}
-"""An audit of the study of tests/workflow/chain.py."""
-
-
-def cell_cost(
-    study: Study, problem: str, epochs: int, device: Device = GPU, trials: int | None = None
-) -> CellCost:
-    """Estimate a cell of a problem."""
-    return ProblemCost(study, problem, device).cell(epochs, trials)
 
 
 def finish_output(output: Output) -> None:
@@ -27,12 +11,6 @@ def finish_output(output: Output) -> None:
     for file in output.files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(output.name)
-
-
-def finish_all(study: Study, paths: Paths) -> None:
-    """Write every output of a study, each after its inputs."""
-    for output in Outputs(study, paths).every():
-        finish_output(output)
 
 
 def finish_cell(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.planning.finished import cell_cost
 from tests.synthetic import make_study
 
 from dpsweep.base.gpus import Gpu
@@ -16,7 +15,6 @@ from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
-H100 = Gpu("0", "GPU-0", "H100", 80.0)
 
 
 @pytest.fixture(scope="module")
@@ -26,36 +24,27 @@ def paper() -> Study:
 
 def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
     """With a batch of one: 28 bytes for each parameter that trains, 4 for each other one."""
-
-    def gigabytes(method: str) -> float:
-        problem = f"sun397_vit-base_{method}"
-        sweeps = {
-            name: sweep.model_copy(update={"physical_batch": 1})
-            for name, sweep in paper.sweeps.items()
-        }
-        study = paper.model_copy(update={"sweeps": sweeps})
-        return cell_cost(study, problem, 8).gpu_gigabytes
-
-    trained = {
-        method: ProblemCost(paper, f"sun397_vit-base_{method}").trained_parameters
-        for method in ("film", "all")
+    sweeps = {
+        name: sweep.model_copy(update={"physical_batch": 1}) for name, sweep in paper.sweeps.items()
     }
-    more = trained["all"] - trained["film"]
-    found = gigabytes("all") - gigabytes("film")
+    study = paper.model_copy(update={"sweeps": sweeps})
+    film, whole = (ProblemCost(study, f"sun397_vit-base_{method}") for method in ("film", "all"))
+    found = whole.cell(8).gpu_gigabytes - film.cell(8).gpu_gigabytes
+    more = whole.trained_parameters - film.trained_parameters
     assert found == pytest.approx(24 * more / 1e9, rel=0.01)
 
 
 def test_cost_follows_the_work(paper: Study) -> None:
     tiny, base = "sun397_vit-tiny_film", "sun397_vit-base_film"
     assert paper.trials_per_cell(tiny) == 8 + 5 - 1
-    eight, sixteen = (cell_cost(paper, tiny, epochs).seconds for epochs in (8, 16))
+    eight, sixteen = (ProblemCost(paper, tiny).cell(epochs).seconds for epochs in (8, 16))
     assert 1.8 < sixteen / eight < 2
     # ViT-Base has 12 to 16 times the operations of ViT-Tiny.
-    assert 10 < cell_cost(paper, base, 8).seconds / eight < 16
-    assert cell_cost(paper, base, 8, device=replace(GPU, teraflops=200)).seconds < eight * 3
+    assert 10 < ProblemCost(paper, base).cell(8).seconds / eight < 16
+    assert ProblemCost(paper, base, replace(GPU, teraflops=200)).cell(8).seconds < eight * 3
     assert ProblemCost(paper, tiny).seconds("gradient_norms", 8) < eight / 5
     # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
-    assert 16 < cell_cost(paper, tiny, 8).host_gigabytes < 25
+    assert 16 < ProblemCost(paper, tiny).cell(8).host_gigabytes < 25
 
 
 def test_work_counts_the_rows_of_units_and_the_views_of_images(tmp_path: Path) -> None:
@@ -84,7 +73,9 @@ def test_the_time_of_a_cell_is_the_sum_of_its_parts() -> None:
     none = {"teraflops": math.inf, "start_seconds": 0.0, "step_seconds": 0.0}
 
     def seconds(**device: float) -> float:
-        return cell_cost(study, "digits_small_film", 3, replace(GPU, **none | device)).seconds
+        return (
+            ProblemCost(study, "digits_small_film", replace(GPU, **none | device)).cell(3).seconds
+        )
 
     trials, steps = 5, round(3 * 1000 / 64)
     assert seconds(start_seconds=7.0) == 7
@@ -99,27 +90,15 @@ def test_the_time_of_a_cell_is_the_sum_of_its_parts() -> None:
 
 def test_parameters_after_every_epoch_are_kept_in_memory(paper: Study) -> None:
     problem = "sun397_vit-base_all"
-    few, many = (cell_cost(paper, problem, epochs).host_gigabytes for epochs in (1, 3))
+    few, many = (ProblemCost(paper, problem).cell(epochs).host_gigabytes for epochs in (1, 3))
     trained = ProblemCost(paper, problem).trained_parameters
     assert many - few == pytest.approx(2 * 4 * trained / 1e9, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("teraflops", "gpus", "device"),
-    [(0.0, [], CPU), (0.0, [H100], GPU), (5.0, [], replace(GPU, teraflops=5.0))],
-)
-def test_the_device_of_estimates(teraflops: float, gpus: list[Gpu], device: Device) -> None:
-    assert device_of(teraflops, gpus) == device
-
-
-def test_times_follow_the_device(paper: Study, tmp_path: Path) -> None:
-    name = "cifar100_vit-base_film"
-    study = paper.model_copy(update={"sweeps": {name: paper.sweeps[name]}})
-    gpu, cpu = (Plan(study, Paths(tmp_path), device=each) for each in (GPU, CPU))
-    assert cpu.estimates()[name].seconds > 20 * gpu.estimates()[name].seconds
-    lines = "\n".join(cpu.lines([2]))
-    assert "this machine's CPU at 0.1 Tflop/s" in lines and "by number of cores" in lines
-    assert "GPU" not in lines
+def test_the_device_of_estimates() -> None:
+    assert device_of(0.0, []) == CPU
+    assert device_of(0.0, [Gpu("0", "GPU-0", "H100", 80.0)]) == GPU
+    assert device_of(5.0, []) == replace(GPU, teraflops=5.0)
 
 
 # -- heads on cached features, which do not depend on the network below ---------------------------
@@ -174,5 +153,6 @@ def test_estimates_of_trials_are_near_the_measured_times(
     names = [problem, f"{problem}_autos", f"{problem}_short"]
     known = frozen(tmp_path).sweeps
     study = frozen(tmp_path, sweeps={name: one for name in names if name in known})
-    (estimate, without) = (cell_cost(study, problem, epochs, CORE, each) for each in (2, 1))
+    cost = ProblemCost(study, problem, CORE)
+    (estimate, without) = (cost.cell(epochs, trials) for trials in (2, 1))
     assert seconds / 3 < estimate.seconds - without.seconds < 3 * seconds

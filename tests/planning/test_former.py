@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planning.finished import finish_all
+from tests.planning.finished import finish_output
 from tests.synthetic import make_study
 
 from dpsweep.planning.outputs import Outputs, former_files, remove
+from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 
 SWEEP: dict[str, Any] = {"epsilon": [1.0, 8.0], "batch_size": [100, "full"], "seeds": 2}
@@ -22,12 +23,17 @@ def test_only_files_of_former_settings_are_found_and_removed(
     tmp_path: Path, change: dict[str, Any], cells: int
 ) -> None:
     paths = Paths(tmp_path / "results")
+
+    def finish(study: Study) -> None:
+        for output in Outputs(study, paths).every():
+            finish_output(output)
+
     before, after = make_study({"s": SWEEP}), make_study({"s": SWEEP | change})
-    finish_all(before, paths)
+    finish(before)
     trial = paths.trials / "ab" / "abcd.safetensors"
     trial.parent.mkdir(parents=True)
     trial.write_text("a finished trial")
-    finish_all(after, paths)
+    finish(after)
     found = former_files(paths, [after])
     wanted = {file for output in Outputs(after, paths).every() for file in output.files}
     outputs = map(Outputs(before, paths).cell, before.all_cells())

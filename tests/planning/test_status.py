@@ -3,7 +3,6 @@
 import copy
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
 SWEEP = "digits_vit_film"
-FOLDERS = {"dataset": "data", "backbone": "backbones", "noise": "noise"}
 NOW = 2_000_000_000.0
 
 
@@ -36,19 +34,6 @@ def study() -> Study:
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     return Paths(tmp_path / "results")
-
-
-@pytest.fixture
-def command(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Call ``dpsweep status`` in the study's folder."""
-    monkeypatch.chdir(tmp_path)
-    Path("study.yaml").write_text(yaml.safe_dump(study.model_dump(exclude_none=True)))
-
-    def call(*options: str) -> str:
-        words = ["status", "--study", "study.yaml", *options]
-        return CliRunner().invoke(app, words, catch_exceptions=False).stdout
-
-    return call
 
 
 @pytest.fixture
@@ -119,30 +104,27 @@ def test_the_log_of_a_cell_determines_its_state_and_last_words(
     assert Status(study, paths, NOW).states[cells[0]] == "done"
 
 
-def test_a_deleted_cell_waits(study: Study, paths: Paths, cells: list[Cell]) -> None:
+def test_a_cell_waits_again_without_its_outputs_or_with_newer_inputs(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
     ended = "10:00:00 best learning rate 0.1; 2 of 2 trials trained now\n"
     write_text(paths.cell_log(study, cells[0]), ended)
-    finish_cell(study, paths, cells[0], 5)
-    shutil.rmtree(paths.cell(cells[0]))
+    for folder in ("data", "backbones", "noise"):
+        finish_cell(study, paths, cells[0], 5)
+        assert Status(study, paths).states[cells[0]] == "done"
+        inputs = Outputs(study, paths).cell(cells[0]).inputs
+        (replaced, *_) = [file for file in inputs if f"/{folder}/" in str(file)]
+        made = paths.cell_trials(study, cells[0]).stat().st_mtime_ns
+        os.utime(replaced, ns=(made + 10**9, made + 10**9))
+        status = Status(study, paths)
+        assert status.states[cells[0]] == "waiting"
+        assert status.of([cells[0]]).left > 0
+        shutil.rmtree(paths.cell(cells[0]))
+        replaced.unlink()
     status = Status(study, paths)
     assert status.states[cells[0]] == "waiting"
     # Its trials are in the store, so their time still counts.
     assert status.of([cells[0]]).spent == 5
-
-
-@pytest.mark.parametrize("what", ["dataset", "backbone", "noise"])
-def test_cells_older_than_their_inputs_wait(
-    study: Study, paths: Paths, cells: list[Cell], what: str
-) -> None:
-    finish_cell(study, paths, cells[0])
-    assert Status(study, paths).states[cells[0]] == "done"
-    inputs = Outputs(study, paths).cell(cells[0]).inputs
-    (replaced, *_) = [file for file in inputs if f"/{FOLDERS[what]}/" in str(file)]
-    made = paths.cell_trials(study, cells[0]).stat().st_mtime_ns
-    os.utime(replaced, ns=(made + 10**9, made + 10**9))
-    status = Status(study, paths)
-    assert status.states[cells[0]] == "waiting"
-    assert status.of([cells[0]]).left > 0
 
 
 def test_trials_of_a_killed_cell_count_and_correct_the_forecast(
@@ -166,15 +148,22 @@ def test_trials_of_a_killed_cell_count_and_correct_the_forecast(
 
 
 def test_the_list_of_failures_has_jobs_of_every_stage(
-    study: Study, paths: Paths, cells: list[Cell], command: Callable[..., str]
+    study: Study, paths: Paths, cells: list[Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths.results.mkdir()
-    assert command("--failed") == "0 jobs failed.\n"
+    monkeypatch.chdir(paths.results.parent)
+    Path("study.yaml").write_text(yaml.safe_dump(study.model_dump(exclude_none=True)))
+
+    def failed() -> list[str]:
+        words = ["status", "--study", "study.yaml", "--failed"]
+        return CliRunner().invoke(app, words, catch_exceptions=False).stdout.splitlines()
+
+    assert failed() == ["0 jobs failed."]
     write_text(paths.results / "logs" / "prepare" / "cats.log", OFFLINE)
     for cell in cells[:2]:
         log(study, paths, cell, "12:00:00 begun\nerror: no such weights\n", age=60)
     names = ", ".join(f"{SWEEP}/{cell.name}" for cell in cells[:2])
-    shown = command("--failed").splitlines()
+    shown = failed()
     assert shown[0] == f"{names}: error: no such weights"
     assert shown[2].startswith("prepare/cats: error: cannot fetch the dataset a/cats")
     assert shown[-1] == "3 jobs failed. The same command again runs them."

@@ -1,4 +1,4 @@
-"""The paper's study and the demo, read once."""
+"""The paper's study, read once."""
 
 from pathlib import Path
 
@@ -11,9 +11,3 @@ from dpsweep.study import Study, load_study
 def paper() -> Study:
     """The study in ``config.yaml``."""
     return load_study(Path(__file__).parents[2] / "config.yaml")
-
-
-@pytest.fixture(scope="session")
-def demo() -> Study:
-    """The study in ``studies/demo.yaml``."""
-    return load_study(Path(__file__).parents[2] / "studies" / "demo.yaml")

@@ -51,26 +51,20 @@ def refused(folder: Path, text: str) -> str:
     return " ".join(str(error.value).split())
 
 
-def test_a_study_has_its_own_figures_and_the_papers(tmp_path: Path) -> None:
+def test_a_study_has_its_own_figures_beside_or_in_place_of_the_papers(tmp_path: Path) -> None:
     study = load(tmp_path, "mine.py", mine=MAP)
     assert {"mine", "fig1_accuracy_heatmaps"} <= {*study.figures, *study.targets.undrawn}
     assert (study.figures["mine"].caption, study.figures["mine"].section) == ("Digits.", "Mine")
     assert "taba1_hyperparameter_grid" in study.tables
-
-
-def test_the_word_none_leaves_out_the_papers_figures(tmp_path: Path) -> None:
-    study = load(tmp_path, ["none", "mine.py"], mine=MAP)
-    assert list(study.figures) == ["mine"]
-    assert list(_undrawn(study, every_target=False)) == ["drawn: mine"]
+    same = MAP.replace('@figure("Mine")', '@figure("Mine", name="fig3_gradnorm_distributions")')
+    study = load(tmp_path, "mine.py", mine=same)
+    assert study.figures["fig3_gradnorm_distributions"].family == "heatmap"
+    only = load(tmp_path, ["none", "mine.py"], mine=MAP)
+    assert list(only.figures) == ["mine"]
+    assert list(_undrawn(only, every_target=False)) == ["drawn: mine"]
     nothing = load(tmp_path, "none")
     assert (nothing.figures, nothing.tables, nothing.targets.undrawn) == ({}, {}, {})
     assert list(_undrawn(nothing, every_target=False)) == []
-
-
-def test_a_figure_replaces_the_papers_figure_of_the_same_name(tmp_path: Path) -> None:
-    other = MAP.replace('@figure("Mine")', '@figure("Mine", name="fig3_gradnorm_distributions")')
-    study = load(tmp_path, "mine.py", mine=other)
-    assert study.figures["fig3_gradnorm_distributions"].family == "heatmap"
 
 
 def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
@@ -93,11 +87,8 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert list(study.figures) == ["film_C0.1", "film_C1", "film_C10"]
-    assert [each.caption for each in study.figures.values()] == [
-        "At C = 0.1.",
-        "At C = 1.",
-        "At C = 10.",
-    ]
+    captions = [each.caption for each in study.figures.values()]
+    assert captions == ["At C = 0.1.", "At C = 1.", "At C = 10."]
     titles = [panel.title for panel in study.figures["film_C1"].parts()]
     assert titles == ["ε = 8", "ε = 1"]
     assert study.targets.undrawn == {"<all>_C<clipping_bound>": "roles.methods.all is not bound"}
@@ -123,37 +114,11 @@ def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> N
     assert study.figures["mine"].caption == "Pretrained."
     unbound = "roles.backbones.strong is not bound"
     assert study.targets.undrawn == {"parts of mine": unbound, "strong": unbound}
-    assert sorted(study.targets.own_undrawn) == ["parts of mine", "strong"]
-    beside_the_paper = load(tmp_path, "mine.py", mine=text).targets
-    assert sorted(beside_the_paper.own_undrawn) == ["parts of mine", "strong"]
-    assert len(beside_the_paper.undrawn) > 10
-    said = list(_undrawn(load(tmp_path, "mine.py", mine=text), every_target=False))
+    beside = load(tmp_path, "mine.py", mine=text)
+    assert sorted(beside.targets.own_undrawn) == ["parts of mine", "strong"]
+    assert len(beside.targets.undrawn) > 10
+    said = list(_undrawn(beside, every_target=False))
     assert said[-2:] == ["not drawn: parts of mine, strong", f"  {unbound}"]
-
-
-def test_nothing_of_the_paper_is_drawn_twice_or_compares_nothing(tmp_path: Path) -> None:
-    """Figure 3 has the baseline C (nearest to 1): the figures of small and large C have the other ends."""
-    whole = load(tmp_path, [])
-    assert "tab_autoclip" in whole.tables
-    flat = {
-        name: sweep | {"clipping_bound": [0.1, 1]}
-        for name, sweep in SMALL["sweeps"].items()
-        if isinstance(sweep["clipping_bound"], list)
-    }
-    path = tmp_path / "flat.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {key: value for key, value in SMALL.items() if key != "tables"}
-            | {"sweeps": flat, "figures": [], "audit": None}
-        )
-    )
-    study = load_study(path)
-    assert [name for name in study.figures if "gradnorm_distributions" in name] == [
-        "fig3_gradnorm_distributions",
-        "gradnorm_distributions_C0.1",
-    ]
-    assert "tab_autoclip" not in study.tables
-    assert "clipping_bound automatic" in study.targets.undrawn["tab_autoclip"]
 
 
 LINES = """\
@@ -245,15 +210,6 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mistakes_are_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     assert said in refused(tmp_path, text)
-
-
-def test_two_files_with_a_figure_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StudyError) as error:
-        load(tmp_path, ["none", "mine.py", "other.py"], mine=MAP, other="\n" + MAP)
-    assert (
-        "other.py, line 4: mine: found a second target of the name mine (first: mine.py, line 3: mine)"
-        in str(error.value)
-    )
 
 
 def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) -> None:

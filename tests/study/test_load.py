@@ -1,18 +1,27 @@
-"""Reading studies from YAML: overlays, numbers, and files that are refused."""
+"""Reading studies from YAML: overlays, numbers, paths, files that are refused; and finding their files."""
 
-import copy
+import os
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from pydantic import ValidationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.described import described
 from tests.study.small import SMALL
+from typer.testing import CliRunner
 
+from dpsweep.base.errors import DpsweepError
+from dpsweep.cli.main import app
+from dpsweep.cli.run import target_files
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
+from dpsweep.study.load import DEFAULT_STUDY, OPTIONS, begin, make_command
+from dpsweep.study.paths import Paths
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def refused(path: Path) -> str:
     message = str(error.value)
     assert str(path) in message and "Traceback" not in message
     assert error.value.__suppress_context__ or error.value.__context__ is None
-    assert len(message.splitlines()) <= 24
+    assert len(message.splitlines()) <= 24 and len(message) < 3000
     return message
 
 
@@ -53,8 +62,14 @@ figures: none
 """
 
 
-def test_mappings_are_merged_and_other_values_replaced(base: Path) -> None:
-    study, below = load_study(overlay(base, ADDED)), load_study(base)
+def test_mappings_are_merged_and_other_values_replaced(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base.parent / "studies").mkdir()
+    path = base.parent / "studies" / "overlay.yaml"
+    path.write_text(f"extends: ../base.yaml\n{ADDED}")  # a path relative to the overlay
+    monkeypatch.chdir("/")
+    study, below = load_study(path), load_study(base)
     assert study.title == "Other"
     assert list(study.sweeps) == ["flat", "automatic", "added"]
     assert study.sweeps["flat"].epsilon == [2]  # a list is not merged with the list below
@@ -83,11 +98,6 @@ def test_mappings_are_merged_and_other_values_replaced(base: Path) -> None:
             lambda study: (study.sweeps["flat"].learning_rates, study.sweeps["flat"].epochs),
             ([1, 2], [2, 4]),
         ),
-        (
-            ["sweeps: {flat: {learning_rate: {count: 2}}}"],
-            lambda study: study.sweeps["flat"].learning_rates,
-            [0.001, 0.1],
-        ),
         # Overlays stack.
         (
             ["sweeps: {flat: {seeds: 7, epochs: [1, 2]}}", "sweeps: {flat: {epochs: [2, 4, 8]}}"],
@@ -109,15 +119,6 @@ def test_overlays_merge_and_replace(
     assert read(load_study(base)) == expected
 
 
-def test_extends_is_relative_to_the_overlay(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = base.parent / "studies"
-    folder.mkdir()
-    path = folder / "overlay.yaml"
-    path.write_text("extends: ../base.yaml\ntitle: Other\n")
-    monkeypatch.chdir("/")
-    assert load_study(path).title == "Other"
-
-
 def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
     (base.parent / "paper.csv").write_text(
         "dataset,backbone,method,clipping_bound,epsilon,epochs,value,minimum,maximum\n"
@@ -132,29 +133,63 @@ def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
     assert shown == [tuned.model_dump(mode="json")]
 
 
-@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"])
-def test_common_notations_of_numbers_are_read(base: Path, text: str) -> None:
-    assert load_study(overlay(base, f"privacy: {{delta: {text}}}")).privacy.delta == 1e-5
+# -- numbers and paths -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["0300", "-017", "1:30", "1:30:05", "0_17", "1:30.5"])
-def test_octal_and_base_60_numbers_are_texts(base: Path, text: str) -> None:
-    """YAML 1.1 reads them as other numbers than a person does."""
-    said = refused(overlay(base, f"datasets: {{digits: {{train_size: {text}}}}}"))
-    assert f'datasets.digits.train_size: found "{text}"; allowed: a valid integer' in said
-    assert load_study(overlay(base, f"title: {text}")).title == text
+def test_numbers_are_read_as_people_read_them(base: Path) -> None:
+    for text in ("1e-5", "1E-5", "1.0e-5", "0.00001", "+1e-5", "10e-6", "1.e-5"):
+        assert load_study(overlay(base, f"privacy: {{delta: {text}}}")).privacy.delta == 1e-5
+    # YAML 1.1 reads octal and base-60 numbers.
+    for text in ("0300", "-017", "1:30", "1:30:05", "0_17", "1:30.5"):
+        said = refused(overlay(base, f"datasets: {{digits: {{train_size: {text}}}}}"))
+        assert f'datasets.digits.train_size: found "{text}"; allowed: a valid integer' in said
+        assert load_study(overlay(base, f"title: {text}")).title == text
+    # An infinite epsilon would train without privacy.
+    for text in ("1e400", "1.5E+999", "1" + 400 * "0"):
+        said = refused(overlay(base, f"sweeps: {{flat: {{epsilon: [8, {text}]}}}}"))
+        assert "sweeps.flat.epsilon[1]: found " in said and "; allowed: a valid number" in said
 
 
-@pytest.mark.parametrize("text", ["1e400", "1.5E+999", "1" + 400 * "0"])
-def test_numbers_beyond_those_of_floats_are_refused(base: Path, text: str) -> None:
-    """An infinite epsilon would train without privacy."""
-    said = refused(overlay(base, f"sweeps: {{flat: {{epsilon: [8, {text}]}}}}"))
-    assert "sweeps.flat.epsilon[1]: found " in said and "; allowed: a valid number" in said
+def test_every_path_of_a_study_expands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.delenv("NOWHERE", raising=False)
+    monkeypatch.setenv("EMPTY", "")  # $EMPTY/results would be /results
+    (tmp_path / "base.yaml").write_text(
+        "extends: demo\nresults: ${SCRATCH}/results\nfigures: none\n"
+        "datasets: {digits: {source: !replace {kind: folder, path: ~/images}}}\n"
+        "backbones:\n"
+        "  copied: {title: A, architecture: 'local-dir:$SCRATCH/vit', weights: {kind: random}}\n"
+    )
+    file = tmp_path / "study.yaml"
+    file.write_text("extends: ~/base.yaml\n")
+    study = load_study(file)
+    assert study.results == f"{tmp_path}/scratch/results"
+    assert study.backbones["copied"].described_at == ("local-dir", f"{tmp_path}/scratch/vit")
+    assert study.datasets["digits"].source.local_folders() == {"path": f"{tmp_path}/images"}
+    for path in (
+        "results: $NOWHERE/results",
+        "results: ${EMPTY}results",
+        "extends: ${NOWHERE}/base.yaml",
+        "figures: [$NOWHERE/a.py]",
+        "backbones: {vit: {architecture: 'local-dir:$NOWHERE/vit'}}",
+    ):
+        file.write_text(path if path.startswith("extends") else f"extends: demo\n{path}\n")
+        assert re.search(r"\$.* is not, or is empty", refused(file))
 
 
 # -- refused files ------------------------------------------------------------------------
 
 EXTENDS = "extends: base.yaml\n"
+LONG = "d" * 100  # the longest allowed name
+TOO_LONG = {
+    "datasets": {LONG: SMALL["datasets"]["digits"]},
+    "backbones": {LONG: SMALL["backbones"]["random"]},
+    "sweeps": {"one": SMALL["sweeps"]["flat"] | {"dataset": LONG, "backbone": LONG}},
+}
+MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
+SWEEP = f"{EXTENDS}sweeps: {{flat: {{%s}}}}"
+IMAGES = f"{EXTENDS}datasets: {{digits: {{source: !replace {{kind: folder, path: %s}}}}}}"
 BROKEN = [
     *("title: [1, 2\n", "title: 'open\n", "a:\n\t- b\n", "a: b: c\n", "? [1, 2]\n: 3\n"),
     *("? {a: 1}\n: 3\n", "a: *missing\n", "a: &a {b: *a}\n", "a: !unknown {}\n"),
@@ -162,6 +197,12 @@ BROKEN = [
 ]
 REFUSED = [
     *((text, 'cannot be read as YAML: *", line ') for text in BROKEN),
+    *(
+        (text, "cannot be read as YAML")
+        for text in ("title: !!int abc", "title: !!timestamp x", "title: 2024-13-45")
+    ),
+    (f"privacy: {{delta: {'1' * 5000}}}", "cannot be read as YAML"),
+    (f"title: {'[' * 500}{']' * 500}", "cannot be read as YAML: maximum recursion"),
     *(
         (text, "allowed: a mapping of sections (title, datasets,")
         for text in ("", "- a\n- b\n", "just text\n", "3\n", "# a comment\n")
@@ -174,12 +215,28 @@ REFUSED = [
         (f"{EXTENDS}privacy: {{delta: {text}}}", 'privacy.delta: found "')
         for text in ("'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1")
     ),
+    (f"{EXTENDS}? ", "the study: found null; allowed: strings"),
+    (f"{EXTENDS}training: {{2024-01-01: 3}}", 'training: found "2024-01-01"; allowed: strings'),
     (f"{EXTENDS}audit: !replace null", "expected a mapping node, but found scalar*line 2"),
     (f"{EXTENDS}references: paper.csv", "references: [Errno 2] No such file"),
     (f"{EXTENDS}references: wrong.csv", "references[0].value: found"),
-    (f"{EXTENDS}sweeps: {{flat: {{epsilom: [1]}}}}", "sweeps.flat.epsilom: unknown key"),
+    (f'{EXTENDS}references: "a\\0b"', "control characters"),
+    (f"{EXTENDS}results: {'r' * 300}", "at most 255 bytes"),
+    (f'{EXTENDS}results: "res{{cell}}"', "a path without { and }"),
+    (IMAGES % "~nosuchuser/x", "users that exist"),
+    (SWEEP % "epsilom: [1]", "sweeps.flat.epsilom: unknown key"),
+    (SWEEP % "learning_rate: {first: 0.001, last: 0.1, count: 1000000000}", "1000"),
+    (SWEEP % f"epsilon: [{MANY}]", "1000"),
+    (SWEEP % "seeds: 1000000000", "1000"),
+    (SWEEP % "learning_rate: [0.1, 0.10000000000001]", "values that differ in six digits"),
+    (f"{EXTENDS}methods: {{lora: {{rank: 10000000}}}}", "equal to 4096"),
+    (f"{EXTENDS}backbones: {{random: {{mean: [.nan]}}}}", "a finite number"),
+    (f"{EXTENDS}roles: {{neighbours: {{film: [3, 2, 1]}}}}", "sorted from small to large"),
+    (
+        EXTENDS + yaml.safe_dump(TOO_LONG),
+        "sweeps.one: found names of dataset, backbone and method with 206 characters together",
+    ),
     ("title: a\nsweeps: {}\ntitle: b\n", 'line 3: "title" is defined twice, first on line 1'),
-    ("a: 1\nsweeps:\n  x: 1\n  y: 2\n  x: 3\n", 'line 5: "x" is defined twice, first on line 3'),
     ("extends: other.yaml\n", "extends itself"),
     ("extends: absent.yaml\n", 'extends: no such file as *absent.yaml: found "absent.yaml"'),
 ]
@@ -196,23 +253,122 @@ def test_invalid_study_files_are_refused(base: Path, text: str, said: str) -> No
         assert part in message
 
 
+@settings(max_examples=75)
+@given(st.binary(max_size=60) | st.text(alphabet="abc:{}[]&*!-|>?'\"\n 0159e.~,%@", max_size=40))
+def test_random_bytes_are_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes | str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "random.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(StudyError):
+        load_study(file)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
-    assert (
-        refused(path)
-        == f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
-    )
+    said = f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
+    assert refused(path) == said
     assert "cannot be read as YAML: [Errno 21] Is a directory" in refused(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("key", "other"), [("learning_rate", [0.5]), ("seeds", 7), ("engine", "loop")]
-)
-def test_sweeps_with_a_common_cell_must_train_it_in_the_same_way(key: str, other: Any) -> None:
-    content = described(copy.deepcopy(SMALL))
-    name, sweep = next(iter(content["sweeps"].items()))
-    content["sweeps"]["again"] = copy.deepcopy(sweep)
-    Study.model_validate(content)
-    content["sweeps"]["again"][key] = other
-    with pytest.raises(ValidationError, match=f"sweeps.again.{key}: found .*sweeps.{name}"):
-        Study.model_validate(content)
+# -- finding a study, and its outputs --------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder outside of the clone, with one study."""
+    (tmp_path / "pets.yaml").write_text("extends: demo\nresults: results/pets\nfigures: none\n")
+    (tmp_path / "other.yaml").write_text("name: no study\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: str) -> str:
+    """Return the output of a command, or its error."""
+    done = CliRunner().invoke(app, words)
+    return str(done.exception) if done.exception else done.output
+
+
+def test_a_study_is_found_by_its_file_or_as_the_only_one(folder: Path) -> None:
+    for words in ("pets.yaml", "--study pets.yaml", ""):
+        said = call("plan", *words.split(), "digits_vit-weak_film")
+        assert re.match(r"0 of \d+ cells are done\.", said), said
+    said = call("plan", "pest.yaml")
+    assert "no such file as pest.yaml" in said and "did you mean pets.yaml?" in said
+    assert "did you mean" not in call("plan", "nope.yaml")
+    assert "did you mean demo?" in call("check", "dmo")
+
+
+def test_paths_and_suggested_commands_start_where_the_user_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the command changes to the folder of its first study."""
+    (folder / "sub").mkdir()
+    for start, named in ((folder, "pets.yaml"), (folder / "sub", "../pets.yaml")):
+        monkeypatch.chdir(start)
+        said = call("status", named)
+        assert Path.cwd() == folder and "results/pets: no such folder" in said
+        monkeypatch.chdir(start)
+        assert Path(shlex.split(said)[-1]).samefile(folder / "pets.yaml")
+    (folder / "cats.yaml").write_text((folder / "pets.yaml").read_text())
+    trials = folder / "results" / "pets" / "cells" / "former" / "cell.parquet"
+    trials.parent.mkdir(parents=True)
+    trials.touch()
+    said = call("clean", "../pets.yaml", "../cats.yaml")
+    assert said.splitlines()[:2] == [str(trials), "1 file of former settings, 0.0 MB"]
+
+
+def test_targets_are_named_as_in_the_study() -> None:
+    study, paths = load_study("studies/demo.yaml"), Paths(Path("results"))
+
+    def files(target: str) -> list[str]:
+        return target_files(study, paths, target)
+
+    # Every file, because Snakemake makes only the files that are named.
+    figure = "results/figures/fig1_accuracy_heatmaps"
+    assert files(Path(figure).name) == [f"{figure}.{suffix}" for suffix in ("pdf", "png", "csv")]
+    table = "results/tables/tab1_tuning_implications"
+    assert {f"{table}.md", f"{table}.tex", f"{table}.comparisons.csv"} < {*files(Path(table).name)}
+    assert files("digits_vit-weak_film") == ["results/problems/digits_vit-weak_film.parquet"]
+    assert files("report") == ["report"]
+    assert files("results/explore.html") == ["results/explore.html"]
+    cells = study.sweep_cells("digits_vit-weak_film_epochs")
+    of_cells = [
+        str(file(study, cell)) for cell in cells for file in (paths.cell_trials, paths.cell_steps)
+    ]
+    assert files("digits_vit-weak_film_epochs") == of_cells
+    assert files(f"{cells[0].problem}/{cells[0].name}") == of_cells[:2]
+    wrong_cell = cells[0].name.replace("epochs", "epoch")
+    for wrong, right in (
+        ("alll", "all"),
+        ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps"),
+        (f"results/cells/{cells[0].problem}/{wrong_cell}", cells[0].name),
+    ):
+        with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
+            files(wrong)
+    with pytest.raises(DpsweepError, match="the study has no section `release`"):
+        files("release")
+
+
+def test_suggested_commands_name_the_study_and_force_existing_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OPTIONS, raising=False)
+    assert make_command(DEFAULT_STUDY, ["audit"]) == "snakemake -- audit"
+    command = shlex.split(make_command(Path("studies/my pets.yaml"), ["a", Path("b/c.json")]))
+    assert command == ["snakemake", "--config", "study=studies/my pets.yaml", "--", "a", "b/c.json"]
+    assert "--force" in make_command(DEFAULT_STUDY, [tmp_path])
+    monkeypatch.chdir(tmp_path)  # without a Snakefile
+    command = shlex.split(make_command(Path("pets.yaml"), ["audit"]))
+    assert command == ["dpsweep", "run", "pets.yaml", "audit"]
+
+
+@pytest.mark.parametrize("own", ["", "USR1@600"])
+def test_jobs_of_slurm_get_the_signal_before_their_limit(
+    monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    """Also where options on the command line replace those of the profile."""
+    monkeypatch.setattr("os.environ", {"PATH": ""} | ({"SBATCH_SIGNAL": own} if own else {}))
+    monkeypatch.setattr("sys.argv", ["snakemake"])
+    begin({})
+    assert os.environ["SBATCH_SIGNAL"] == (own or "USR1@120")

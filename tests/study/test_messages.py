@@ -14,7 +14,6 @@ from tests.study.small import HERE, SMALL, complaints, dumped, mistakes
 
 from dpsweep.study import StudyError, load_study
 
-NAMES = "letters, digits, '.', '_' and '-'"
 MISTAKES: dict[str, Any] = yaml.safe_load((HERE / "mistakes.yaml").read_text(encoding="utf-8"))
 del MISTAKES["shared"]
 
@@ -31,16 +30,14 @@ def test_message_names_key_value_and_what_is_allowed(tmp_path: Path, mistake: st
 
 
 @pytest.mark.parametrize("section", ["datasets", "backbones", "methods", "sweeps"])
-@pytest.mark.parametrize(
-    "name", ["../x", "a b;rm", "/etc", "", ".hidden", "-rf", "a/b", "a\n", "$(x)", "ä", "{x}", "a*"]
-)
-def test_names_unsafe_for_paths_or_shells_are_refused(
-    tmp_path: Path, section: str, name: str
-) -> None:
+def test_names_unsafe_for_paths_or_shells_are_refused(tmp_path: Path, section: str) -> None:
+    names = ["../x", "a b;rm", "", ".hidden", "-rf", "a/b", "a\n", "$(x)", "ä", "{x}", "a*"]
     copied = copy.deepcopy(next(iter(SMALL[section].values())))
-    found = complaints(tmp_path, {section: SMALL[section] | {name: copied}})
-    shown = name.replace("\n", "\\n")
-    assert f'{section}."{shown}": found "{shown}"; allowed: {NAMES}' in found[0]
+    found = complaints(tmp_path, {section: SMALL[section] | dict.fromkeys(names, copied)})
+    for name in names:
+        shown = name.replace("\n", "\\n")
+        said = f'{section}."{shown}": found "{shown}"; allowed: letters, digits'
+        assert any(line.startswith(said) for line in found), name
 
 
 def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
@@ -51,15 +48,12 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
 
 
 def key_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    children: Any = ()
-    if isinstance(value, dict):
-        children = value.items()
-    elif isinstance(value, list):
+    """Return the paths of all keys and places in a value."""
+    children: Any = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
         children = enumerate(value)
-    for key, child in children:
-        found += key_paths(child, (*path, key))
-    return found
+    below = [each for key, child in children for each in key_paths(child, (*path, key))]
+    return [path, *below] if path else below
 
 
 PLAIN = {key: value for key, value in SMALL.items() if key not in ("figures", "tables")}

@@ -1,17 +1,13 @@
-"""The section `optimizers`: names, defaults, identities, schedules, averages, sweeps of several."""
+"""The section `optimizers`: names, defaults, identities, schedules and averages."""
 
 import inspect
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.study.small import load_small
 
-from dpsweep.study.fingerprints import trainer_fingerprint
-from dpsweep.study.methods import Augmentations
 from dpsweep.study.optimizers import BY_DEFAULT, SGD, Adam, TailAverage, optimizer_of
 
 DEFINED: dict[str, Any] = {
@@ -27,54 +23,6 @@ def test_an_optimizer_is_read_from_its_identity() -> None:
     assert {name: each.identity() for name, each in BY_DEFAULT.items()} == {
         name: name for name in ("adam", "adamw", "sgd", "adam-bc")
     }
-
-
-def test_a_sweep_of_several_optimizers_becomes_one_sweep_each(tmp_path: Path) -> None:
-    own = {"momentum": [0.5, 5], "late": None, "sgd": {"first": 1, "last": 4, "count": 3}}
-    study = load_small(tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": own})
-    assert list(study.sweeps) == ["flat_momentum", "flat_late", "flat_sgd", "automatic"]
-    rates = [sweep.learning_rates for sweep in study.sweeps.values()]
-    assert rates == [[0.5, 5], [0.001, 0.01, 0.1], [1, 2, 4], [0.01, 0.1]]
-    problems = [sweep.problem.name for sweep in study.sweeps.values()]
-    assert problems[:2] == ["digits_pretrained_film_momentum", "digits_pretrained_film_late"]
-    assert len({tuple(sweep.axes["epsilon"]) for sweep in study.sweeps.values()}) == 1
-    listed = load_small(
-        tmp_path, {"optimizers": DEFINED, "sweeps/flat/optimizer": ["momentum", "late"]}
-    )
-    assert list(listed.sweeps)[:2] == ["flat_momentum", "flat_late"]
-    # The expanded study is valid, and has the same files as sweeps that name one optimizer each.
-    again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
-    assert again.sweeps == study.sweeps
-    assert trainer_fingerprint(study, problems[0]) == trainer_fingerprint(listed, problems[0])
-
-
-def test_file_names_depend_on_the_optimizers_settings(tmp_path: Path) -> None:
-    def digits(**changes: Any) -> str:
-        section = DEFINED["momentum"] | changes
-        edits = {"optimizers": {"momentum": section}, "sweeps/flat/optimizer": "momentum"}
-        study = load_small(tmp_path, edits)
-        return study.settings_hash.cell(study.sweep_cells("flat")[0])
-
-    assert digits() == digits(title="Heavy ball") != digits(momentum=0.8)
-
-
-def test_a_sweep_of_counts_of_views_is_a_sweep_of_each(tmp_path: Path) -> None:
-    methods = {
-        f"views{count}": {"kind": "film", "augmentations": {"count": count, "flip": True}}
-        for count in (1, 4)
-    }
-    edits = {f"methods/{name}": each for name, each in methods.items()}
-    edits |= {"sweeps/flat/method": [*methods, "film"], "sweeps/flat/optimizer": ["adam", "sgd"]}
-    study = load_small(tmp_path, edits)
-    assert [name for name in study.sweeps if name.startswith("flat")] == [
-        *("flat_views1_adam", "flat_views1_sgd", "flat_views4_adam", "flat_views4_sgd"),
-        *("flat_film_adam", "flat_film_sgd"),
-    ]
-    sweep = study.sweeps["flat_views4_sgd"]
-    assert sweep.problem.name == "digits_pretrained_views4_sgd"
-    assert study.methods[sweep.method].augmentations == Augmentations(count=4, flip=True)
-    again = type(study).model_validate(study.model_dump(mode="json", by_alias=True))
-    assert again.sweeps == study.sweeps
 
 
 # -- schedules and averages ------------------------------------------------------------------

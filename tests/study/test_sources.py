@@ -13,9 +13,6 @@ HUB = {"kind": "hub", "id": "owner/name"}
 FOLDER = {"kind": "folder", "path": "images"}
 
 
-# -- private examples in a public dataset ---------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("private", "public", "same"),
     [
@@ -74,6 +71,3 @@ def test_a_module_contains_its_submodules(
     # Texts for an image network cause other mistakes too.
     found = [each for each in complaints(tmp_path, edits) if "went into" in each]
     assert bool(found) == same
-
-
-# -- outputs depend on local files -----------------------------------------------------------

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from snakemake_executor_plugin_slurm.partitions import get_best_partition, read_partition_file
-from snakemake_executor_plugin_slurm_jobstep import get_cpu_setting
 from tests.waiting import called
 from workflow.resources import JobResources
 
@@ -49,15 +48,6 @@ def test_a_release_requests_memory_of_its_longest_trial_and_the_longest_time(pap
     assert short["mem_mb"]({}, 1) < long["mem_mb"]({}, 1)
     assert long["mem_mb"]({}, 2) == 2 * long["mem_mb"]({}, 1)
     assert long["runtime"]({}, 1) >= 30 * 24 * 60
-
-
-def test_a_job_of_slurm_has_the_cpus_of_the_study(paper: Study) -> None:
-    """Not those of the machine where snakemake runs, to which `cores: all` cuts the threads."""
-    training = paper.training.model_copy(update={"threads": 8})
-    resources = JobResources(paper.model_copy(update={"training": training})).on_gpu("train")
-    asked = SimpleNamespace(**resources, get=resources.get)
-    job = SimpleNamespace(resources=asked, threads=2)
-    assert get_cpu_setting(job, gpu=True).strip() == "--cpus-per-task=8"
 
 
 def test_a_job_has_the_gpus_of_its_problem_and_as_many_cpus(paper: Study) -> None:
@@ -154,20 +144,15 @@ def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:
             assert here != bool(re.search(r"gpu=1|JOBS.on_gpu", rule)), (file.name, rule)
 
 
-def profiles_of_the_page() -> list[dict[str, object]]:
+def test_jobs_go_to_the_shorter_partition_that_lets_them_end(tmp_path: Path) -> None:
+    """By the example of the page."""
     page = (ROOT / "docs/cluster.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    return [yaml.safe_load(block) for block in blocks]
-
-
-@pytest.mark.parametrize(("minutes", "partition"), [(12, "short"), (60, "short"), (61, "long")])
-@pytest.mark.parametrize("asks", [{"gpu": 1}, {"gpu": 0, "gres": "gpu:h100:1"}])
-def test_jobs_go_to_the_shorter_partition_that_lets_them_end(
-    tmp_path: Path, minutes: int, partition: str, asks: dict[str, int | str]
-) -> None:
-    (example,) = (each for each in profiles_of_the_page() if "partitions" in each)
+    examples = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (example,) = (each for each in examples if "partitions" in each)
     (tmp_path / "partitions.yaml").write_text(yaml.safe_dump(example))
-    resources = asks | {"runtime": minutes, "cpus_per_task": 4, "mem_mb": 3000}
-    job = SimpleNamespace(name="train", threads=1, resources=resources)
-    found = get_best_partition(read_partition_file(tmp_path / "partitions.yaml"), job, logging)
-    assert found == partition
+    partitions = read_partition_file(tmp_path / "partitions.yaml")
+    for minutes, partition in ((12, "short"), (60, "short"), (61, "long")):
+        for asks in ({"gpu": 1}, {"gpu": 0, "gres": "gpu:h100:1"}):
+            resources = asks | {"runtime": minutes, "cpus_per_task": 4, "mem_mb": 3000}
+            job = SimpleNamespace(name="train", threads=1, resources=resources)
+            assert get_best_partition(partitions, job, logging) == partition
