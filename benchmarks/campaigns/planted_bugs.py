@@ -8,9 +8,10 @@
 A bug is a mutation of a named function (`mutations`). It is planted when Python imports the module, in a fork
 of a process that has already imported the libraries; no file is changed. A test of the module must fail; an
 error during collection does not count. The test that failed the last time runs first. At the end, all failed
-tests must pass without a bug. With ``--every-file``, all listed files run, each until its first failure, and
-the row gets the key ``files``: a test may go if other files catch its bugs. A stopped call continues with the
-bugs whose rows have no such key.
+tests must pass without a bug. With ``--every-file``, all files of fast tests that call the function run, each
+until its first failure, and the row gets the key ``files``: a test may go if other files catch its bugs.
+A first run without bugs records which file calls which function. A stopped call continues with the bugs whose
+rows have no such key.
 
 Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
@@ -29,13 +30,14 @@ import pkgutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -52,6 +54,8 @@ BUGS = REPOSITORY / "benchmarks" / "planted_bugs.yaml"
 RESULT = RESULTS / "planted_bugs.json"
 TIME_LIMIT = 600
 _SOURCE = REPOSITORY / "src" / "dpsweep"
+TESTS = REPOSITORY / "tests"
+OPTIONS = ("-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow and not nightly")
 _VERBS = {"in": "function", "return": "returns"}
 Runs = list[list[str]]
 """Arguments of calls of pytest; a call runs only if the earlier ones pass."""
@@ -197,15 +201,7 @@ def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection)
         if bug is not None:
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
             sys.meta_path.insert(0, _Planter(bug))
-        options = [
-            *(() if every_file else ("-x",)),
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            "not slow and not nightly",
-        ]
+        options = [*OPTIONS, *(() if every_file else ("-x",))]
         for tests in runs:
             status = pytest.main([*options, *tests], plugins=[found])
             if status == pytest.ExitCode.TESTS_FAILED:
@@ -218,25 +214,57 @@ def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection)
     answer.send(found)
 
 
-def outcomes(
-    work: Iterable[tuple[Bug | None, Runs]], workers: int, every_file: bool = False
-) -> Iterator[tuple[Bug | None, Outcome]]:
-    """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
+def record_calls(file: str, answer: Connection) -> None:
+    """Run the fast tests of a file in this process; send the functions of dpsweep that they call.
+
+    A function is the pair of its module, without ``dpsweep.``, and its qualified name. The code of a
+    class has the name of the class, that of a module ``<module>``.
+    """
+    called: dict[int, CodeType] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.setdefault(id(frame.f_code), frame.f_code)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([*OPTIONS, file])
+    sys.setprofile(None)
+    own = [code for code in called.values() if Path(code.co_filename).is_relative_to(_SOURCE)]
+    answer.send(
+        {(_module(code.co_filename), code.co_qualname.replace(".<locals>", "")) for code in own}
+    )
+
+
+def _module(file: str) -> str:
+    path = Path(file).relative_to(_SOURCE).with_suffix("")
+    return ".".join(path.parent.parts if path.name == "__init__" else path.parts)
+
+
+def in_forks(
+    call: Callable[..., None], work: Iterable[tuple[Any, tuple[Any, ...]]], workers: int
+) -> Iterator[tuple[Any, Any]]:
+    """Call a function in a fork of this process for each item, ``workers`` at a time.
+
+    Yields:
+        an item and what its call sent, or None if its process died.
+    """
     fork = multiprocessing.get_context("fork")
-    waiting, running = list(reversed(list(work))), dict[Any, Bug | None]()
+    waiting, running = list(reversed(list(work))), dict[Any, Any]()
     while waiting or running:
         while waiting and len(running) < workers:
-            bug, runs = waiting.pop()
+            item, arguments = waiting.pop()
             receiver, sender = fork.Pipe(duplex=False)
-            fork.Process(target=run_tests, args=(bug, runs, every_file, sender)).start()
+            fork.Process(target=call, args=(*arguments, sender)).start()
             sender.close()
-            running[receiver] = bug
+            running[receiver] = item
         for receiver in wait(list(running)):
             try:
-                outcome = receiver.recv()
+                answer = receiver.recv()
             except EOFError:
-                outcome = Outcome()
-            yield running.pop(receiver), outcome
+                answer = None
+            yield running.pop(receiver), answer
 
 
 def import_libraries(tests: Iterable[str]) -> None:
@@ -257,25 +285,53 @@ def import_libraries(tests: Iterable[str]) -> None:
 # -- all bugs ------------------------------------------------------------------------------------
 
 
+def files_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
+    """Return all files of fast tests that call the function of each bug.
+
+    A constant is no function: files that import its module are returned.
+    """
+    tests = sorted(str(file.relative_to(REPOSITORY)) for file in TESTS.rglob("test_*.py"))
+    called = {}
+    for file, functions in in_forks(record_calls, ((file, (file,)) for file in tests), workers):
+        called[file] = functions or set()
+        print(f"{len(called[file]):6} functions  {file}", flush=True)
+
+    def calling(bug: Bug, function: str) -> list[str]:
+        return [file for file in tests if (bug.module, function) in called[file]]
+
+    return {bug: calling(bug, bug.mutation.function) or calling(bug, "<module>") for bug in bugs}
+
+
 def try_bugs(bugs: list[Bug], workers: int, every_file: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
-    work: list[tuple[Bug | None, Runs]] = []
-    for bug in bugs:
-        known = None if every_file else before.get((bug.module, bug.name))
-        work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
+    work: list[tuple[Bug, Runs]] = []
+    if every_file:
+        work = [(bug, [files]) for bug, files in files_that_call(bugs, workers).items()]
+    else:
+        for bug in bugs:
+            known = before.get((bug.module, bug.name))
+            work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
     rows = []
-    for tried, found in outcomes(work, workers, every_file):
-        assert tried is not None
+    for bug, found in outcomes(work, workers, every_file):
         word = "caught  " if found.caught_by else "SURVIVED"
-        print(f"{word} {found.seconds:5.0f} s  {tried.module}: {tried.name}", flush=True)
+        print(f"{word} {found.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
         if not found.caught_by:
             print(found.printed, flush=True)
-        row = {"package": tried.package, "module": tried.module, "bug": tried.name}
+        row = {"package": bug.package, "module": bug.module, "bug": bug.name}
         row |= {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)}
         rows.append(row | ({"files": found.files} if every_file else {}))
         write_json(RESULT, {"rows": merged(earlier(), rows)})
     return rows
+
+
+def outcomes(
+    work: Iterable[tuple[Any, Runs]], workers: int, every_file: bool = False
+) -> Iterator[tuple[Any, Outcome]]:
+    """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
+    calls = ((bug, (bug, runs, every_file)) for bug, runs in work)
+    for bug, found in in_forks(run_tests, calls, workers):
+        yield bug, found or Outcome()
 
 
 def check_tests_pass(rows: list[Row], workers: int) -> None:
@@ -287,7 +343,7 @@ def check_tests_pass(rows: list[Row], workers: int) -> None:
     tests = sorted({row["caught_by"] for row in rows if row["caught_by"]})
     files = sorted({test.partition("::")[0] for test in tests})
     shares = [files[start::workers] for start in range(workers)]
-    work: list[tuple[Bug | None, Runs]] = [
+    work: list[tuple[None, Runs]] = [
         (None, [[test for test in tests if test.partition("::")[0] in share]])
         for share in shares
         if share
@@ -324,7 +380,11 @@ def main() -> None:
         bugs = [bug for bug in bugs if (bug.module, bug.name) not in tried]
     for bug in bugs:
         bug.planted()
-    import_libraries(sorted({test for bug in bugs for test in bug.tests}))
+    import_libraries(
+        [str(TESTS)]
+        if arguments.every_file
+        else sorted({test for bug in bugs for test in bug.tests})
+    )
     rows = try_bugs(bugs, arguments.workers, arguments.every_file)
     check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
