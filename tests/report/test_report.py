@@ -27,14 +27,12 @@ from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import present_trials
 from dpsweep.base.files import fingerprint
-from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.report import summary
 from dpsweep.report.page import study_yaml
 from dpsweep.report.summary import best_settings, choice_costs
-from dpsweep.report.warnings import Notice, _axis, _beyond, of_data, warnings
+from dpsweep.report.warnings import Notice, of_data, warnings
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.study.section import Geometric
 from dpsweep.tables.inputs import HyperparameterGrid
 
 STUDY_FILE = Path("studies/small.yaml")
@@ -61,7 +59,8 @@ tables:
 
 def study_content() -> dict[str, Any]:
     """Return the content of a study file with four figures and two tables."""
-    grid = {"batch_size": [64, "full"], "learning_rate": [0.001, 0.01, 0.1], "seeds": 2}
+    rates = {"first": 0.001, "last": 0.1, "count": 3}  # 0.01 between them
+    grid = {"batch_size": [64, "full"], "learning_rate": rates, "seeds": 2}
     free = {"epsilon": [math.inf], "clipping_bound": "none", "batch_size": [64, 256]}
     study = make_study(
         {
@@ -74,6 +73,7 @@ def study_content() -> dict[str, Any]:
 
 
 STUDY = study_of(study_content())
+UNITS = {"source": {"kind": "folder", "path": "images"}, "unit": "folder", "train_units": 300}
 
 
 def write_trials(study: Study, paths: Paths, **changes: Any) -> None:
@@ -136,18 +136,13 @@ def written(study: Study, paths: Paths, study_file: Path = STUDY_FILE) -> "Page"
     return Page(paths.report.read_text(encoding="utf-8"))
 
 
-def reported(study: Study, paths: Paths, **changes: Any) -> "Page":
-    """Write all results of a study (see `write_trials`), and return its page."""
-    write_trials(study, paths, **changes)
-    write_targets(paths)
-    return written(study, paths)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """All results of the study, for tests that do not change them."""
     paths = Paths(tmp_path_factory.mktemp("whole") / "results")
-    reported(STUDY, paths)
+    write_trials(STUDY, paths)
+    write_targets(paths)
+    report.write(STUDY, STUDY_FILE, paths)
     return paths
 
 
@@ -234,28 +229,19 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     assert page.text("name-grid") == "Hyperparameter grids grid"
 
 
-def test_rules_are_folded_if_none_is_decided(paths: Paths) -> None:
-    """A table of six rows without a verdict says less than one sentence."""
-    numbers = table_numbers()["rules"]
-    decided = written(STUDY, paths).text("target-rules")
-    numbers["verdict"] = "not resolved"
-    numbers.to_csv(paths.table("rules", "csv"), index=False)
-    page = written(STUDY, paths)
-    folded = page.text("target-rules")
-    assert "this study is too small to confirm or reject any of the 6" in page.text(
-        "verdicts-rules"
-    )
-    said = "No rule is confirmed or rejected"
-    assert (said in decided, said in folded) == (False, True)
-
-
 def test_the_configuration_has_only_references_of_trained_problems() -> None:
-    number = {"clipping_bound": 1.0, "epsilon": 8, "epochs": 8, "value": 0.5, "method": "film"}
-    backbones = ("strong", "other")
-    content = study_content() | {
-        "references": [{"dataset": "digits", "backbone": each} | number for each in backbones]
+    number = {
+        "dataset": "digits",
+        "method": "film",
+        "clipping_bound": 1.0,
+        "epsilon": 8,
+        "epochs": 8,
     }
+    content = study_content()
     content["backbones"]["other"] = content["backbones"]["strong"] | {"title": "Not trained"}
+    content["references"] = [
+        number | {"backbone": each, "value": 0.5} for each in content["backbones"]
+    ]
     kept = yaml.safe_load(study_yaml(study_of(content)))
     assert [each["backbone"] for each in kept["references"]] == ["strong"]
     assert list(kept["backbones"]) == ["strong"]
@@ -270,11 +256,12 @@ def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths
     paths.table("grid", "csv").write_text("sweep\ndigits_film\n")
     page = written(STUDY, paths)
     for name, said in {
-        **{"squares": "has not been drawn", "rules": "has not been written"},
-        **{"curve": "PNG is damaged", "noise": "PNG is damaged", "grid": "CSV is damaged"},
+        **{"target-squares": "has not been drawn", "target-rules": "has not been written"},
+        **dict.fromkeys(("target-curve", "target-noise"), "PNG is damaged"),
+        "target-grid": "CSV is damaged",
         "incomplete": "5 figures and tables of 6 cannot be shown",
     }.items():
-        assert said in page.text(name if name == "incomplete" else f"target-{name}")
+        assert said in page.text(name)
     assert "Per class, 1 panel: loose." in page.values("alt")
     assert str(paths.results) not in page.source
 
@@ -306,11 +293,15 @@ def test_missing_cells_are_reported_at_the_top(paths: Paths, partial: bool) -> N
 # -- findings -------------------------------------------------------------------------------
 
 
-def test_verdicts_are_counted(page: Page) -> None:
-    assert (
-        page.text("verdicts-rules")
-        == "Tuning rules: 1 contradicted, 4 not resolved, 1 supported here."
-    )
+def test_verdicts_are_counted_and_rules_are_folded_if_none_is_decided(
+    page: Page, paths: Paths
+) -> None:
+    verdicts = "1 contradicted, 4 not resolved, 1 supported here."
+    assert page.text("verdicts-rules") == f"Tuning rules: {verdicts}"
+    numbers = table_numbers()["rules"].assign(verdict="not resolved")
+    numbers.to_csv(paths.table("rules", "csv"), index=False)
+    for one, decided in ((page, True), (written(STUDY, paths), False)):
+        assert ("No rule is confirmed or rejected" in one.text("target-rules")) != decided
 
 
 def test_the_report_begins_with_the_best_settings(
@@ -333,11 +324,7 @@ def test_the_report_begins_with_the_best_settings(
 
 def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
     content = study_content()
-    content["datasets"]["digits"] |= {
-        "source": {"kind": "folder", "path": "images"},
-        "unit": "folder",
-        "train_units": 300,
-    }
+    content["datasets"]["digits"] |= UNITS
     study, paths = study_of(content), Paths(tmp_path / "results")
     write_trials(study, paths)
     trials = present_trials(study, paths)
@@ -356,13 +343,7 @@ def test_the_privacy_statement_names_the_guarantee_its_limits_and_units(
     for word in ("1e-05", "adding or removing", "Poisson", "dp-accounting", "tuning", "test set"):
         assert word in statement
     content = study_content()
-    content["datasets"]["digits"] |= {
-        "title": "Digits",
-        "source": {"kind": "folder", "path": "images"},
-        "unit": "writer",
-        "train_units": 300,
-        "rows_per_unit": 2,
-    }
+    content["datasets"]["digits"] |= UNITS | {"unit": "writer", "rows_per_unit": 2}
     text = written(study_of(content), empty).text().partition("Privacy statement This study")[2]
     assert "The unit of Digits is one writer: all of their images, at most 2 of them" in text
     assert "an example's gradient, it is the mean over the rows of a unit" in text
@@ -395,39 +376,22 @@ def test_failures_are_said_at_the_top_and_notes_are_counted(empty: Paths) -> Non
 # -- the numbers ----------------------------------------------------------------------------
 
 
-SWEEPS = STUDY.model_dump()["sweeps"]
-SHARED = study_of(study_content() | {"sweeps": SWEEPS | {"digits_again": SWEEPS["digits_film"]}})
-
-
-@pytest.mark.parametrize(
-    ("study", "change", "said"),
-    [
-        # Trials that sweeps share count once, as do trials of data with two names.
-        (SHARED, lambda _: {}, "40 trials in 10 of 10 planned cells, 60 min of training on a small CPU."),
-        (STUDY, lambda trials: {"trial_key": [trials["trial_key"][max(row - 4, 0)] for row in range(8)]
-                + list(trials["trial_key"][8:])}, "36 trials in 10 of 10 planned cells, 54 min"),
-        (STUDY, lambda trials: {"device": [f"cuda: H100 (GPU {row % 2})" for row in trials.index]},
-            "of training on cuda: H100."),
-    ],
-    ids=["two sweeps", "two names", "two GPUs"],
-)  # fmt: skip
 def test_trials_count_once_and_gpus_of_a_machine_are_one_device(
-    whole: Paths, study: Study, change: Callable[[pd.DataFrame], dict[str, Any]], said: str
+    whole: Paths, trials: pd.DataFrame
 ) -> None:
-    trials = present_trials(study, whole)
-    trials = trials.assign(**change(trials))
-    assert said in summary.sentence(study, trials, len(study.all_cells()))
-    assert "1 dataset (200 test examples)" in summary.sentence(
-        study, trials, len(study.all_cells())
-    )
-    assert len(summary.hardware(trials).rows) == 1
-
-
-def test_damaged_trials_are_an_error_that_names_the_file(paths: Paths) -> None:
-    file = paths.cell_trials(STUDY, STUDY.sweep_cells("digits_film")[0])
-    file.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(UnreadableResultsError, match=r"C0\.1/trials-\w+\.parquet: cannot be read"):
-        report.write(STUDY, STUDY_FILE, paths)
+    content = study_content()
+    content["sweeps"]["digits_again"] = content["sweeps"]["digits_film"]
+    keys, gpus = trials["trial_key"].to_numpy().copy(), trials.index % 2
+    keys[4:8] = keys[:4]  # data with two names
+    for study, changes, said in (
+        (study_of(content), {}, "40 trials in 10 of 10 planned cells, 60 min of training on a small CPU."),
+        (STUDY, {"trial_key": keys}, "36 trials in 10 of 10 planned cells, 54 min"),
+        (STUDY, {"device": [f"cuda: H100 (GPU {gpu})" for gpu in gpus]}, "training on cuda: H100."),
+    ):  # fmt: skip
+        changed = present_trials(study, whole).assign(**changes)
+        found = summary.sentence(study, changed, len(study.all_cells()))
+        assert said in found and "1 dataset (200 test examples)" in found
+        assert len(summary.hardware(changed).rows) == 1
 
 
 # -- warnings -------------------------------------------------------------------------------
@@ -435,25 +399,19 @@ def test_damaged_trials_are_an_error_that_names_the_file(paths: Paths) -> None:
 
 def first(**changes: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """Change columns of the first trial."""
-
-    def changed(trials: pd.DataFrame) -> pd.DataFrame:
-        trials = trials.copy()
-        for column, value in changes.items():
-            trials[column] = trials[column].where(trials.index != 0, value)
-        return trials
-
-    return changed
+    return lambda trials: trials.assign(
+        **{name: trials[name].where(trials.index != 0, value) for name, value in changes.items()}
+    )
 
 
 def two_precisions(trials: pd.DataFrame) -> pd.DataFrame:
     """Add a problem with another precision, which is allowed."""
-    other = trials.assign(problem="digits_weak_film", precision="bfloat16")
-    return pd.concat([trials, other], ignore_index=True)
+    return pd.concat([trials, trials.assign(problem="digits_weak_film", precision="bfloat16")])
 
 
-def best_at_the_lowest_rate(trials: pd.DataFrame) -> pd.DataFrame:
+def best_at_the_highest_rate(trials: pd.DataFrame) -> pd.DataFrame:
     cell = (trials["problem"] == trials["problem"][0]) & (trials["cell"] == trials["cell"][0])
-    best = trials["best"].where(~cell, trials["learning_rate"] == 0.001)
+    best = trials["best"].where(~cell, trials["learning_rate"] == 0.1)
     return trials.assign(best=best.astype(bool))
 
 
@@ -461,75 +419,46 @@ FIRST = "digits_strong_film/eps1_epochs2_B64_C0.1, η = 0.001, seed 1: "
 EXCEEDS = "1 of 32 private trials exceed"
 
 
+FEW_RATES = "The best learning rate is at an end of its grid in 1 of 10 tuned cells"
+ENDS = "digits_film: of 8 tuned cells with 0.001, 0.1 as ends, 0 at the lowest, 1 at the highest"
+PARTS = "digits_strong_film: of 10 planned cells, 1 without trials, 1 with some of them"
+
+
 @pytest.mark.parametrize(
-    ("change", "severity", "text", "name"),
+    ("change", "severity", "text", "names"),
     [
-        (first(certified_epsilon=1.0), "pass", "The certified ε of 32 private trials is between", None),
-        (first(certified_epsilon=math.nextafter(1, 2)), "fail", EXCEEDS, "certified_epsilon 1"),
-        (first(certified_epsilon=math.nan), "fail", EXCEEDS, "certified_epsilon nan"),
-        (first(certified_epsilon=math.inf), "fail", EXCEEDS, "certified_epsilon inf"),
-        (first(delta=1e-4), "fail", "1 of 32 private trials were trained for another δ", "delta 0.0001"),
-        (first(diverged=True), "note", "1 of 40 trials ended", "accuracy 0.5"),
-        (first(nonfinite_examples=7), "note", "7 per-example", "nonfinite_examples 7"),
+        (first(certified_epsilon=1.0), "pass", "The certified ε of 32 private trials is between", []),
+        (first(certified_epsilon=math.nextafter(1, 2)), "fail", EXCEEDS, [f"{FIRST}certified_epsilon 1"]),
+        (first(certified_epsilon=math.nan), "fail", EXCEEDS, [f"{FIRST}certified_epsilon nan"]),
+        (first(certified_epsilon=math.inf), "fail", EXCEEDS, [f"{FIRST}certified_epsilon inf"]),
+        (first(delta=1e-4), "fail", "1 of 32 private trials were trained for another δ",
+         [f"{FIRST}delta 0.0001"]),
+        (first(diverged=True), "note", "1 of 40 trials ended", [f"{FIRST}accuracy 0.5"]),
+        (first(nonfinite_examples=7), "note", "7 per-example", [f"{FIRST}nonfinite_examples 7"]),
+        (lambda trials: trials[5:], "note", "The study is not", [PARTS]),
+        (two_precisions, "", "Some problems", []),
+        (first(precision="bfloat16"), "note", "Some problems", ["digits_strong_film: bfloat16, float32"]),
+        (best_at_the_highest_rate, "note", FEW_RATES, [ENDS]),
     ],
 )  # fmt: skip
-def test_trials_that_fail_are_listed(
+def test_warnings_name_what_they_are_about(
     whole: Paths,
     trials: pd.DataFrame,
     change: Callable[[pd.DataFrame], pd.DataFrame],
     severity: str,
     text: str,
-    name: str | None,
+    names: list[str],
 ) -> None:
     def of(some: pd.DataFrame) -> list[Notice]:
         return [each for each in warnings(STUDY, whole, some) if each.text.startswith(text)]
 
-    (found,) = of(change(trials))
-    assert found.severity == severity
-    assert list(found.names) == ([FIRST + name] if name else [])
-    assert name is None or of(trials) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "text", "names"),
-    [
-        (
-            lambda trials: trials[5:],
-            "The study is not",
-            ["digits_strong_film: of 10 planned cells, 1 without trials, 1 with some of them"],
-        ),
-        (two_precisions, "Some problems", None),
-        (
-            first(precision="bfloat16"),
-            "Some problems",
-            ["digits_strong_film: bfloat16, float32"],
-        ),
-        (
-            best_at_the_lowest_rate,
-            "The best learning rate is at an end of its grid in 1 of 10 tuned cells",
-            [
-                "digits_film: of 8 tuned cells with 0.001, 0.1 as ends, 1 at the lowest, 0 at the highest"
-            ],
-        ),
-        (best_at_the_lowest_rate, "Of 3 best settings", []),
-    ],
-)
-def test_notes_on_the_study_name_what_they_are_about(
-    whole: Paths,
-    trials: pd.DataFrame,
-    change: Callable[[pd.DataFrame], pd.DataFrame],
-    text: str,
-    names: list[str] | None,
-) -> None:
-    found = [each for each in warnings(STUDY, whole, change(trials)) if each.text.startswith(text)]
-    assert [each.severity for each in found] == ([] if names is None else ["note"])
-    if names:
-        assert list(found[0].names) == names
-        assert text not in " ".join(each.text for each in warnings(STUDY, whole, trials))
-    if "learning rate" in text:
-        assert pasted(found[0].remedy) == {
-            "digits_film": {"learning_rate": [0.0001, 0.001, 0.01, 0.1]}
-        }
+    found = of(change(trials))
+    assert [each.severity for each in found] == ([severity] if severity else [])
+    assert [list(each.names) for each in found] == ([names] if severity else [])
+    assert not names or of(trials) == []
+    if text == FEW_RATES:
+        rates = {"first": 0.001, "last": 0.1, "count": 3, "also": [1]}
+        assert pasted(found[0].remedy) == {"digits_film": {"learning_rate": rates}}
 
 
 def pasted(remedy: str) -> Any:
@@ -737,22 +666,3 @@ class TestInABrowser:
             image.click()
             assert image.bounding_box()["width"] / 1650 * 300 / 72 * 5.5 > 9  # type: ignore[index]
             assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_a_grid_by_its_ends_keeps_its_rates_when_the_advice_widens_it() -> None:
-    grid = Geometric(first=0.001, last=0.1, count=4)
-    wider = Geometric.model_validate(yaml.safe_load(_axis(grid, [0.46])))
-    assert wider.values == [*grid.values, 0.46]
-    again = Geometric.model_validate(yaml.safe_load(_axis(wider, [0.0002])))
-    assert again.values == [0.0002, *grid.values, 0.46]
-
-
-@pytest.mark.parametrize(
-    ("best", "beyond"), [(1.0, 0.25), (4.0, None), (8.0, 16.0), ("full", None)]
-)
-def test_a_grid_is_continued_at_the_end_that_is_best(
-    best: float | str, beyond: float | None
-) -> None:
-    """By the ratio of the two values there; before a full batch, by half of the last size."""
-    assert _beyond([1.0, 4.0, 8.0], best) == beyond
-    assert _beyond([64, "full"], 64) == 32
