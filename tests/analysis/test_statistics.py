@@ -1,4 +1,7 @@
+"""Statistics by hand, the scatter of seeds, and the cells that are as good as the best."""
+
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -6,6 +9,8 @@ import pytest
 from scipy import stats
 
 from dpsweep.analysis.statistics import (
+    Scatter,
+    as_good_as_best,
     class_order,
     first_best,
     jackknife,
@@ -14,6 +19,7 @@ from dpsweep.analysis.statistics import (
     running_mean,
     share_error,
 )
+from dpsweep.study.choice import repeats, summarise
 
 nan = math.nan
 
@@ -58,6 +64,13 @@ def test_the_bandwidth_of_a_log_density_is_silvermans(spread: float) -> None:
         expected = stats.norm.pdf(GRID[:, None], each, bandwidth).mean(axis=1)
         found = log_density(10**each, GRID)
         assert np.abs(found - expected).max() < 0.02 * expected.max()
+
+
+def test_a_density_counts_norms_in_the_last_bin() -> None:
+    grid = np.linspace(0, 1, 11)
+    for place in (-0.04, 1.04):  # half of a bin beyond the ends of the grid
+        density = log_density(np.full(5, 10**place), grid)
+        assert np.nanargmax(density) == (10 if place > 0 else 0) and density.max() > 0
 
 
 # -- intervals of counts -------------------------------------------------------------------
@@ -105,7 +118,10 @@ def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
     alone = jackknife(trials({"a": [0.1, 0.3]}), mean)
     assert alone.value == pytest.approx(0.2)
     assert np.isnan([alone.lower, alone.upper]).all()
-    broken = jackknife(trials({"a": [0.1], "b": [0.2], "c": [0.2]}), _several)
+    broken = jackknife(
+        trials({"a": [0.1], "b": [0.2], "c": [0.2]}),
+        lambda rows: 1.0 if rows["x"].nunique() > 1 else nan,
+    )
     assert np.isfinite(broken.value)
     assert np.isnan([broken.lower, broken.upper]).all()
     # Problems that agree exactly do not tell how far problems scatter.
@@ -115,12 +131,65 @@ def test_a_single_problem_or_an_undefined_statistic_has_no_interval() -> None:
     assert np.isnan(jackknife(trials({}).reindex(columns=["problem", "x"]), mean).value)
 
 
-def _several(rows: pd.DataFrame) -> float:
-    return 1.0 if rows["x"].nunique() > 1 else np.nan
+# -- the scatter of seeds -------------------------------------------------------------------
+
+# Standard deviations 0.01, 0.005 and 0.01; the better half are the first two.
+CELLS = {"high": [0.80, 0.81, 0.82], "near": [0.80, 0.805, 0.81], "low": [0.70, 0.71, 0.72]}
 
 
-def test_a_density_counts_norms_in_the_last_bin() -> None:
-    grid = np.linspace(0, 1, 11)
-    for place in (-0.04, 1.04):  # half of a bin beyond the ends of the grid
-        density = log_density(np.full(5, 10**place), grid)
-        assert np.nanargmax(density) == (10 if place > 0 else 0) and density.max() > 0
+def seeds(cells: Mapping[str, Sequence[float]], epsilon: float = 8.0) -> pd.DataFrame:
+    """Return a row per seed of every cell, and a row of the first seed at a worse learning rate."""
+    rows = [
+        {"cell": name, "seed": seed, "selection_accuracy": accuracy, "best": True}
+        for name, seeds in cells.items()
+        for seed, accuracy in enumerate(seeds, start=1)
+    ]
+    rows += [{"cell": name, "seed": 1, "selection_accuracy": 0.0, "best": False} for name in cells]
+    frame = pd.DataFrame(rows).assign(problem="p", epsilon=epsilon, diverged=False)
+    return frame.assign(
+        macro_accuracy=frame["selection_accuracy"],
+        trial_key=[f"{epsilon:g}/{number}" for number in range(len(frame))],
+    )
+
+
+def as_good(cells: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the names of the cells that are as good as the best."""
+    found = seeds(cells)
+    summary = summarise(found)
+    return list(summary.loc[as_good_as_best(summary, found), "cell"])
+
+
+def scatter_of(*rows: pd.DataFrame) -> tuple[int, float]:
+    """Return the degrees of freedom and the variance."""
+    found = Scatter.of(repeats(pd.concat(rows)), "selection_accuracy")
+    assert found is not None
+    return found.freedom, found.deviation**2
+
+
+def test_the_scatter_is_pooled_over_the_better_half_of_each_grid() -> None:
+    one, other = seeds(CELLS, epsilon=8.0), seeds({"alone": [0.5, 0.7]}, epsilon=1.0)
+    # Two cells give four degrees of freedom; the cell at the other epsilon gives one.
+    variance = (2 * 0.01**2 + 2 * 0.005**2 + 0.02) / 5
+    assert scatter_of(one, other) == (5, pytest.approx(variance))
+    # Only seeds that all cells with several seeds share are used.
+    more = CELLS | {"high": [*CELLS["high"], 0.99], "single": [0.2]}
+    assert scatter_of(seeds(more)) == (4, pytest.approx((0.01**2 + 0.005**2) / 2))
+
+
+def test_cells_within_the_scatter_are_as_good_as_the_best() -> None:
+    assert as_good(CELLS) == ["high", "near"]
+    assert as_good({"high": [0.9], "low": [0.1]}) == []  # one seed has no scatter
+    # Seeds that agree exactly do not tell how far seeds scatter.
+    assert as_good({"high": [0.9, 0.9], "near": [0.899, 0.899]}) == []
+    deviation = math.sqrt((0.01**2 + 0.005**2) / 2)
+    # Student's quantile, for two comparisons.
+    visible = stats.t.ppf(1 - 0.05 / 2, 4) * deviation * math.sqrt(2 / 3)
+    assert Scatter(deviation, 4).visible(seeds=3, comparisons=2) == pytest.approx(visible)
+    for beyond, expected in ((-1e-4, ["high", "near"]), (1e-4, ["high"])):
+        moved = [0.81 - visible - beyond + each for each in (-0.005, 0, 0.005)]
+        assert as_good(CELLS | {"near": moved}) == expected
+
+
+def test_diverged_seeds_are_not_as_good_and_hide_no_difference() -> None:
+    crashed = CELLS | {"crash": [0.82, 0.83, 0.1], "gone": [math.nan] * 3}
+    assert as_good(crashed) == ["high", "near"]

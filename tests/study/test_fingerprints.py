@@ -1,5 +1,6 @@
 """Which settings change which file names."""
 
+import inspect
 import os
 import re
 from functools import cache
@@ -10,20 +11,31 @@ import pytest
 from tests.described import described
 from tests.study.small import DELETE, SMALL, Edits, edited
 
+import dpsweep
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.units import one_line
+from dpsweep.data.prepared import Resize
+from dpsweep.figures import draw
+from dpsweep.gradients import make_engine
+from dpsweep.models.build import build_model
 from dpsweep.planning.outputs import Output, Outputs
 from dpsweep.study import Study, fingerprints
 from dpsweep.study.cells import Cell
+from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.fingerprints import (
     _DRAWING,
     _WRITING,
     audit_fingerprint,
     prepared_fingerprint,
+    report_fingerprint,
     source_files,
     source_fingerprint,
+    sources,
     tokenizer_fingerprint,
 )
 from dpsweep.study.paths import Paths
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.randomness import GaussianNoise
 
 PATHS = Paths(Path("R"))
 
@@ -337,3 +349,22 @@ def test_prepared_files_are_outdated_and_refused_only_if_their_note_differs(tmp_
     assert outdated(study) == outdated(study_with(titles)) == []
     assert outdated(study_with({"datasets/digits/image_size": 16})) == ["digits"]
     assert outdated(study_with({"backbones/pretrained/mean": [0.4, 0.5, 0.5]})) == ["pretrained"]
+
+
+def test_the_sources_of_trainer_and_report_include_every_module_that_they_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An edit of any of these files, including templates, makes the report outdated."""
+    package = Path(dpsweep.__file__).parent
+    trainer = {file for part in fingerprints.TRAINER for file in source_files(package / part)}
+    trains = (build_model, make_engine, PrivateOptimizer, GaussianNoise, FlatClipping, Resize)
+    assert {Path(inspect.getfile(each)) for each in trains} <= trainer
+    hashed: set[Path] = set()
+    monkeypatch.setattr(fingerprints, "checksum", lambda file: hashed.add(file) or "")
+    sources.cache_clear()
+    report_fingerprint(study_with({}))
+    sources.cache_clear()
+    files = ("page.html.j2", "style.css", "numbers.js")
+    assert {package / "report" / file for file in files} <= hashed
+    assert {Path(inspect.getfile(each)) for each in (draw, one_line, FlatClipping)} <= hashed
+    assert not any("__pycache__" in file.parts for file in hashed)
