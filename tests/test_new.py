@@ -249,7 +249,7 @@ REFUSED = [
     (("--texts", "a.csv", "--input-column", "one"), "found 0 columns 'label'; allowed: one, of one, two"),
     (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: each once"),
     (("--texts", "b.csv", "./b.csv"), "test: found b.csv, which is in train too"),
-    (("--texts", "none.csv"), "none.csv: no such file"),
+    (("--texts", "none.csv"), "none.csv: cannot be read ([Errno 2] No such file"),
     (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array with one label for each"),
     (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with --backbone"),
     (("--embeddings", "a.npz", "--images", "x"), "none or several of --images, --hub, --texts, --embeddings"),
@@ -395,9 +395,9 @@ def test_new_reads_units_and_splits_by_them(kind: str) -> None:
 
 ROWS = [(f"p{row // 4}", row % 2) for row in range(40)]
 UNITS_REFUSED = [
-    ("folder", [("all", row % 2) for row in range(40)], None, "found all in all 40 rows; allowed: at least"),
+    ("folder", [("all", row % 2) for row in range(40)], None, "found all in all 40 rows, or one unit"),
     ("texts", [(("ham", "spam")[row % 2], row % 2) for row in range(40)], None,
-        "found one unit of each class, ham, spam; allowed: what says"),
+        "found ham, spam in all 40 rows, or one unit of each class; allowed"),
     ("texts", ROWS, "text", "found text, which is the input_column; allowed: another column"),
     ("embeddings", ROWS, "y", "found y, which is the label_column; allowed: another column"),
     # pandas writes whole numbers as 7.0 where one is missing, which would be another unit than 7.

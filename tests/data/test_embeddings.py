@@ -128,23 +128,17 @@ def test_labels_of_every_kind_become_classes(tmp_path: Path, values: Any, classe
 
 # -- refused files -----------------------------------------------------------------------------
 
-RAGGED = np.array([np.zeros(5), np.zeros(4)], dtype=object)
-ONE_HOT = np.eye(3, dtype=np.float32)[NUMBERS["train"]]
-
-
-def saved(x: Any = X["train"], y: Any = Y["train"]) -> dict[str, Any]:
-    return {"x": x, "y": y}
-
-
 TRAIN, NUMBER = X["train"], NUMBERS["train"]
+RAGGED = np.array([np.zeros(5), np.zeros(4)], dtype=object)
 TYPES = "allowed: one array with float32 or float16 (N, d)"
 
 
-FLOATS = pa.list_(pa.float32())
+def saved(x: Any = TRAIN, y: Any = Y["train"]) -> dict[str, Any]:
+    return {"x": x, "y": y}
 
 
-def column(rows: list[Any], kind: Any) -> pa.Table:
-    return pa.table({"x": pa.array(rows, kind), "y": NUMBERS["train"][: len(rows)]})
+def column(rows: list[Any]) -> pa.Table:
+    return pa.table({"x": rows, "y": NUMBER[: len(rows)]})
 
 
 def npy(array: Any) -> bytes:
@@ -158,17 +152,16 @@ REFUSED: list[tuple[Any, str]] = [
     (saved(RAGGED, Y["train"][:2]), "cannot be read (Object arrays cannot be loaded"),
     (saved(TRAIN[:, None]), "found x float32 (30, 1, 5), y <U3 (30,); allowed: one array with float32"),
     (saved(TRAIN.T), "found y <U3 (30,); allowed: one array with one label for each of 5"),
-    (saved(TRAIN * np.float32("nan")), "row 29 of {}: 5 of 5 numbers not finite, and so in all"),
     (saved(y=NUMBER[:29]), "found y int64 (29,); allowed: one array with one label for each of 30"),
-    (saved(y=ONE_HOT), "found y float32 (30, 3); allowed: one array with one label"),
+    (saved(y=np.eye(3, dtype="f4")[NUMBER]), "found y float32 (30, 3); allowed: one array with one label"),
     (saved(y=NUMBER / 2), "array 'y': found the label 0.0; allowed: whole numbers from 0, or names"),
     (saved(y=np.array([b"\xff", b"a"])[NUMBER % 2]), "can't decode byte 0xff"),
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "found u float32 (30, 5), v float32 (30, 5), y int64 (30,); a"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "found u <U3 (30,), v int64 (30,); allowed: one array"),
     ({"x": TRAIN}, "found nothing; allowed: one array with one label for each of 30 embeddings (source.l"),
-    (column([[1.0, 2.0], [3.0], [1.0, 1.0]], FLOATS), "column 'x' has lists of 2, 1 numbers; allowed: one"),
-    (column(["[1, 2]", "[3, 4]", "[5, 6]"], pa.string()), "found x object (3,), y object (3,); allowed: one"),
-    (("a.npz", None), "a.npz: no such file"),
+    (column([[1.0, 2.0], [3.0], [1.0, 1.0]]), "cannot be read (all input arrays must have the same shape)"),
+    (column(["[1, 2]", "[3, 4]", "[5, 6]"]), "found x object (3,), y object (3,); allowed: one"),
+    (("a.npz", None), "a.npz: cannot be read ([Errno 2] No such file"),
     (("a.npy", b"\x80\x04pickled"), "a.npy: cannot be read"),
     (("a.npy", npy(TRAIN)[:-8]), "a.npy: cannot be read"),
     (("a.pt", b"x"), "found a .pt file; allowed: .npz, .npy, .safetensors, .parquet"),
@@ -270,26 +263,19 @@ def test_the_largest_finite_numbers_are_read(tmp_path: Path) -> None:
     assert load_embeddings(source(tmp_path, ".npz")).skipped == []
 
 
-def test_constants_duplicates_and_missing_classes_are_reported(
+def test_duplicates_and_missing_classes_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    x, test = X["train"].copy(), X["test"].copy()
-    x[:, 2] = 1
-    x[4] = np.nan
-    test[5] = x[17]
-    npz(tmp_path / "train.npz", x, Y["train"])
+    test = X["test"].copy()
+    test[5] = X["train"][17]
+    npz(tmp_path / "train.npz", X["train"], Y["train"])
     npz(tmp_path / "test.npz", test, np.array(["ant", "bee"])[NUMBERS["test"] % 2])
-    section = {"corrupt": "skip", "train_size": 29}
     places = f"row 5 of {tmp_path}/test.npz = row 17 of {tmp_path}/train.npz"
     for look in (inspect, lambda *them: prepare(*them, tmp_path / "out")):
         caplog.clear()
-        look("notes", dataset(tmp_path, **section))
-        assert (
-            "1 of 5 numbers are the same in all examples, so they carry no information: 2"
-            in caplog.text
-        )
+        look("notes", dataset(tmp_path))
         said = "1 of 12 test examples have the numbers of a training example"
         assert f"{said}, so they do not measure accuracy on unseen data: {places}" in caplog.text
         assert "notes: no test example of cat; macro accuracy leaves them out" in caplog.text
         with pytest.raises(DatasetError, match="duplicates: warn"):
-            look("notes", dataset(tmp_path, duplicates="refuse", **section))
+            look("notes", dataset(tmp_path, duplicates="refuse"))

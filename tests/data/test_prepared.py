@@ -1,4 +1,4 @@
-"""Tests that prepared datasets are read exactly as written, or their damage is reported."""
+"""Prepared datasets are read as written, their damage is reported, and their duplicates are counted."""
 
 import json
 import os
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image
+from tests.data.pictures import section
 
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
-from dpsweep.data.prepared import Resize
-from dpsweep.study.datasets import Dataset
+from dpsweep.data.prepared import Resize, find_duplicates
 
 Images = npt.NDArray[np.uint8]
 
@@ -136,45 +137,89 @@ def images(*shape: int) -> Images:
 
 LABELS, FOUR = np.array([0, 1, 2]), np.arange(4) % 3
 KINDS = "allowed: both uint8 .* with 1 or 3 channels"
-# Training inputs, labels and other facts, and the message.
-REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (images(3, 4, 5, 3), np.array([0, 1, 3]), {}, "train labels: found int64 .*, 0, 1, 3; allowed"),
-    (images(3, 4, 5, 3), LABELS / 1, {}, r"found float64 \(3,\), .*; allowed: integers"),
-    (images(2, 4, 5, 3), LABELS, {}, "2 inputs for 3 labels"),
-    (iter([]), LABELS, {}, "train_inputs.npy: 0 inputs"),
-    (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, {}, "all inputs must have one type and shape"),
-    (images(3, 9, 9, 3), LABELS, {}, "a test input uint8 .*; allowed: both"),
-    (images(0, 4, 5, 3), LABELS[:0], {}, "one example or more"),
-    (np.zeros((4, 4, 5, 3), np.float32), FOUR, {"test": None}, KINDS),
-    (images(3, 4, 5, 3), LABELS, {"kind": "sound"}, "found kind 'sound' .*; allowed: image, text"),
-    (images(3, 4, 5, 3), LABELS, {"classes": ["ball", "car", "car"]}, "car, car; allowed: .*each class once"),
+# Inputs and labels, for training only or for both splits, and the message.
+REFUSED: list[tuple[Any, Any, bool, str]] = [
+    (images(3, 4, 5, 3), np.array([0, 1, 3]), False, "train labels: found int64 .*, 0, 1, 3; allowed"),
+    (images(3, 4, 5, 3), LABELS / 1, False, r"found float64 \(3,\), .*; allowed: integers"),
+    (images(2, 4, 5, 3), LABELS, False, "2 inputs for 3 labels"),
+    (iter([]), LABELS, False, "train_inputs.npy: 0 inputs"),
+    (iter([images(1, 4, 5, 3), images(2, 4, 5, 1)]), LABELS, False, "inputs must have one type and shape"),
+    (images(3, 9, 9, 3), LABELS, False, "a test input uint8 .*; allowed: both"),
+    (images(0, 4, 5, 3), LABELS[:0], False, "one example or more"),
+    (np.zeros((4, 4, 5, 3), np.float32), FOUR, True, KINDS),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("inputs", "labels", "facts", "message"), REFUSED)
+@pytest.mark.parametrize(("inputs", "labels", "both", "message"), REFUSED)
 def test_inconsistent_inputs_and_labels_are_refused(
-    tmp_path: Path, inputs: Any, labels: Any, facts: dict[str, Any], message: str
+    tmp_path: Path, inputs: Any, labels: Any, both: bool, message: str
 ) -> None:
     split = Split(inputs, labels)
-    rest = {key: value for key, value in facts.items() if key != "test"}
     with pytest.raises(DatasetError, match=message):
-        write(tmp_path / "toys", split, split if "test" in facts else make(4, 1), **rest)
+        write(tmp_path / "toys", split, split if both else make(4, 1))
     assert not list(tmp_path.iterdir())
 
 
-GLYPHS: dict[str, Any] = {
-    "title": "Glyphs",
-    "source": {"kind": "glyphs", "characters": "0aB", "train_per_class": 4, "test_per_class": 2},
-    **{"image_size": 8, "classes": 3, "train_size": 12, "test_size": 6},
-}
+# -- the study ----------------------------------------------------------------------------------
 
 
-def test_dataset_is_prepared_as_declared_or_refused(tmp_path: Path) -> None:
-    for key in ("classes", "train_size", "test_size"):
-        wrong = GLYPHS | {key: GLYPHS[key] + 1}
-        message = rf"datasets\.toys\.{key}: the study says {wrong[key]}, {GLYPHS[key]} found"
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Return a folder in which one of three test cats and one of three test dogs are training images.
+
+    One has another name there, one another file format.
+    """
+    grey = {"train": range(0, 60, 10), "test": [0, 105, 115, 125, 135, 50]}
+    for split, levels in grey.items():
+        for number, level in enumerate(levels):
+            folder = tmp_path / "pets" / split / ("cat" if number < 3 else "dog")
+            folder.mkdir(parents=True, exist_ok=True)
+            suffix = "bmp" if (split, level) == ("test", 50) else "png"
+            Image.new("RGB", (9, 7), (level, 0, 0)).save(folder / f"{split}{number}.{suffix}")
+    return tmp_path / "pets"
+
+
+def made(pets: Path, train: int = 6, test: int = 6, **keys: Any) -> PreparedDataset:
+    dataset = section(pets, train, test).model_copy(update=keys)
+    return prepare("pets", dataset, pets.parent / "out")
+
+
+CAT, DOG = "test/cat/test0.png = train/cat/train0.png", "test/dog/test5.bmp = train/dog/train5.png"
+
+
+def test_duplicate_images_are_counted_and_named(
+    pets: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert made(pets).metadata.duplicates == (CAT, DOG)
+    said = "2 of 6 test examples have the pixels of a training example"
+    assert (
+        f"pets: {said}, so they do not measure accuracy on unseen data: {CAT}, {DOG}" in caplog.text
+    )
+    # Also if other images are corrupt.
+    for name in ("test/cat/test1.png", "train/dog/train3.png"):
+        (pets / name).write_bytes(b"no image")
+    assert made(pets, 5, 5, corrupt="skip").metadata.duplicates == (CAT, DOG)
+
+
+def test_dataset_is_prepared_as_declared_or_refused(pets: Path) -> None:
+    for key, found in {"classes": 2, "train_size": 6, "test_size": 6}.items():
+        message = rf"datasets\.pets\.{key}: the study says {found + 1}, {found} found"
         with pytest.raises(DatasetError, match=message):
-            prepare("toys", Dataset(**wrong), tmp_path / "toys")
-    metadata = prepare("toys", Dataset(**GLYPHS), tmp_path / "toys").metadata
-    assert (metadata.name, metadata.title, metadata.classes) == ("toys", "Glyphs", ("0", "a", "B"))
-    assert (metadata.train_size, metadata.shape) == (12, (8, 8, 1))
+            made(pets, **{key: found + 1})
+
+
+def test_duplicates_are_refused_on_request(pets: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"datasets\.pets: 2 of 6 .*\n.*duplicates: warn"):
+        made(pets, duplicates="refuse")
+    assert not (tmp_path / "out" / "metadata.json").exists()
+    for name in (CAT, DOG):
+        (pets / name.partition(" =")[0]).unlink()
+    made(pets, 6, 4, duplicates="refuse")
+    # Metadata without duplicates do not change.
+    assert "duplicates" not in (tmp_path / "out" / "metadata.json").read_text()
+
+
+def test_a_duplicate_may_be_the_last_of_the_hashes() -> None:
+    train, test = np.array([9, 3, 5], np.uint64), np.array([9, 10, 2, 5], np.uint64)
+    found = find_duplicates(train, test, "train {}".format, "test {}".format)
+    assert found == ["test 0 = train 0", "test 3 = train 2"]

@@ -165,7 +165,6 @@ def test_texts_are_labelled_by_their_module(packages: Path) -> None:
     ("source", "said"),
     [
         ({"kind": "sklearn-digits", "size": 16}, "image_size: found 16, allowed: 8, the size of"),
-        ({"kind": "sklearn-digits", "size": None}, "image_size: missing; images need a size"),
         ({"characters": "01é"}, "allowed: ASCII letters and digits, each once"),
         ({"characters": "00"}, "allowed: ASCII letters and digits, each once"),
         ({"modules": ["planetz", "recipes"]}, "no Python source of planetz is installed"),

@@ -4,7 +4,6 @@ The files are .npz, .npy, safetensors, or parquet with a column of lists. None i
 code. An .npy file is mapped; the others are read whole.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
@@ -29,8 +27,6 @@ from dpsweep.data.prepared import Array, DatasetError, Split, hash_rows
 from dpsweep.study.datasets import KINDS, ArraysSource
 from dpsweep.study.messages import shorten
 
-log = logging.getLogger(__name__)
-
 _EMBEDDINGS, _LABELS = ("embeddings", "embedding", "x"), ("labels", "label", "y")
 """Names that are preferred among several arrays that fit, in lower case."""
 _TYPES = KINDS["embedding"].types
@@ -41,8 +37,6 @@ def load_embeddings(
     source: ArraysSource, dimension: int | None = None, unit: str | None = None
 ) -> LabelledData:
     """Read embeddings and labels; leave out embeddings that are not finite, and list them in ``skipped``.
-
-    A warning lists the columns that are constant over all training examples.
 
     Args:
         source: the files.
@@ -75,10 +69,7 @@ def load_embeddings(
         for place in np.flatnonzero(~finite).tolist():
             wrong = np.count_nonzero(~np.isfinite(inputs[place]))
             skipped.append(f"{split.where(place)}: {wrong} of {inputs.shape[1]} numbers not finite")
-        if not finite.any():
-            raise DatasetError(f"{skipped[-1]}, and so in all rows; allowed: finite numbers")
         splits.append(split if finite.all() else _only(split, np.flatnonzero(finite)))
-    _warn_of_constants(source.train, splits[0].inputs)
     if source.test_from_train is not None:
         # Equal embeddings, or all rows of a unit, go to the same part.
         hashes, units = hash_rows(splits[0].inputs), splits[0].units
@@ -92,15 +83,6 @@ def load_embeddings(
 
 def _only(split: Split, places: npt.NDArray[np.int64]) -> Split:
     return split.only(places, split.inputs[places])
-
-
-def _warn_of_constants(file: str, inputs: Array) -> None:
-    constant = np.flatnonzero(inputs.min(axis=0) == inputs.max(axis=0)).tolist()
-    if constant and len(inputs) > 1:
-        log.warning(
-            "%s: %d of %d numbers are the same in all examples, so they carry no information: %s",
-            file, len(constant), inputs.shape[1], shorten(constant),
-        )  # fmt: skip
 
 
 def _read(
@@ -198,19 +180,13 @@ def _parquet(path: Path) -> dict[str, Array]:
     table = parquet.read_table(path)
     # The index of pandas is not a column of the user.
     names = [each for each in table.column_names if not each.startswith("__index_level_")]
-    return {name: _column(name, table.column(name).combine_chunks()) for name in names}
+    return {name: _column(table.column(name).combine_chunks()) for name in names}
 
 
-def _column(name: str, column: Any) -> Array:
-    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return np.array(column.to_pylist(), dtype=object)
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if len(lengths) != 1 or lengths == [None]:
-        raise ValueError(
-            f"column {name!r} has lists of {shorten(lengths)} numbers; allowed: one length"
-        )
-    flat: Array = column.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(column), -1)
+def _column(column: Any) -> Array:
+    if isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return np.stack(column.to_numpy(zero_copy_only=False))  # refuses rows of different lengths
+    return np.array(column.to_pylist(), dtype=object)
 
 
 _FORMATS: Mapping[str, Callable[[Path], dict[str, Array]]] = {

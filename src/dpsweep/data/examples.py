@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
 from dpsweep.base.units import count
 from dpsweep.data.prepared import DatasetError, Labels, Split
@@ -84,10 +85,8 @@ class LabelColumn:
         that are written as texts become numbers, because some formats have only texts.
 
         Raises:
-            DatasetError: there is no row, or a label is neither a whole number nor a name.
+            DatasetError: a label is neither a whole number nor a name.
         """
-        if not self.values:
-            raise DatasetError(f"{self.table}: found no row; allowed: at least one example")
         found: list[int | str] = []
         for place, value in enumerate(self.values):
             label = str(value) if isinstance(value, bool) else value
@@ -200,17 +199,13 @@ def refuse_units(units: Sequence[str] | npt.NDArray[np.str_], labels: Labels) ->
         DatasetError: there is one unit, or one of each class.
     """
     names, numbers = np.unique(np.asarray(units), return_inverse=True)
-    if len(names) == 1:
-        raise DatasetError(
-            f"unit: found {shorten(names.tolist())} in all {len(numbers)} rows; allowed: at least two units, "
-            "because epsilon hides one among the others"
-        )
     classes, of_rows = np.unique(labels, return_inverse=True)
     pairs = len(set(zip(numbers.tolist(), of_rows.tolist(), strict=True)))
-    if len(names) == len(classes) == pairs:
+    if len(names) == 1 or len(names) == len(classes) == pairs:
         raise DatasetError(
-            f"unit: found one unit of each class, {shorten(names.tolist())}; allowed: what says whose row it "
-            "is, not its label"
+            f"unit: found {shorten(names.tolist())} in all {len(numbers)} rows, or one unit of each class; "
+            "allowed: at least two units, because epsilon hides one among the others, and whose row it is, "
+            "not its label"
         )
 
 
@@ -323,10 +318,8 @@ def reading(path: Path, part: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (DatasetError, MemoryError):
+    except (DpsweepError, MemoryError):
         raise
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: no such file; put it there") from None
     except Exception as error:  # readers raise many types for broken files
         hint = ". Save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         what = ", ".join(filter(None, [str(path), part]))

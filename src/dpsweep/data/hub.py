@@ -31,7 +31,7 @@ from dpsweep.data.examples import (
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError, Labels, Split
 from dpsweep.study.datasets import HubSource
-from dpsweep.study.messages import brief, shorten, unknown
+from dpsweep.study.messages import brief, pick, shorten
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,7 @@ def load_hub(source: HubSource, kind: str, unit: str | None = None) -> LabelledD
         unit: the column that names the unit of each row; None: each row is a unit.
 
     Raises:
-        DatasetError: the source cannot be read, or lacks a split, a column or a label. Iterating raises it
-            with split and row for an input that is not text.
+        DatasetError: the source cannot be read, or lacks a split, a column or a label.
     """
     files = open_hub(source)
     train, train_labels = _label_columns(files, source.train_splits, unit)
@@ -179,11 +178,9 @@ class _Rows:
 
     def name(self, place: int) -> tuple[str, int]:
         """Return the split of the row at a position, and its number in this split."""
-        for split, size in zip(self.splits, self.sizes, strict=True):
-            if place < size:
-                return split, place
-            place -= size
-        raise IndexError(place)
+        ends = np.cumsum(self.sizes)
+        at = int(np.searchsorted(ends, place, side="right"))
+        return self.splits[at], place - int(ends[at]) + self.sizes[at]
 
     def where(self, place: int) -> str:
         """Return the name of the row at a position, for messages."""
@@ -213,14 +210,8 @@ class _Rows:
                     if kept[place]:
                         yield self.where(place), row[column]
 
-    def __iter__(self) -> Iterator[str]:
-        for where, text in self.inputs():
-            if not isinstance(text, str):
-                column = self.files.source.input_column
-                raise DatasetError(
-                    f"{where}, column {column!r}: found {type(text).__name__}; allowed: text"
-                )
-            yield text
+    def __iter__(self) -> Iterator[Any]:
+        return (text for _, text in self.inputs())
 
     def images(self) -> Iterator[tuple[str, Content]]:
         """Yield name and encoded image of each kept row."""
@@ -261,16 +252,11 @@ def _label_columns(
     units: list[Any] = []
     sizes = []
     for name in splits:
-        if name not in files.splits:
-            raise DatasetError(f"{source.id}, split: {unknown(name, files.splits)}")
-        split, before = files.splits[name], len(labels)
+        split, before = pick(f"{source.id}, split", name, files.splits), len(labels)
         with reading(files.folder, f"split {name}"):
             columns = split.column_names or list(next(iter(split), {}))
             for each in (*read, source.input_column):
-                if each not in columns:
-                    raise DatasetError(
-                        f"{source.id}, split {name}, column: {unknown(each, columns)}"
-                    )
+                pick(f"{source.id}, split {name}, column", each, dict.fromkeys(columns))
             for batch in split.select_columns(list(dict.fromkeys(read))).iter(10_000):
                 labels += batch[source.label_column]
                 units += [] if unit is None else batch[unit]

@@ -1,13 +1,11 @@
 """Preparation of datasets and tokenizers of the study: reading, checks, and writing of the prepared files."""
 
 import logging
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,7 +88,7 @@ def prepare(
     resize = identity = None
     with folder_beside(folder) as decoded:
         if dataset.kind == "text":
-            data, identity = _tokenized(name, dataset, data, tokenizer)
+            data, identity = _tokenized(dataset, data, cast(Path, tokenizer))
         elif isinstance(data.train.inputs, EncodedImages):
             data, resize = _decoded(name, dataset, data, decoded)
         if not known:
@@ -190,13 +188,11 @@ def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | 
 
 
 def _tokenized(
-    name: str, dataset: Dataset, data: LabelledData, tokenizer: Path | None
+    dataset: Dataset, data: LabelledData, tokenizer: Path
 ) -> tuple[LabelledData, TokenizerIdentity]:
-    if dataset.max_length is None or tokenizer is None:
-        raise DatasetError(f"datasets.{name}: texts need a tokenizer and a max_length, in tokens")
-    reader = Tokenizer.open(tokenizer)
+    reader, length = Tokenizer.open(tokenizer), cast(int, dataset.max_length)
     train, test = (
-        replace(split, inputs=reader.blocks(split.inputs, dataset.max_length))
+        replace(split, inputs=reader.blocks(split.inputs, length))
         for split in (data.train, data.test)
     )
     return replace(data, train=train, test=test), reader.identity
@@ -234,14 +230,9 @@ def load(dataset: sections.Dataset) -> LabelledData:
     """Read the classes and labels of a dataset; inputs are read when they are needed.
 
     Raises:
-        DpsweepError: the source cannot be read, or does not fit the dataset's settings.
+        DpsweepError: the source cannot be read.
     """
     source = dataset.source
-    if dataset.kind not in source.holds:
-        raise DatasetError(
-            f"source: found {source.kind}, which holds no {dataset.kind}; allowed: another source, "
-            f"or kind: {' or '.join(source.holds)}"
-        )
     unit = dataset.unit if dataset.has_units else None
     match source:
         case sections.DigitsSource():
@@ -277,13 +268,10 @@ def named(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except DpsweepError as error:
+    except (DpsweepError, OSError) as error:
         begins_with = str(error).partition(":")[0].partition(".")[0]
         dot = "." if begins_with in sections.Dataset.model_fields else ": "
-        raise DatasetError(f"datasets.{name}{dot}{error}", error.remake) from error
-    except OSError as error:
-        what = f"{error.filename}: cannot be read: {error.strerror}" if error.filename else error
-        raise DatasetError(f"datasets.{name}: {what}") from error
+        raise DatasetError(f"datasets.{name}{dot}{error}", getattr(error, "remake", ())) from error
 
 
 # -- comparison with the study ---------------------------------------------------------------
@@ -327,11 +315,8 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         for key, value in found.items()
         if getattr(dataset, key) != value
     ]
-    alike = alike_classes(data)
     if dataset.classes != len(classes):
-        wrong.append("; ".join(filter(None, [f"  the classes are: {shorten(classes)}", alike])))
-    elif alike:
-        log.warning("%s: found classes that are %s", name, alike)
+        wrong.append(f"  the classes are: {shorten(classes)}")
     if empty := [each for each, count in zip(classes, counts, strict=True) if not count]:
         wrong.append(f"datasets.{name}: no training example of {shorten(empty)}")
     warn_of_untested(name, classes, tested)
@@ -347,26 +332,3 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
         log.warning(
             "%s: no test example of %s; macro accuracy leaves them out", name, shorten(untested)
         )
-
-
-def alike_classes(data: LabelledData) -> str:
-    """Name classes that differ only in their notation, which is often a mistake.
-
-    It is capitals, inner punctuation, leading zeros (1 and 01), or truth values and numbers (true and 1).
-
-    Returns:
-        ``nearly the same: 'Cat' and 'cat' (20 and 3 training examples)``; empty if there are none.
-    """
-    counts = np.bincount(data.train.labels, minlength=len(data.classes)).tolist()
-    first: dict[str, int] = {}
-    pairs = []
-    for number, each in enumerate(data.classes):
-        plain = re.sub(r"(?<=\w)[\W_]+(?=\w)", "", unicodedata.normalize("NFKC", each).casefold())
-        plain = re.sub(r"^0+(?=\d)", "", {"true": "1", "false": "0"}.get(plain, plain))
-        other = first.setdefault(plain, number)
-        if other != number:
-            pairs.append(
-                f"{data.classes[other]!r} and {each!r} ({counts[other]:,} and {counts[number]:,} training "
-                "examples)"
-            )
-    return f"nearly the same: {shorten(pairs)}" if pairs else ""

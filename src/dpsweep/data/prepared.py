@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import (
-    DamagedFileError,
     atomic_folder,
     atomic_path,
     read_checked_json,
@@ -87,14 +86,9 @@ class Resize(BaseModel):
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Return how images of a dataset are resized to the network's input.
-
-        Raises:
-            DatasetError: the dataset has no ``image_size``.
-        """
-        if dataset.image_size is None:
-            raise DatasetError("image_size: missing; images need a size in pixels")
-        return cls(size=dataset.image_size, interpolation=dataset.interpolation, crop=dataset.crop)
+        """Return how images of a dataset are resized to the network's input."""
+        size = cast(int, dataset.image_size)  # a study of images has it
+        return cls(size=size, interpolation=dataset.interpolation, crop=dataset.crop)
 
     def geometry(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return height and width after resizing, and top and left of the square in it, in pixels."""
@@ -294,8 +288,6 @@ def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).name
         raise kind(f"{folder}: not a prepared {what}, {missing} is missing", remake) from None
-    except DamagedFileError as error:
-        raise kind(str(error), error.remake) from None
     except (ValueError, TypeError, KeyError, EOFError) as error:
         raise kind(f"{folder}: damaged: {error}", remake) from None
 
@@ -379,11 +371,6 @@ def _write(
     folder: Path, train: Split, test: Split, refuse_duplicates: bool, facts: dict[str, Any]
 ) -> None:
     name, kind, classes = facts["name"], facts.setdefault("kind", "image"), facts["classes"]
-    if kind not in KINDS_OF_INPUTS or len(set(classes)) < len(classes):
-        raise DatasetError(
-            f"{name}: found kind {kind!r} and the classes {shorten(classes)}; allowed: "
-            f"{', '.join(KINDS_OF_INPUTS)}, and each class once"
-        )
     hashes_of: dict[str, Hashes | None] = {}
     cut: dict[str, CutTexts] = {}
     for key, split in (("train", train), ("test", test)):

@@ -79,12 +79,6 @@ def _read(
     def where(place: int) -> str:
         return f"{path}, data row {place + 1}"
 
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DatasetError(
-                f"{where(place)}, column {source.input_column!r}: found {shorten([repr(text)])}; "
-                "allowed: text"
-            )
     column = LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
     return texts, column, unit_names(units[0], where) if units else None
 
@@ -125,42 +119,31 @@ def _separated(delimiter: str, path: Path) -> _Table:
                     records.append(record)
                 if len(record) not in (0, len(records[0]) if records else 0):
                     raise csv.Error(f"{count(len(record), 'field')} for {shorten(records[0])}")
-                if record and len(records) > 1 and record == records[0]:
-                    raise csv.Error("the first line again, as if two files were joined")
         except csv.Error as error:
             raise DatasetError(
                 f"{path}, up to line {lines.line_num}: found {error}; allowed: the fields of the first line, "
                 'quotes in pairs around a field, and "" for a quote within'
             ) from None
-    if not records:
-        raise DatasetError(f"{path}: empty; allowed: a header and at least one row")
     if lines.line_num > len(records) + empty:
         log.warning(
             "%s: rows have line ends within quotes: %d lines are %d rows",
             path, lines.line_num, len(records) + empty,
         )  # fmt: skip
-    header, *rows = records
+    header, *rows = records or [[]]
     return header, lambda name: [row[header.index(name)] for row in rows]
 
 
 def _json_lines(path: Path) -> _Table:
     """Read one object of JSON in each line that is not empty."""
     rows: list[dict[str, Any]] = []
+    names: dict[str, None] = {}
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line, object_pairs_hook=_object)
-                if not isinstance(row, dict):
-                    raise ValueError(row)
-            except ValueError as error:
-                raise DatasetError(
-                    f"{path}, line {number}: found {shorten([error])}; allowed: an object of JSON"
-                ) from None
-            rows.append(row)
-    names = list(dict.fromkeys(itertools.chain(*rows)))
-    return names, lambda name: [each.get(name) for each in rows]
+            if line.strip():
+                with reading(path, f"line {number}"):
+                    rows.append(json.loads(line, object_pairs_hook=_object))
+                    names |= dict.fromkeys(rows[-1].keys())
+    return list(names), lambda name: [each.get(name) for each in rows]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -231,8 +214,10 @@ def long_texts(data: LabelledData, max_length: int, of_bytes: bool = False) -> s
     )
 
 
-def _unreadable(text: str) -> str | None:
+def _unreadable(text: Any) -> str | None:
     """Return the reason why a text cannot be used, or None."""
+    if not isinstance(text, str):
+        return f"no text but {shorten([repr(text)])}"
     if "\0" in text:
         return "a text with a NUL character"
     if any("\ud800" <= character <= "\udfff" for character in text):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ import xxhash
 from tokenizers import BertWordPieceTokenizer, models, normalizers, pre_tokenizers, trainers
 
 from dpsweep.base.files import (
-    DamagedFileError,
     read_checked_json,
     require_content,
     write_checked_json,
@@ -47,14 +46,12 @@ class Tokenizer:
         """Read a prepared tokenizer.
 
         Raises:
-            DatasetError: the file is missing or damaged.
+            DatasetError: the file is missing.
+            DamagedFileError: it is not as it was written.
         """
         if not path.is_file():
             raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
-        try:
-            content = read_checked_json(path)
-        except DamagedFileError as error:
-            raise DatasetError(str(error), error.remake) from None
+        content = read_checked_json(path)
         return cls.of(tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"])))
 
     @classmethod
@@ -149,10 +146,7 @@ def read_tokenizer(source: Path) -> tokenizers.Tokenizer:
         require_content(source)
         if source.suffix != ".txt":
             return tokenizers.Tokenizer.from_buffer(source.read_bytes())
-        pieces = source.read_text(encoding="utf-8").splitlines()
-        if missing := [piece for piece in _SPECIAL if piece not in pieces]:
-            raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
-        return _word_pieces(pieces)
+        return _word_pieces(source.read_text(encoding="utf-8").splitlines())
 
 
 def vocabulary_size(library: tokenizers.Tokenizer) -> int:
@@ -181,10 +175,11 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     return library
 
 
-def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+def train_word_pieces(texts: Iterable[Any], vocab_size: int) -> tokenizers.Tokenizer:
     """Train BERT's WordPiece. Equal texts give equal tokenizers on every machine."""
     normalizer = normalizers.BertNormalizer()
-    counts = Counter(itertools.chain.from_iterable(map(normalizer.normalize_str, texts)))
+    written = map(normalizer.normalize_str, filter(_is_text, texts))
+    counts = Counter(itertools.chain.from_iterable(written))
     characters = [each for each in counts if not each.isspace()]
     characters.sort(key=lambda each: (-counts[each], each))
     del characters[vocab_size // 4 :]
@@ -201,8 +196,12 @@ def train_word_pieces(texts: Iterable[str], vocab_size: int) -> tokenizers.Token
     library = tokenizers.Tokenizer(models.WordPiece(unk_token=_UNKNOWN))
     library.normalizer = normalizer
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    library.train_from_iterator(texts, trainer)
+    library.train_from_iterator(filter(_is_text, texts), trainer)
     return _word_pieces([*_SPECIAL, *sorted(set(library.get_vocab()) - set(_SPECIAL))])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)  # a row of a dataset may lack its text
 
 
 def _word_pieces(pieces: Sequence[str]) -> tokenizers.Tokenizer:

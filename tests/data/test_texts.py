@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -16,9 +17,10 @@ from tests.data.pictures import LFS
 
 from dpsweep.data import DatasetError
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.prepare import alike_classes, prepare
-from dpsweep.data.texts import load_files, read_table
-from dpsweep.data.tokenizer import save_tokenizer, train_word_pieces
+from dpsweep.data.prepare import inspect, prepare
+from dpsweep.data.prepared import Split
+from dpsweep.data.texts import load_files, long_texts, read_table
+from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.study.datasets import Dataset, FilesSource
 
 GOOD = "text,label\nbuy now,spam\nsee you,ham\n"
@@ -50,9 +52,8 @@ def read(folder: Path, train: Content, test: Content | None = None, suffix: str 
 READ: dict[str, tuple[str, Content, list[int], list[str]]] = {
     "line ends of Windows": (".csv", GOOD.replace("\n", "\r\n"), [1, 0], SPAM),
     "empty lines": (".csv", GOOD.replace("\n", "\n\n"), [1, 0], SPAM),
-    "tabs": (".tsv", GOOD.replace(",", "\t"), [1, 0], SPAM),
     "lines of JSON": (
-        ".jsonl", '{"text": "2024-01-01", "label": 1}\n{"label": 0, "text": "b", "id": 7}\n', [1, 0], NUMBERS
+        ".jsonl", '{"text": "2024", "label": 1}\n\n{"label": 0, "text": "b", "id": 7}\n', [1, 0], NUMBERS
     ),
     "numbers": (".csv", "text,label\na,1\nb,0\nc, 2\n", [1, 0, 2], ["0", "1", "2"]),
     "names with leading zeros": (".csv", "text,label\na,01\nb,02\n", [0, 1], ["01", "02"]),
@@ -80,31 +81,22 @@ def test_tables_of_all_formats_are_read(tmp_path: Path, kind: str) -> None:
     assert len(texts) == len(labels) and all(type(text) is str for text in texts)
 
 
-def of_csv(*labels: str, between: str = ",") -> str:
-    return "\n".join(f"{text}{between}{label}" for text, label in
-                     zip(["text", *"abcd"], ["label", *labels], strict=False))  # fmt: skip
+ROWS: dict[str, Content] = {
+    ".csv": "text,label\na,1\nb,0\n",
+    ".tsv": "text\tlabel\na\t1\nb\t0\n",
+    ".jsonl": '{"text": "a", "label": "1"}\n{"text": "b", "label": 0}\n',
+    ".parquet": {"text": ["a", "b"], "label": [1, 0]},
+}
 
 
-def of_json(*labels: str) -> str:
-    return "\n".join(f'{{"text": "a", "label": {label}}}' for label in labels)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "train", "test_suffix", "test", "labels", "classes"),
-    [
-        (".jsonl", of_json("0", "1"), ".csv", of_csv("0", "1"), [0, 1], NUMBERS),
-        (".csv", of_csv("1", "0"), ".jsonl", of_json("0", "1"), [0, 1], NUMBERS),
-        (".parquet", {"text": ["a"] * 2, "label": [0, 1]}, ".tsv", of_csv("1", "0", between="\t"),
-         [1, 0], NUMBERS),
-        (".jsonl", of_json('"0"', "1"), ".jsonl", of_json("0", '"1"'), [0, 1], NUMBERS),
-        (".csv", of_csv("1", "two"), ".jsonl", of_json("1", '"two"'), [0, 1], ["1", "two"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("suffix", ROWS)
+@pytest.mark.parametrize("test_suffix", ROWS)
 def test_labels_are_the_same_classes_in_all_formats(
-    tmp_path: Path, suffix: str, train: Any, test_suffix: str, test: Any, labels: Any, classes: Any
+    tmp_path: Path, suffix: str, test_suffix: str
 ) -> None:
-    data = read(tmp_path, train, test, suffix, test_suffix)
-    assert (data.test.labels.tolist(), data.classes) == (labels, classes)
+    data = read(tmp_path, ROWS[suffix], ROWS[test_suffix], suffix, test_suffix)
+    assert data.train.labels.tolist() == data.test.labels.tolist() == [1, 0]
+    assert (data.train.inputs, data.classes) == (["a", "b"], NUMBERS)
 
 
 # -- tables written by other libraries -----------------------------------------------------------
@@ -148,8 +140,7 @@ def test_tables_of_other_libraries_are_read_exactly(
 ROW = "data row {}, column 'label': found the label {}".format
 # The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
-    (".csv", "", ": empty; allowed: a header and at least one row"),
-    (".csv", "text,label\n", ": found no row; allowed: at least one example"),
+    (".csv", "", "0 columns 'text'; allowed: one, of nothing"),
     (".csv", "text,label\na,spam\nb,\n", f", {ROW(2, '')}''; allowed: whole numbers from 0, or names"),
     (".csv", "text,label\na,1\nb,2\nc,3\n",
      ", column 'label': found the labels 1, 2, 3; allowed: 0 to 2 for 3 classes"),
@@ -162,16 +153,15 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     (".csv", "buy now,spam\nsee you,ham\n",
      "0 columns 'text'; allowed: one, of buy now, spam .*The first line of a .csv names the columns"),
-    (".csv", f"{GOOD}{GOOD}", "line 4: found the first line again, as if two files were joined"),
     (".csv", "text,label\nwell, hello,1\n", r"line 2: found 3 fields for text, label"),
     (".csv", "text,label\na,1\nb\n", r"line 3: found 1 field for text, label"),
     (".csv", 'text,label\nx,0\n"a,1\nb,0\n',
      r"line 4: found .*; allowed: .* quotes in pairs around a field"),
     (".csv", 'text,label\n"Hello" he said,ham\n', r"line 2: found .* quotes in pairs"),
-    (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', "line 2: found Expecting"),
-    (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "found a key twice among text, label, t"),
+    (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', r"line 2: cannot be read \(Expecting"),
+    (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "a key twice among text, label, t"),
+    (".jsonl", '["a", 1]\n', "line 1: cannot be read .*'list'"),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ROW(2, "None")),
-    (".jsonl", '{"label": 1}\n{"text": "b", "label": 0}\n', "row 1, column 'text': found None"),
     (".parquet", {"text": ["a", "b"], "label": [0.0, 1.0]}, ROW(1, "0.0")),
     (".parquet", {"text": ["a", "b"], "label": ["x", None]}, ROW(2, "None")),
     (".parquet", {"text": pa.array([b"J\xfcrgen"], pa.binary()).view(pa.string()), "label": [0]},
@@ -194,35 +184,19 @@ def test_invalid_tables_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("labels", "alike"),
-    [
-        ("TRUE true b", "'TRUE' and 'true'"),
-        ("1 01 002 2 a", "'01' and '1' (1 and 1 training examples), '002' and '2'"),
-        ("1 true", "'1' and 'true'"),
-        ("01 02 10 20", ""),
-        ("00 a", ""),
-    ],
-)
-def test_classes_in_two_notations_are_named(tmp_path: Path, labels: str, alike: str) -> None:
-    rows = "".join(f"{label} text,{label}\n" for label in labels.split())
-    found = alike_classes(read(tmp_path, f"text,label\n{rows}", f"text,label\n{rows}"))
-    assert found.startswith(f"nearly the same: {alike}") if alike else found == ""
-
-
-@pytest.mark.parametrize(
     ("train", "test", "message"),
     [
         ("x y", "z", "row 1.* 'z'; allowed: the classes of the training examples: x, y"),
         ("0 1", "2", "row 1.* label 2; allowed: 0 to 1; an example without a label cannot be used"),
         ("0 1", "x", "row 1.* label 'x'; allowed: 0 to 1"),
-        ("0 1", "", "found no row"),
     ],
 )
 def test_unknown_test_labels_are_refused(
     tmp_path: Path, train: str, test: str, message: str
 ) -> None:
     with pytest.raises(DatasetError, match=rf"test\.csv.*{message}"):
-        read(tmp_path, of_csv(*train.split()), of_csv(*test.split()))
+        read(tmp_path, *("text,label\n" + "".join(f"a,{label}\n" for label in labels.split())
+                         for labels in (train, test)))  # fmt: skip
 
 
 def test_rows_of_several_lines_are_counted(
@@ -237,7 +211,7 @@ def test_rows_of_several_lines_are_counted(
     assert not caplog.text
 
 
-# -- test sets from training tables, empty texts ---------------------------------------------------
+# -- test sets from training tables, empty texts, texts that are cut -------------------------------
 
 
 def test_test_set_of_a_table_is_drawn_by_text(tmp_path: Path) -> None:
@@ -258,12 +232,13 @@ def test_test_set_of_a_table_is_drawn_by_text(tmp_path: Path) -> None:
     assert again.test.inputs != data.test.inputs
 
 
-SILENT = {
+SILENT: dict[str | None, str] = {
     "": "an empty text",
     "  ": "an empty text",
     "\u3000\t": "an empty text",
     "\u200b \ufeff\u2060": "an empty text (of characters that cannot be seen)",
     "one\0": "a text with a NUL character",
+    None: "no text but None",
 }
 
 
@@ -287,3 +262,47 @@ def test_empty_texts_are_refused_or_left_out(tmp_path: Path) -> None:
         for split in ("train", "test")
         for row, what in enumerate(SILENT.values(), start=2)
     ]
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 5, 6, 9, 10])
+def test_bytes_that_are_cut_are_counted_as_the_tokenizer_counts_them(max_length: int) -> None:
+    texts = ["abc", "abcd", "  a   B c d e", "ä ö"]
+    blocks = Tokenizer.of(byte_tokenizer()).blocks(texts, max_length)
+    list(blocks)
+    labels = np.zeros(2, np.int64)
+    data = LabelledData(Split(texts[:2], labels), Split(texts[2:], labels), ["a"], {})
+    said = long_texts(data, max_length, of_bytes=True)
+    assert said.startswith(f"at least {blocks.cut.texts} of 4 texts" if blocks.cut else "")
+    assert bool(said) == bool(blocks.cut)
+
+
+def test_texts_that_are_cut_are_counted_and_compared_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "test")}
+    Path(files["train"]).write_text("text,label\none two,0\ntwo,1\none two one,0\n")
+    Path(files["test"]).write_text("text,label\none two two one,0\nONE two  one,1\n")
+    save_tokenizer(train_word_pieces(["one two"], 200), tmp_path / "tokenizer.json")
+    known: dict[str, Any] = {
+        **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 2},
+        **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
+    }
+    dataset = Dataset.model_validate(known)
+    inspect("mails", dataset)
+    assert "longer" not in caplog.text  # four words may be four tokens
+    inspect("mails", dataset.model_copy(update={"max_length": 3}))
+    said = "mails: at least 1 of 5 texts are longer than max_length (3 tokens) and are cut"
+    assert said in caplog.text
+    found = prepare("mails", dataset, tmp_path / "out", tmp_path / "tokenizer.json")
+    row = "{}, data row {}".format
+    # The rows "[CLS] one two [SEP]" of four texts are equal; "one two one" is in both files.
+    assert found.metadata.duplicates == (f"{row(files['test'], 2)} = {row(files['train'], 3)}",)
+    # Of 2 + 1 + 3 training tokens one does not fit beside [CLS] and [SEP]; of 4 + 3 test tokens three.
+    cut = {split: (each.texts, each.share_of_tokens) for split, each in found.metadata.cut.items()}
+    assert cut == {"train": (1, pytest.approx(1 / 6)), "test": (2, pytest.approx(3 / 7))}
+    assert "mails: 2 of 2 test texts are longer than max_length (4 tokens)" in caplog.text
+    assert "by 43 % of all tokens" in caplog.text
+    # Without cut texts, metadata are as before.
+    whole = dataset.model_copy(update={"max_length": 6})
+    prepare("mails", whole, tmp_path / "whole", tmp_path / "tokenizer.json")
+    assert '"cut"' not in (tmp_path / "whole" / "metadata.json").read_text()
