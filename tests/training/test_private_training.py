@@ -13,8 +13,8 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from tests.training.tiny_net import CLASSES, WIDTH, N, data, flat, net
-from torch import Tensor, nn
+from tests.training.tiny_net import CLASSES, N, data, flat, net
+from torch import Tensor
 
 from dpsweep.gradients import make_engine
 from dpsweep.privacy import Calibration, CalibrationError
@@ -35,8 +35,7 @@ def noise(epsilon: float = 1.0, batch_size: int = 20, steps: int = 2) -> Calibra
 def training(
     calibration: Calibration | None = None, kind: Any = torch.optim.SGD, **settings: Any
 ) -> PrivateTraining:
-    model = net()
-    rate = settings.pop("rate", 0.5)
+    model, rate = settings.pop("model", None) or net(), settings.pop("rate", 0.5)
     given = {"clipping": FlatClipping(1.0), "calibration": calibration or noise()} | settings
     return PrivateTraining(model, kind(model.parameters(), lr=rate), **given)
 
@@ -96,90 +95,59 @@ def parts(stream: GaussianNoise) -> PrivateOptimizer:
     )
 
 
-@pytest.mark.parametrize("secret", [b"", b"one secret"])
-def test_a_second_optimizer_on_the_same_noise_is_refused(secret: bytes) -> None:
-    stream = GaussianNoise("shared", secret=secret)
-    first, second = parts(stream), parts(stream)
-    first.step([])
-    with pytest.raises(ValueError, match="belongs to another optimizer"):
-        second.step([])
-    first.step([])
-
-
-def test_a_second_stream_of_the_same_secret_and_name_is_refused() -> None:
-    """As in a loop over rates below one secret, and where engine and optimizer are made again."""
+def test_the_noise_belongs_to_one_optimizer() -> None:
+    """Others are as in a loop over rates below one secret, and where the parts are made again."""
     secret = new_secret()
-    first = parts(GaussianNoise("noise", secret=secret))
+    public, stream = GaussianNoise("noise", secret=b""), GaussianNoise("noise", secret=secret)
+    first, of_public = parts(stream), parts(public)
     first.step([])
-    for other in (parts(GaussianNoise("noise", secret=secret)), copy.deepcopy(first)):
+    of_public.step([])
+    again = parts(GaussianNoise("noise", secret=secret))
+    for other in (parts(public), parts(stream), copy.deepcopy(first), again):
         with pytest.raises(ValueError, match="belongs to another optimizer"):
             other.step([])
+    first.step([])
     parts(GaussianNoise("noise", 2, secret=secret)).step([])
     parts(GaussianNoise("noise", secret=new_secret())).step([])
-
-
-def test_a_resumed_optimizer_takes_the_noise_with_it() -> None:
-    secret = new_secret()
-    first, second = (parts(GaussianNoise("noise", secret=secret)) for _ in range(2))
-    first.step([])
-    second.load_state_dict(first.state_dict())
-    second.step([])
+    again.load_state_dict(first.state_dict())
+    again.step([])
     with pytest.raises(ValueError, match="belongs to another optimizer"):
         first.step([])
-
-
-def rates(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    made.load_state_dict(state)
-    made._optimizer.optimizer.param_groups[0]["lr"] = 0.1
-    run(made)
-
-
-def labels_changed(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    made.load_state_dict(state)
-    run(made, examples=(examples[0], examples[1].flip(0)))
-
-
-def inputs_changed(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    made.load_state_dict(state)
-    run(made, examples=(examples[0].flip(1), examples[1]))
-
-
-def steps_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    state["optimizer"]["steps"] = 0
-    made.load_state_dict(state)
-
-
-def parameters_edited(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    state["parameters"]["head.bias"][0] += 1e-6
-    made.load_state_dict(state)
-
-
-def sealed_again(made: PrivateTraining, state: dict[str, Any], examples: Any) -> None:
-    del state["digest"]
-    state["optimizer"]["steps"] = 0
-    made.load_state_dict(state | {"digest": _digest(state)})
-    run(made)
 
 
 @pytest.mark.parametrize(
     ("attack", "message"),
     [
-        (rates, "step 3 was added to another sum"),
-        (labels_changed, "labels: found others"),
-        (inputs_changed, "step 2 was added to another sum"),
-        (steps_edited, "not as state_dict"),
-        (parameters_edited, "not as state_dict"),
-        (sealed_again, "step 1 was added to another sum"),
+        ("another rate", "step 3 was added to another sum"),
+        ("other labels", "labels: found others"),
+        ("other inputs", "step 2 was added to another sum"),
+        ("an edited step", "not as state_dict"),
+        ("an edited parameter", "not as state_dict"),
+        ("an edited step that is sealed again", "step 1 was added to another sum"),
     ],
 )
-def test_the_noise_of_a_step_is_added_to_one_sum(attack: Any, message: str) -> None:
+def test_the_noise_of_a_step_is_added_to_one_sum(attack: str, message: str) -> None:
     """Otherwise the difference of two models is the gradient of one person."""
-    calibration = noise(1.0, 20, 4)
+    calibration, (inputs, labels) = noise(1.0, 20, 4), data()
     made = run(training(calibration), 1)
     state = made.state_dict()
     run(made)
+    edited = copy.deepcopy(state)
+    if "step" in attack:
+        edited["optimizer"]["steps"] = 0
+    if "parameter" in attack:
+        edited["parameters"]["head.bias"][0] += 1e-6
+    if "sealed" in attack:
+        del edited["digest"]
+        edited["digest"] = _digest(edited)
+    inputs = inputs.flip(1) if attack == "other inputs" else inputs
+    labels = labels.flip(0) if attack == "other labels" else labels
+    attacked = training(calibration)
     with pytest.raises(ValueError, match=message):
-        attack(training(calibration), copy.deepcopy(state), data())
+        attacked.load_state_dict(edited)
+        if attack == "another rate":
+            attacked._optimizer.optimizer.param_groups[0]["lr"] = 0.1
+        run(attacked, examples=(inputs, labels))
     again = training(calibration)
     again.load_state_dict(state)
     assert torch.equal(parameters(run(again)), parameters(made))
@@ -198,33 +166,20 @@ def test_noise_of_another_deviation_is_not_added_to_the_same_sum() -> None:
 
 def test_a_step_that_failed_may_be_taken_with_another_sum() -> None:
     """Memory that ran out leaves another physical batch, and so another rounding."""
-    model = nn.Linear(2, 3)
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = make_engine("auto", model)
-    stream = GaussianNoise("noise", secret=new_secret())
-    private = PrivateOptimizer(
-        sgd, engine, FlatClipping(1.0), noise_multiplier=1.0, expected_batch_size=4, noise=stream
-    )
+    private = parts(GaussianNoise("noise", secret=new_secret()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sgd, "step", lambda: torch.empty(1)[2])
+        patch.setattr(private.optimizer, "step", lambda: torch.empty(1)[2])
         with pytest.raises(IndexError):
             private.step([])
-    private.step([(torch.ones(2, 2), torch.tensor([0, 1]), torch.tensor([True, True]))])
+    inputs, labels = data()
+    private.step([(inputs[:2], labels[:2], torch.tensor([True, True]))])
     assert private.steps == 1
 
 
 def test_two_trainings_of_one_model_are_refused() -> None:
     """Neither epsilon would be that of the model."""
     model = net()
-    first, second = (
-        PrivateTraining(
-            model,
-            torch.optim.SGD(model.parameters(), lr=0.5),
-            clipping=FlatClipping(1.0),
-            calibration=noise(),
-        )
-        for _ in range(2)
-    )
+    first, second = training(model=model), training(model=model)
     run(first, 1)
     before, batch = parameters(first), next(second.batches(*data()))
     with pytest.raises(ValueError, match="another private training"):
@@ -234,15 +189,6 @@ def test_two_trainings_of_one_model_are_refused() -> None:
     run(second)
     with pytest.raises(ValueError, match="belongs to another optimizer"):
         first.step(next(first.batches(*data())))
-
-
-def test_labels_stay_and_inputs_may_be_augmented_anew() -> None:
-    made = run(training(), 1)
-    inputs, labels = data()
-    with pytest.raises(ValueError, match="labels: found others"):
-        made.batches(inputs, (labels + 1) % CLASSES)
-    run(made, examples=((inputs + 0.1).numpy(), labels.numpy()))
-    assert made.steps_taken == 2
 
 
 def test_a_training_is_not_copied() -> None:
@@ -256,27 +202,6 @@ def test_a_training_is_not_copied() -> None:
 
 
 # -- what was calibrated is what is trained ----------------------------------------------------
-
-
-def test_an_update_is_that_of_the_parts() -> None:
-    """The right value is of the loop over examples, with the noise of the state's secret."""
-    calibration = noise()
-    made = training(physical_batch=7, rate=1.0)
-    secret = made.state_dict()["secret"]
-    inputs, labels = data()
-    for step, batch in enumerate(made.batches(inputs, labels)):
-        rows, mask = batch.rows, torch.ones(len(batch.rows), dtype=torch.bool)
-        engine, clipping = make_engine("loop", made.model), FlatClipping(1.0)
-        found = engine.clipped_sum(inputs[rows], labels[rows], mask, clipping).gradients
-        wanted = torch.cat([each.flatten() for each in found.values()]).double()
-        stream = GaussianNoise("noise", secret=secret)
-        stream.add_to(wanted, step, calibration.noise_multiplier)
-        before = parameters(made)
-        statistics = made.step(batch)
-        assert int(statistics.sampled_examples) == len(rows)
-        moved = (before - parameters(made)).double()
-        torch.testing.assert_close(moved, wanted / 20, rtol=1e-4, atol=1e-5)
-    assert made.steps_taken == 2
 
 
 def test_a_step_beyond_the_calibrated_ones_is_refused_with_its_epsilon() -> None:
@@ -295,44 +220,42 @@ def test_a_step_beyond_the_calibrated_ones_is_refused_with_its_epsilon() -> None
     assert torch.equal(parameters(made), before)
 
 
-@pytest.mark.parametrize("batch_size", [20, N])
-def test_epsilon_spent_is_that_of_the_steps_taken(batch_size: int) -> None:
-    calibration = noise(1.0, batch_size, 4)
-    made = training(calibration)
-    assert made.epsilon_spent == 0
-    for batch in made.batches(*data()):
-        made.step(batch)
-        expected = epsilon_by_dp_accounting(calibration, made.steps_taken)
-        assert made.epsilon_spent == pytest.approx(expected, rel=5e-3)
-    assert made.epsilon_spent == calibration.certified_epsilon <= 1
+def test_epsilon_spent_is_that_of_the_steps_taken() -> None:
+    for batch_size in (20, N):
+        calibration = noise(1.0, batch_size, 4)
+        made = training(calibration)
+        assert made.epsilon_spent == 0
+        for batch in made.batches(*data()):
+            made.step(batch)
+            expected = epsilon_by_dp_accounting(calibration, made.steps_taken)
+            assert made.epsilon_spent == pytest.approx(expected, rel=5e-3)
+        assert made.epsilon_spent == calibration.certified_epsilon <= 1
+    public = training(noise(np.inf))
+    assert public.epsilon_spent == 0
+    assert run(public, 1).epsilon_spent == np.inf
 
 
-def test_without_privacy_every_step_costs_infinity() -> None:
-    made = training(noise(np.inf))
-    assert made.epsilon_spent == 0
-    assert run(made, 1).epsilon_spent == np.inf
-
-
-@pytest.mark.parametrize("examples", [N // 2, N + 1])
-def test_data_of_another_size_are_refused(examples: int) -> None:
+def test_data_of_another_size_or_kind_are_refused() -> None:
     inputs, labels = data(N + 1)
     made = training()
-    for given in ((inputs[:examples], labels[:N]), (inputs[:N], labels[:examples])):
-        with pytest.raises(
-            ValueError, match=f"found {examples} examples, expected {N}, as .* calibrated"
-        ):
-            made.batches(*given)
+    for examples in (N // 2, N + 1):
+        for given in ((inputs[:examples], labels[:N]), (inputs[:N], labels[:examples])):
+            with pytest.raises(
+                ValueError, match=f"found {examples} examples, expected {N}, as .* calibrated"
+            ):
+                made.batches(*given)
+    for found in (inputs[:N].tolist(), tuple(inputs[:N])):
+        with pytest.raises(ValueError, match=f"inputs: found a {type(found).__name__}; expected"):
+            made.batches(found, labels[:N])
+    assert made.steps_taken == 0
 
 
-def test_a_changed_calibration_is_refused() -> None:
-    for change in (
-        {"steps": 20},
-        {"batch_size": 50},
-        {"noise_multiplier": 0.5},
-        {"train_size": 30},
-    ):
-        with pytest.raises(CalibrationError):
-            training(replace(noise(), **change))
+@pytest.mark.parametrize(
+    "change", [{"steps": 20}, {"batch_size": 50}, {"noise_multiplier": 0.5}, {"train_size": 30}]
+)
+def test_a_changed_calibration_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(CalibrationError):
+        training(replace(noise(), **change))
 
 
 def test_a_batch_is_used_once_and_in_order() -> None:
@@ -350,27 +273,6 @@ def test_a_batch_is_used_once_and_in_order() -> None:
     next(passed)
     with pytest.raises(ValueError, match="call `step` with each batch"):
         next(passed)
-
-
-def test_two_threads_do_not_take_one_step() -> None:
-    """The second one would compute another gradient with the same noise."""
-    made = training()
-    batch = next(made.batches(*data()))
-    refused = []
-
-    class Parallel:
-        """Inputs that another thread steps with while they are read."""
-
-        def __getitem__(self, rows: np.ndarray) -> Tensor:
-            with pytest.raises(ValueError, match="each batch once") as error:
-                made.step(batch)
-            refused.append(error)
-            return data()[0][rows]
-
-    made._batch = batch = batch._replace(inputs=Parallel())
-    made.step(batch)
-    assert refused
-    assert made.steps_taken == 1
 
 
 def test_an_interrupted_step_does_not_use_its_noise_again() -> None:
@@ -403,16 +305,7 @@ class Files:
         return data()[0].numpy()[rows]
 
 
-def test_lists_of_inputs_are_refused_before_a_step() -> None:
-    inputs, labels = data()
-    made = training()
-    for found in (inputs.tolist(), tuple(inputs)):
-        with pytest.raises(ValueError, match=f"inputs: found a {type(found).__name__}; expected"):
-            made.batches(found, labels)
-    assert made.steps_taken == 0
-
-
-def test_inputs_may_be_arrays_or_read_when_needed() -> None:
+def test_inputs_may_be_arrays_or_read_when_needed_or_augmented() -> None:
     inputs, labels = data()
     first = training()
     state, ends = first.state_dict(), []
@@ -421,6 +314,7 @@ def test_inputs_may_be_arrays_or_read_when_needed() -> None:
         made.load_state_dict(state)
         ends.append(parameters(run(made, examples=given)))
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+    assert run(run(training(), 1), examples=(inputs + 0.1, labels)).steps_taken == 2
 
 
 # -- resuming ----------------------------------------------------------------------------------
@@ -468,47 +362,49 @@ def test_a_state_of_other_settings_is_refused() -> None:
         other.load_state_dict({})
 
 
-def test_another_optimizer_continues_the_steps_and_the_noise() -> None:
-    """Without it, the noise of the first step would be drawn twice."""
-    made = run(training(rate=1.0), 1)
-    made.model[0].requires_grad_(False)  # type: ignore[index]
-    made.use_optimizer(torch.optim.SGD(made.model[1].parameters(), lr=1.0))  # type: ignore[index]
-    assert made.steps_taken == 1
-    secret = made.state_dict()["secret"]
-    before = parameters(made)
-    (batch,) = made.batches(*(0 * data()[0], data()[1]))
-    rows = batch.rows
-    engine, mask = make_engine("loop", made.model), torch.ones(len(rows), dtype=torch.bool)
-    zeros, labels = 0 * data()[0][rows], data()[1][rows]
-    found = engine.clipped_sum(zeros, labels, mask, FlatClipping(1.0)).gradients
-    wanted = torch.cat([each.flatten() for each in found.values()]).double()
-    GaussianNoise("noise", secret=secret).add_to(wanted, 1, noise().noise_multiplier)
-    made.step(batch)
-    moved = (before - parameters(made)).double()
-    torch.testing.assert_close(moved[2 * WIDTH :], wanted / 20, rtol=1e-4, atol=1e-5)
+def test_steps_add_noise_to_the_sum_also_with_another_optimizer() -> None:
+    """The sum is of the loop over examples; the stream of noise goes on with another optimizer."""
+    made = training(physical_batch=7, rate=1.0)
+    secret, (inputs, labels) = made.state_dict()["secret"], data()
+    for step in range(2):
+        if step == 1:
+            inputs = 0 * inputs
+            made.model[0].requires_grad_(False)  # type: ignore[index]
+            head = made.model[1].parameters()  # type: ignore[index]
+            made.use_optimizer(torch.optim.SGD(head, lr=1.0))
+        assert made.steps_taken == step
+        batch = next(made.batches(inputs, labels))
+        rows, mask = batch.rows, torch.ones(len(batch.rows), dtype=torch.bool)
+        engine = make_engine("loop", made.model)
+        found = engine.clipped_sum(inputs[rows], labels[rows], mask, FlatClipping(1.0)).gradients
+        wanted = torch.cat([each.flatten() for each in found.values()]).double()
+        stream = GaussianNoise("noise", secret=secret)
+        stream.add_to(wanted, step, noise().noise_multiplier)
+        before = parameters(made)
+        assert int(made.step(batch).sampled_examples) == len(rows)
+        moved = (before - parameters(made)).double()[-len(wanted) :]
+        torch.testing.assert_close(moved, wanted / 20, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="3 steps would cost"):
-        made.batches(*data())
+        made.batches(inputs, labels)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_forked_process_cannot_draw_the_noise_of_its_parent(steps: int) -> None:
     """Both would take the step with the same noise, perhaps on other data."""
-    model = net()
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    training = PrivateTraining(model, sgd, clipping=FlatClipping(1.0), calibration=noise())
-    batches = training.batches(*data())
+    made = training()
+    batches = made.batches(*data())
     for _ in range(steps):
-        training.step(next(batches))
+        made.step(next(batches))
     second = next(batches)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            training.step(second)
+            made.step(second)
         except ValueError as error:
             os.write(writer, str(error).encode())
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
     assert "the process that this one was forked from" in os.read(reader, 4096).decode()
-    training.step(second)  # the parent goes on
-    assert training.steps_taken == steps + 1
+    made.step(second)  # the parent goes on
+    assert made.steps_taken == steps + 1

@@ -25,7 +25,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.training.cell import cell_noise
-from dpsweep.training.trial import TrialSpec, train_trial
+from dpsweep.training.trial import train_trial
 
 B, EPOCHS, STEPS, GAMMA, RATE = 30, 1, 9, 0.3, 0.5
 
@@ -127,29 +127,18 @@ class Reference:
     """Training of a copy of a model, as in the paper."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: PreparedDataset,
-        spec: TrialSpec,
-        chosen: Study,
-        bound: float | str,
+        self, model: nn.Module, data: PreparedDataset, key: str, bound: float | str, update: Update
     ):
-        (sweep,) = chosen.sweeps.values()
         self.model = copy.deepcopy(model).double()
         self.parameters = {k: v for k, v in self.model.named_parameters() if v.requires_grad}
-        self.bound, self.key = bound, spec.key
-        self.images = torch.from_numpy(np.array(data.train_inputs)).permute(0, 3, 1, 2).double()
-        self.test = torch.from_numpy(np.array(data.test_inputs)).permute(0, 3, 1, 2).double()
+        self.key, self.bound, self.sigma = key, bound, update.noise**0.5 * B
+        self.images, self.test = (
+            torch.from_numpy(np.array(each)).permute(0, 3, 1, 2).double()
+            for each in (data.train_inputs, data.test_inputs)
+        )
         self.labels = torch.from_numpy(np.array(data.train_labels))
         self.norms: list[float] = []
-        epsilon = sweep.epsilon[0]
-        assert round(EPOCHS * N / B) == STEPS
-        delta = chosen.privacy.delta
-        private = math.isfinite(epsilon)
-        sigma = calibrate(epsilon, delta, N, B, STEPS).noise_multiplier if private else 0.0
-        self.sigma = sigma
-        settings = OPTIMIZERS[sweep.problem.optimizer]
-        self.updates = {name: Update(settings, sigma) for name in self.parameters}
+        self.updates = {name: copy.deepcopy(update) for name in self.parameters}
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.model((images / 255 - 0.5) / 0.5)
@@ -200,7 +189,9 @@ def test_a_trial_is_the_algorithm_of_the_paper(
     noise = cell_noise(chosen, paths, cell)
     context = tiny._replace(study=chosen).context()
     spec = specs_of(chosen, cell, noise, data, backbone)[RATE, 2]
-    reference = Reference(context.model(2), data, spec, chosen, bound)
+    update = Update(OPTIMIZERS[optimizer], calibration.noise_multiplier)
+    reference = Reference(context.model(2), data, spec.key, bound, update)
+    assert round(EPOCHS * N / B) == STEPS
     for step in range(STEPS):
         reference.step(step)
     trial, epochs = train_trial(spec, context, None, 1e9)
