@@ -18,11 +18,10 @@ from dpsweep.privacy.audit import (
     likelihood_scores,
     plan_audit,
     refuted,
-    right_guesses,
     simulated_right_guesses,
 )
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.trade_off import GaussianTradeOff, training_trade_off
+from dpsweep.privacy.trade_off import GaussianTradeOff
 
 M = 1000
 
@@ -73,20 +72,6 @@ def test_more_right_guesses_refute_more() -> None:
 # -- simulated mechanisms ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("noise", "runs", "most"),
-    [*((full_batch(epsilon), 10_000, 0.05) for epsilon in (1.0, 4.0, 8.0)), (SAMPLED, 500, 0.02)],
-)
-def test_correct_training_is_refuted_in_at_most_five_percent(
-    noise: Calibration, runs: int, most: float
-) -> None:
-    guesses = [50, 100, 300, 1000]
-    right = simulated_right_guesses(noise, 1.0, M, guesses, np.random.default_rng(1), runs)
-    curve = training_trade_off(noise).false_positive_rate
-    for number, counts in zip(guesses, right.T, strict=True):
-        assert np.mean(counts >= fewest_that_refute(curve, M, number)) < most
-
-
 def test_the_bound_exceeds_epsilon_in_at_most_five_percent() -> None:
     noise = full_batch(4.0)
     right = simulated_right_guesses(noise, 1.0, M, [100], np.random.default_rng(5), runs=10_000)
@@ -131,23 +116,7 @@ def test_bounds_from_measured_noise_hold_with_their_confidence() -> None:
     assert 320 < np.sum(np.logical_not(loose)) < 480
 
 
-@pytest.mark.parametrize("noise", [full_batch(4.0), SAMPLED])
-def test_measured_noise_detects_missing_noise(noise: Calibration) -> None:
-    for share in (0.5, 0.7):
-        found = measured(noise, share, 1)
-        assert not found.consistent and found.power(share) > 0.999
-        assert found.noise_at_most == pytest.approx(1.1 * share * noise.noise_multiplier, rel=0.1)
-        assert found.lower_bound > noise.epsilon
-    fine = measured(noise, 1.0, 2)
-    assert fine.consistent and 0.7 * noise.epsilon < fine.lower_bound < noise.epsilon
-    assert math.isfinite(measured(noise, 0.0, 3).lower_bound)
-
-
 # -- scores and guesses --------------------------------------------------------------------
-
-
-def right(scores: np.ndarray, included: np.ndarray, guesses: int) -> int:
-    return int(right_guesses(scores, included)[guesses // 2 - 1])
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
@@ -156,15 +125,6 @@ def test_scores_are_log_likelihood_ratios(rate: float) -> None:
     included = (1 - rate) * norm.pdf(seen, 0, sigma) + rate * norm.pdf(seen, 1, sigma)
     expected = np.log(included / norm.pdf(seen, 0, sigma)).sum(axis=0)
     np.testing.assert_allclose(likelihood_scores(seen, sigma, rate), expected, rtol=1e-9)
-
-
-def test_high_scores_are_guessed_included_and_low_ones_excluded() -> None:
-    scores = np.array([5.0, 1.0, 4.0, 0.0, 2.5, 3.0])
-    included = np.array([True, True, False, False, True, False])
-    assert right(scores, included, 2) == 2  # 5: right, 0: right
-    assert right(scores, included, 4) == 2  # 4 and 1 are wrong
-    assert right(scores, included, 6) == 2  # and so are 3 and 2.5
-    assert right(-scores, included, 2) == 0
 
 
 # -- the plan ----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy import calibration as module
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier, verify
-from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 
 ROOT = Path(__file__).parents[2]
 DELTA = 1e-5
@@ -84,15 +83,6 @@ def test_opacus_agrees(setting):
     assert 0.999 * found.epsilon < found.opacus_epsilon < 1.012 * found.epsilon
 
 
-def test_full_batch_uses_the_closed_form():
-    found = calibrate(2, DELTA, 5000, 5000, 32)
-    assert found.accountant == "analytic gaussian"
-    assert found.sampling_rate == 1
-    assert found.noise_multiplier == gaussian_noise_multiplier(2, DELTA, 32)
-    assert 2 * (1 - 1e-9) <= found.certified_epsilon <= 2
-    assert found.pld_epsilon == pytest.approx(2, rel=1e-3)
-
-
 # Losses far wider than epsilon, many steps, tiny sampling rates: prv-accountant takes minutes or fails.
 HARD = [
     (0.1, 0.1, 1_000, 100, 10),
@@ -133,16 +123,6 @@ def test_steps_that_would_take_all_memory_are_refused_first(batch_size):
         CalibrationError, match="steps: found 12,000,000; allowed: up to 10,000,000"
     ):
         composed_epsilon([replace(found, steps=6_000_000)] * 2, [], 2 * DELTA)
-
-
-def test_infinite_epsilon_needs_no_noise_and_no_opacus():
-    assert common_noise().opacus_epsilon is None
-    assert common_noise().opacus_note == "not asked for"
-    found = calibrate(math.inf, DELTA, 1000, 100, 10, check_with_opacus=True)
-    assert (found.noise_multiplier, found.certified_epsilon) == (0, math.inf)
-    assert found.accountant == "none" and found.opacus_epsilon is None
-    assert "without privacy" in found.opacus_note
-    assert noise_multiplier(math.inf, DELTA, Sampling(1000, 100, 10)) == 0
 
 
 def test_numpy_numbers_and_sampling_rates_give_the_same_noise():

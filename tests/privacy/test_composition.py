@@ -4,7 +4,7 @@ import pytest
 
 from dpsweep.privacy import accountants
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon, pld_interval
-from dpsweep.privacy.calibration import calibrate, certify_again
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import gaussian_epsilon
 
 DELTA = 1e-5
@@ -51,10 +51,3 @@ def test_epsilons_of_unknown_mechanisms_add_up() -> None:
     assert fixed < mixed <= fixed + 16.1
     # Small epsilons compose better if the joint delta exceeds the sum.
     assert composed_epsilon([], [(0.1, 0.0)] * 50, DELTA) < 0.8 * 5
-
-
-@pytest.mark.parametrize("setting", [(2.0, 1000, 100, 80), (8.0, 1000, 1000, 8)])
-def test_certifying_again_gives_the_same_result(setting: tuple[float, int, int, int]) -> None:
-    epsilon, *schedule = setting
-    noise = calibrate(epsilon, DELTA, *schedule)
-    assert certify_again(noise) == noise

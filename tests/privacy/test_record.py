@@ -12,7 +12,6 @@ import pytest
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy.calibration import (
-    calibrate,
     calibrate_sampling,
     certify_again,
     noise_multiplier,
@@ -146,8 +145,3 @@ def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(
     with pytest.raises(CalibrationError, match=problem) as raised:
         read_calibration(path, *SETTINGS["sampled"])
     assert raised.value.remake == (path,)
-
-
-@pytest.mark.parametrize("epsilon", [0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
-def test_a_single_step_of_the_full_batch_is_accepted(epsilon: float) -> None:
-    verify(calibrate(epsilon, 1e-5, 45, 45, 1))

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +17,7 @@ from tests.privacy.test_certificate import composed_in_80_bits
 from tests.privacy.test_certificate import one_step as exact_one_step
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
-from dpsweep.privacy.accountants import privacy_loss
-from dpsweep.privacy.calibration import calibrate, calibrate_sampling
+from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import explanation, paragraph, table
 from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.trade_off import (
@@ -28,7 +25,6 @@ from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,
     GuaranteedTradeOff,
-    attacks_on_training,
     attacks_on_tuning,
     best_attack,
     claimed_gaussian,
@@ -67,20 +63,6 @@ def test_full_batches_have_the_closed_form_of_a_gaussian(records: int) -> None:
 
 
 # -- sampled batches -------------------------------------------------------------------------
-
-
-def test_epsilon_of_four_rows_is_that_of_the_document() -> None:
-    sampling = Sampling(12_972, 512, round(10 * 12_972 / 512))
-    found = []
-    for epsilon in (1, 2, 8):
-        noise = calibrate_sampling(epsilon, 1e-5, sampling)
-        rate, steps = noise.sampling_rate, noise.steps
-        four = privacy_loss(noise.noise_multiplier, rate, steps, interval=1e-2, records=4)
-        found.append(float(four.get_epsilon_for_delta(1e-5)))
-        assert found[-1] > 4 * epsilon
-    said = "four rows together have ε = {:.1f}, {:.1f} and {:.1f}".format(*found)
-    page = Path(__file__).parents[2] / "docs" / "privacy.md"
-    assert said in page.read_text(encoding="utf-8")
 
 
 def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
@@ -206,13 +188,6 @@ def test_the_bound_of_tuning_follows_its_formula() -> None:
 # -- reports ---------------------------------------------------------------------------------
 
 
-def test_every_group_has_its_own_rates() -> None:
-    found = attacks_on_training(SAMPLED)
-    assert found == [best_attack(training_trade_off(SAMPLED, each), each) for each in (1, 2, 5, 10)]
-    assert found[0].false_positive_rates == [0.001, 0.01, 0.05]
-    assert np.all(np.diff([each.true_positive_rates for each in found], axis=0) > 0)
-
-
 def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
     rates = [0.0023001, 0.0195, 0.0831]
     attacks = [
@@ -248,14 +223,3 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
 def test_invalid_numbers_are_refused(arguments: tuple[float, float], message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         list(explanation(*arguments))
-
-
-def test_each_table_of_an_explanation_says_what_its_rates_are_of() -> None:
-    lines = list(explanation(1.0, 1e-5))
-    titles = [
-        above for above, line in pairwise(lines) if line.startswith("| records of one person")
-    ]
-    assert titles == [
-        "The best attacker on any mechanism with (1, 1e-05), at most:",
-        "The best attacker on the Gaussian mechanism with (1, 1e-05), exactly:",
-    ]

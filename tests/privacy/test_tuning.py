@@ -103,8 +103,3 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
 def test_invalid_numbers_are_refused(delta: Any, mean: Any, shape: Any, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
         total_epsilon(gaussian(1), delta, mean, shape)
-
-
-def test_a_base_without_privacy_is_refused() -> None:
-    with pytest.raises(CalibrationError, match="does not meet"):
-        total_epsilon(lambda _: 0.5, 1e-5, 5, 0)

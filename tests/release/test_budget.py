@@ -38,21 +38,6 @@ def study(section: Content, epsilon: float, delta: float) -> Study:
     return study_of(section, budget={"epsilon": epsilon, "delta": delta})
 
 
-def test_a_second_model_beyond_the_budget_is_refused_before_it_is_trained(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allowed = study(FIXED, epsilon=8.0, delta=2 * DELTA)
-    first = release(allowed, paths)
-    shutil.move(first, first.with_name("published"))
-    monkeypatch.setattr("dpsweep.release.train.train_release", lambda *_: pytest.fail("it trains"))
-    found = "release.epsilon: found 8, which with 1 earlier .*"
-    with pytest.raises(
-        ReleaseError, match=f"{found}budget of 8 together, of which epsilon 0 is left"
-    ):
-        release(allowed, paths)
-    assert not paths.release.exists()
-
-
 def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(
     paths: Paths,
 ) -> None:

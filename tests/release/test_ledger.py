@@ -1,6 +1,5 @@
 """The ledger of releases: it grows, and edited or removed lines are found."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -81,15 +80,3 @@ def test_a_last_line_without_its_line_break_counts(file: Path) -> None:
         assert file.read_text().endswith("\n")
         ledger.add("d", DOGS, model(4.0))
     assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
-
-
-def test_concurrent_calls_add_all_their_lines(tmp_path: Path) -> None:
-    file = tmp_path / "releases.jsonl"
-
-    def add(epsilon: int) -> None:
-        with open_ledger(file) as ledger:
-            ledger.add("a", PETS, model(epsilon + 1))
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, range(20)))
-    assert len(Ledger(file).released("a", [])) == 20

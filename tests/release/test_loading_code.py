@@ -20,7 +20,6 @@ from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED
 from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.files import head_layers, save_parameters
-from dpsweep.release.verify import _network_contradictions
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
 
@@ -178,22 +177,3 @@ def test_other_inputs_are_prepared_as_in_training(
     with torch.no_grad():
         best = model(expected[:1]).argmax().item()
     assert capsys.readouterr().out == f"{network.classes[best]}\n"
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"kind": "image", "shape": [2, 3, 1], "mean": [0.5]}, "network.kind: found 'image', expected"),
-        ({"kind": "text"}, "network.kind: found 'text', expected 'embedding'"),
-        ({"shape": [7]}, "network.shape.0: found 7, expected 6"),
-        ({"shape": [6, 1]}, "network.shape: found [6, 1], expected (dimension)"),
-        ({"resize": Resize(size=8, interpolation="bicubic", crop=None)}, "network.resize: found False"),
-    ],
-)  # fmt: skip
-def test_contradictions_in_a_certificate_of_embeddings_are_found(
-    changed: dict[str, Any], said: str
-) -> None:
-    right = {"kind": "embedding", "shape": [6], "mean": [], "std": []}
-    assert not any(said in line for line in _network_contradictions(described(VECTORS, **right)))
-    found = list(_network_contradictions(described(VECTORS, **(right | changed))))
-    assert any(said in line for line in found), found

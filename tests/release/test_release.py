@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
-from timm.models.vision_transformer import VisionTransformer
 
 from dpsweep.base.files import read_checked_json, write_checked_json, write_text
 from dpsweep.cli.main import app
@@ -82,26 +81,6 @@ def test_a_released_model_loads_as_its_card_says(
     assert certificate.epsilon == 8 and certificate.tuning is None
     assert certificate.split.held_out == 0
     assert_loads_as_its_card_says(folder, Paths(results), monkeypatch)
-
-
-def test_a_head_on_features_is_released_as_the_whole_network(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_weights(paths.backbone("vit"))
-    longer = {"epsilon": 50.0, "epochs": [15], "batch_size": [64], "learning_rate": [0.1]}
-    made = feature_study(FIXED | longer, {})
-    compute_features(made, paths, FeatureSource("digits", "vit"))
-    # No step runs the network.
-    monkeypatch.setattr(VisionTransformer, "forward", None)
-    # A fixed secret gives the same accuracy in every run.
-    monkeypatch.setattr("dpsweep.release.train.new_secret", lambda: bytes(32))
-    folder = release(made, paths)
-    monkeypatch.undo()
-    certificate = verify(folder)
-    assert certificate.network.trained_parameters == 10 * 33
-    assert load_file(folder / TRAINED).keys() == {"head.weight", "head.bias"}
-    assert certificate.test_accuracy > 0.12  # by chance 0.1; 0.35 on average
-    assert_loads_as_its_card_says(folder, paths, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -279,24 +258,6 @@ def test_earlier_sweeps_of_the_same_data_are_named(
     assert "Sweeps without an account" in card and "(3 trials in its store)" in card
 
 
-def test_sweeps_of_a_subfolder_are_named(paths: Paths) -> None:
-    sections = tiny_sections({}, {"kind": "film"})
-    places = {"pets": "pets", "cats": "pets/../pets/cats", "others": "pets-of-others"}
-    sections["datasets"] = {
-        name: sections["datasets"]["digits"]
-        | {"source": {"kind": "folder", "path": f"data/{place}"}}
-        for name, place in places.items()
-    }
-    sweep = sections["sweeps"]["digits"]
-    sections["sweeps"] = {name: sweep | {"dataset": name} for name in places}
-    sections["backbones"]["vit"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    sections["backbones"]["vit"]["arguments"] |= {"in_chans": 3}
-    made = Study.model_validate(sections | {"release": FIXED | {"sweep": "cats"}})
-    for cell in made.all_cells():
-        write_text(paths.cell_trials(made, cell), "")
-    assert swept_before(made, paths)[0] == ["pets", "cats"]
-
-
 # -- errors -----------------------------------------------------------------------------------------
 
 
@@ -336,26 +297,3 @@ def test_unreachable_epsilons_are_refused_before_training(
 def test_invalid_sections_are_refused(make: Callable[[], Study], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         make()
-
-
-def test_of_two_calls_at_once_one_makes_the_release(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a disk without locks, the slower call fails and keeps the model of the faster call."""
-    train = release_training.train_release
-
-    def refuse(*_: Any) -> None:
-        raise OSError("No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-
-    def train_while_another_does(*given: Any) -> Any:
-        monkeypatch.setattr(release_training, "train_release", train)
-        release(FIXED, paths)
-        return train(*given)
-
-    monkeypatch.setattr(release_training, "train_release", train_while_another_does)
-    with pytest.raises(ReleaseError, match=r"exists\. A second model"):
-        release(FIXED, paths)
-    verify(paths.release)
-    assert not list(paths.results.glob(".partial-*"))

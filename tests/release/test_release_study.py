@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 from tests.release.releases import FIXED, PRIVATE, Change, put
-from tests.training.tiny_study import N, prepare, tiny_sections
+from tests.training.tiny_study import prepare, tiny_sections
 
-from dpsweep.base.files import write_checked_json
-from dpsweep.data.prepared import METADATA, read_metadata
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.privacy import Sampling
 from dpsweep.release import ReleaseError
-from dpsweep.release.train import fixed_noise, write_release
+from dpsweep.release.train import write_release
 from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
@@ -68,20 +65,6 @@ def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
     assert found.network.method.kind == "lora"
 
 
-def test_the_noise_of_a_fixed_setting_is_that_of_the_study(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = sections()
-    found["release"] = {
-        **{"sweep": "digits", "epsilon": 3.0, "epochs": [2], "batch_size": [64]},
-        **{"clipping_bound": [1.0], "learning_rate": [0.01]},
-    }
-    study = Study.model_validate(found)
-    monkeypatch.setattr("dpsweep.release.train.calibrate_sampling", lambda *asked: asked)
-    # Rounded up.
-    assert fixed_noise(study) == (3.0, 2e-5, Sampling(N, 64, 2 * -(-N // 64)))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -122,20 +105,6 @@ def test_a_study_without_the_section_is_refused(made: Paths) -> None:
     study = Study.model_validate({k: each for k, each in sections().items() if k != "release"})
     with pytest.raises(StudyError, match="release: missing; allowed: a section"):
         compare(made.release, study)
-
-
-def test_other_data_of_the_same_size_are_named(made: Paths, tmp_path: Path) -> None:
-    """They are found by the checksum in the ledger, which certificates do not contain."""
-    paths = Paths(Path(shutil.copytree(made.results, tmp_path / "results")))
-    study = Study.model_validate(sections())
-    folder = paths.dataset("digits")
-    metadata = read_metadata(folder).model_dump(mode="json")
-    write_checked_json(folder / METADATA, metadata | {"checksum": "0" * 64})
-    with pytest.raises(ReleaseError, match="data: the model was made of data with the checksum"):
-        compare(paths.release, study, paths, made.ledger)
-    write_checked_json(folder / METADATA, metadata | {"classes": list("abcdefghij")})
-    with pytest.raises(ReleaseError, match=r"network\.classes\.0: found .0., expected .a."):
-        compare(paths.release, study, paths, made.ledger)
 
 
 def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:

@@ -188,8 +188,3 @@ def test_names_that_config_does_not_have_are_refused(given: dict[str, object]) -
         DpsweepError, match=r"--config: found .*allowed: study, targets, unaccounted"
     ):
         begin(given)
-
-
-def test_targets_that_are_no_text_are_refused() -> None:
-    with pytest.raises(DpsweepError, match="--config targets: found 5; allowed: text"):
-        begin(parse_config(["study=mine.yaml", "targets=5"]))

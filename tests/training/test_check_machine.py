@@ -49,14 +49,6 @@ def test_settings_of_slurm_that_need_another_profile(
     assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice
 
 
-def test_a_controller_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = said_by("", tmp_path, monkeypatch, "slurm_load_ctl_conf error: Unable to contact it")
-    assert (
-        "scontrol show config says nothing (slurm_load_ctl_conf error: Unable to contact it)"
-        in said
-    )
-
-
 def said_by(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch, error: str = "") -> str:
     """Return the report on a machine where ``scontrol show config`` prints a text."""
     scontrol, written = folder / "bin" / "scontrol", folder / "here.txt"

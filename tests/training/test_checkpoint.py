@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.training.tiny_study import N, Prepared, assert_equal, end, stopped_after
 from tests.waiting import PATIENCE
 
-from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.store import Arrays
@@ -95,14 +94,6 @@ def test_resuming_with_units_is_bit_identical(tiny: Prepared, trial: Trial, tmp_
         end(spec, context, path)
     assert path.exists()
     assert_equal(end(spec, context, path), wanted)
-
-
-def test_a_checkpoint_holds_no_generator(stopped: Path) -> None:
-    """Noise is a function of the trial's key and the step, so none of its state is saved."""
-    state = torch.load(stopped, weights_only=True)
-    assert state.keys() == {"parameters", "optimizer", "progress"}
-    assert state["optimizer"].keys() == {"optimizer", "steps"}
-    assert state["optimizer"]["steps"] == state["progress"]["step"] == 5
 
 
 # Changes that make a state unusable.
@@ -184,13 +175,3 @@ def test_an_epoch_ends_with_the_nearest_step(steps: int, epochs: int) -> None:
         exact = Fraction(epoch * steps, epochs)
         assert abs(step - exact) <= Fraction(1, 2)
         assert step >= exact or step - exact != Fraction(-1, 2), "a half is rounded up"
-
-
-def test_parameters_are_kept_at_the_end_of_their_epoch(
-    trial: Trial, stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trial_module, "epoch_ends", lambda *_: {2: 1, 5: 2, 9: 3})
-    _, kept = train_trial(*trial, None, 1e9)
-    for name, each in torch.load(stopped, weights_only=True)["parameters"].items():
-        assert (kept[f"epoch2/{name}"] == each.numpy()).all()
-        assert len({kept[f"epoch{epoch}/{name}"].tobytes() for epoch in (1, 2, 3)}) == 3

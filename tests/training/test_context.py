@@ -3,12 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.training.tiny_study import Prepared, assert_equal, end
 
-from dpsweep.data.prepared import Resize
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.trial import train_trial
 
@@ -24,19 +22,6 @@ def test_a_trial_does_not_depend_on_earlier_trials(
     for seed in (1, 2, 1):
         spec = specs[0.003, seed]
         assert_equal(end(spec, shared), end(spec, made.context()))
-
-
-def test_stored_images_are_resized_for_the_network(tiny: Prepared) -> None:
-    data = tiny.data
-    resize = Resize(size=20, interpolation="bicubic")
-    small = replace(data, metadata=data.metadata.model_copy(update={"resize": resize}))
-    context = tiny._replace(data=small).context()
-    batch, labels = context.batch(context.test, torch.tensor([3, 1]))
-    assert labels.tolist() == [data.test_labels[3], data.test_labels[1]]
-    assert batch.shape == (2, 1, 20, 20)
-    # Resizing keeps the mean of an image.
-    wanted = 2 * data.test_inputs[[3, 1]].mean((1, 2, 3)) / 255 - 1
-    np.testing.assert_allclose(batch.mean((1, 2, 3)), wanted, atol=0.02)
 
 
 METHODS = [*({"kind": kind} for kind in ("film", "all", "head", "scratch")), LORA]

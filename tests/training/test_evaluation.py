@@ -67,16 +67,6 @@ def test_the_batch_size_of_an_evaluation_does_not_matter(size: int) -> None:
     assert found["loss"] == pytest.approx(whole["loss"], rel=1e-6)
 
 
-def test_a_gpu_evaluates_in_float32() -> None:
-    settings = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before, settings.fp32_precision = settings.fp32_precision, "tf32"
-    try:
-        measured(saying(*LABELS.tolist()))
-        assert settings.fp32_precision == "tf32"
-    finally:
-        settings.fp32_precision = before
-
-
 @pytest.mark.parametrize(
     ("places", "weight", "accuracy"),
     [({(0, 2): NAN, (4, 1): INF}, 1.0, 5 / 7), ({}, NAN, 0.0)],

@@ -134,11 +134,3 @@ def test_a_job_logs_that_ctrl_c_ended_it(caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(KeyboardInterrupt), watched():
         raise KeyboardInterrupt
     assert STOPPED.fullmatch(caplog.messages[-1])
-
-
-def test_signal_handlers_are_restored() -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1)
-    with watched():
-        assert signal.getsignal(signal.SIGTERM) != before[0]
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGUSR1)) == before
-    assert interruption(saved=True) is None

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dpsweep.gradients import make_engine
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
-from dpsweep.training import trial as trial_module
 from dpsweep.training.canaries import CanaryContext, audit_trial
 from dpsweep.training.gradient_norms import training_set_norms
 from dpsweep.training.physical import PhysicalBatch
@@ -96,16 +95,6 @@ def test_results_equal_those_of_the_cpu(
         assert context.train.labels.device == CUDA
         assert context.train.inputs.device == (CUDA if free else CPU)
         equal(end(spec, context), wanted, **ROUNDING)
-
-
-def test_a_step_without_examples(gpu: PretendedGpu, made: Prepared, spec: TrialSpec) -> None:
-    """Its statistics are on the device too, so that they can be stacked with those of other steps."""
-    with gpu.pretended():
-        context = made.context(CUDA)
-        optimizer = trial_module._optimizer(spec, context, context.model(1), b"")
-        packed = trial_module._pack(optimizer.step([]))
-        assert packed.device == CUDA
-        assert packed.cpu().tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,6 @@ def test_a_damaged_trial_is_set_aside(store: TrialStore, place: str) -> None:
     assert path.with_name(path.name + ".damaged").exists()
 
 
-def test_parameters_are_kept_and_dropped(store: TrialStore) -> None:
-    store.save_parameters(KEY, {"epoch1/head.bias": np.ones(3, np.float32)})
-    kept = store.load_parameters(KEY)
-    assert kept is not None
-    np.testing.assert_array_equal(kept["epoch1/head.bias"], np.ones(3))
-    store.drop_parameters(KEY)
-    assert store.load_parameters(KEY) is None
-    assert store.load(KEY) is not None
-
-
 def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
     arrays = {"epoch1/b": np.ones(3), "epoch1/a": np.zeros((2, 2), dtype=np.float32)}
     record = {"trial_key": "ab", "title": 'ε = 8, "quoted"\n'}

@@ -10,17 +10,11 @@ from tests.study.small import load_small
 
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training.optimizer import (
-    AdamBC,
     OptimizerError,
     RunningAverage,
     make_optimizer,
     mistaken_optimizers,
 )
-
-
-def test_adam_bc_refuses_to_compute_gradients_again() -> None:
-    with pytest.raises(ValueError, match="closure: found one; allowed: none"):
-        AdamBC([torch.nn.Parameter(torch.zeros(1))], 0.1, noise_variance=1.0).step(lambda: 0.0)
 
 
 @pytest.mark.parametrize(

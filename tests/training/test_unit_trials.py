@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,9 @@ from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell, trial_table
 from dpsweep.training.checkpoint import parameters_after
-from dpsweep.training.context import Examples, Sampled, TrialContext
+from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.gradient_norms import (
     draw_batches,
-    labels_of_units,
     measure_gradient_norms,
     measure_overlap,
 )
@@ -246,14 +244,6 @@ def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
     np.testing.assert_allclose(overlaps["dot_smaller"], wanted.smaller, atol=1e-5 * scale**2)
 
 
-def test_a_unit_has_the_class_of_most_of_its_rows() -> None:
-    context: Any = SimpleNamespace(
-        classes=3, train=SimpleNamespace(labels=torch.tensor([2, 0, 2, 1, 1, 0]))
-    )
-    sampled = Sampled(np.arange(6), np.array([0, 0, 0, 1, 1, 1]))
-    assert labels_of_units(context, sampled).tolist() == [2, 1]
-
-
 # -- reading -----------------------------------------------------------------------------------
 
 
@@ -283,19 +273,6 @@ def test_a_unit_on_both_sides_is_refused(tmp_path: Path) -> None:
     dataset = Dataset.model_validate(section(tmp_path / "x.npz") | sizes | {"source": source})
     with pytest.raises(DatasetError, match="found 60 units in the training and in the test set"):
         prepare("coins", dataset, tmp_path / "prepared")
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"unit": "patient"}, "train_units: found None with unit: patient"),
-        ({"train_units": 3}, "train_units: found 3 with unit: None"),
-        ({"unit": "row", "train_units": 3}, "train_units: found 3 with unit: row"),
-    ],
-)
-def test_keys_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Dataset.model_validate(section(Path("x.npz"), **keys))
 
 
 def test_a_wrong_number_of_units_is_refused(tmp_path: Path) -> None:
@@ -379,18 +356,6 @@ def test_recommend_check_and_plan_name_the_unit_and_count_it(tmp_path: Path) -> 
     assert "A record is here one patient: all of their" in " ".join(
         explanation(2, 1e-5, unit=study.datasets["coins"].protects)
     )
-
-
-@pytest.mark.parametrize(("unit", "asks"), [(None, True), ("row", False), ("patient", False)])
-@pytest.mark.parametrize("private", [True, False])
-def test_check_asks_once_about_rows_of_private_data(
-    tmp_path: Path, unit: str | None, asks: bool, private: bool
-) -> None:
-    coin_flips(tmp_path / "coins.npz")
-    keys = {} if unit is None else {"unit": unit}
-    study = study_of(counted(tmp_path / "coins.npz", private=private, **keys))
-    lines = list(check(study, Paths(tmp_path / "results"), 0))
-    assert sum("may one person have several rows" in line for line in lines) == (asks and private)
 
 
 def tuned(folder: Path, **more: Any) -> tuple[Study, Paths]:

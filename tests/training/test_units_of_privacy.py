@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import dpsweep
 from dpsweep.privacy.record import Sampling
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import PoissonSampler, microbatches, whole_units
 
 RAGGED = np.repeat([3, 1, 9, 4, 0], [1, 2, 7, 3, 5])[np.random.default_rng(0).permutation(18)]
@@ -152,12 +151,6 @@ def test_the_update_is_that_of_clipped_means_by_hand() -> None:
             torch.testing.assert_close(each, before[name] - 0.5 * total[name] / 2)
 
 
-def test_data_of_another_number_of_rows_is_refused() -> None:
-    made, _ = training(RAGGED, 4, 5)
-    with pytest.raises(ValueError, match="inputs: found 5 examples, expected 18, as units name"):
-        made.batches(*data(5))
-
-
 def test_a_state_of_other_units_is_refused() -> None:
     state = training(RAGGED, 4, 5)[0].state_dict()
     training(RAGGED, 4, 5)[0].load_state_dict(state)
@@ -168,22 +161,6 @@ def test_a_state_of_other_units_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="state is of another training"):
             made.load_state_dict(state)
-
-
-def test_memory_for_less_than_a_unit_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = training(RAGGED, 4, 5, physical=9)
-    sizes: list[int] = []
-
-    def full(self: object, batch: object, size: int) -> list[object]:
-        sizes.append(size)
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(dpsweep.PrivateTraining, "_parts", full)
-    with pytest.raises(
-        DoesNotFitError, match=r"a unit of 4 rows does not fit .*fewer rows_per_unit"
-    ):
-        made.step(next(made.batches(*data(18))))
-    assert sizes == [9, 5, 4]
 
 
 def test_a_unit_in_two_micro_batches_is_refused() -> None:
