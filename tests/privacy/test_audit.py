@@ -49,7 +49,7 @@ def as_in_the_paper(mu: float, canaries: int, guesses: int, correct: int, level:
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("guesses", [1, 20, 200])
-def test_refutation_is_the_recursion_of_the_paper(mu: float, guesses: int) -> None:
+def test_refutation_is_the_recursion_of_the_paper(mu, guesses):
     def curve(rate: float) -> float:
         return float(ndtr(ndtri(rate) - mu))
 
@@ -59,7 +59,7 @@ def test_refutation_is_the_recursion_of_the_paper(mu: float, guesses: int) -> No
             assert refuted(curve, M, guesses, correct, level) == expected
 
 
-def test_more_right_guesses_refute_more() -> None:
+def test_more_right_guesses_refute_more():
     curve = GaussianTradeOff(1.0).false_positive_rate
     found = [curve_p_value(curve, M, 100, each) for each in range(50, 101, 5)]
     assert np.all(np.diff(found) <= 1e-9) and found[0] > 0.99 and found[-1] < 0.01
@@ -72,7 +72,7 @@ def test_more_right_guesses_refute_more() -> None:
 # -- simulated mechanisms ----------------------------------------------------------------------
 
 
-def test_the_bound_exceeds_epsilon_in_at_most_five_percent() -> None:
+def test_the_bound_exceeds_epsilon_in_at_most_five_percent():
     noise = full_batch(4.0)
     right = simulated_right_guesses(noise, 1.0, M, [100], np.random.default_rng(5), runs=10_000)
     counts, times = np.unique(right, return_counts=True)
@@ -85,7 +85,7 @@ def test_the_bound_exceeds_epsilon_in_at_most_five_percent() -> None:
 
 
 @pytest.mark.parametrize("noise", [full_batch(2.0), SAMPLED])
-def test_claims_above_the_bound_on_the_noise_are_refuted(noise: Calibration) -> None:
+def test_claims_above_the_bound_on_the_noise_are_refuted(noise):
     found = CurveOutcome(noise, M, 100, 92)
     most = found.noise_at_most
     assert LEAST_SHARE * noise.noise_multiplier < most < 4 * noise.noise_multiplier
@@ -108,7 +108,7 @@ def measured(noise: Calibration, share: float, seed: int, places: int = 500) -> 
     return MeasuredNoise(noise, sigma * np.random.default_rng(seed).standard_normal(places))
 
 
-def test_bounds_from_measured_noise_hold_with_their_confidence() -> None:
+def test_bounds_from_measured_noise_hold_with_their_confidence():
     noise, runs = full_batch(4.0), range(4000)
     wrong = [not measured(noise, 1.0, seed, places=50).consistent for seed in runs]
     assert np.sum(wrong) <= 14  # 4 are expected; 15 have probability 10^-5
@@ -120,7 +120,7 @@ def test_bounds_from_measured_noise_hold_with_their_confidence() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
-def test_scores_are_log_likelihood_ratios(rate: float) -> None:
+def test_scores_are_log_likelihood_ratios(rate):
     sigma, seen = 0.7, np.random.default_rng(4).normal(size=(5, 3))
     included = (1 - rate) * norm.pdf(seen, 0, sigma) + rate * norm.pdf(seen, 1, sigma)
     expected = np.log(included / norm.pdf(seen, 0, sigma)).sum(axis=0)
@@ -131,7 +131,7 @@ def test_scores_are_log_likelihood_ratios(rate: float) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "half"), [(1.0, 0.5), (4.0, 0.9), (8.0, 0.9)])
-def test_the_plan_detects_half_of_the_noise(epsilon: float, half: float) -> None:
+def test_the_plan_detects_half_of_the_noise(epsilon, half):
     noise = full_batch(epsilon)
     plan = plan_audit(noise, M)
     assert plan == plan_audit(noise, M)
@@ -143,7 +143,7 @@ def test_the_plan_detects_half_of_the_noise(epsilon: float, half: float) -> None
     assert np.sum(times[refutes]) / 300 == pytest.approx(plan.power[0.5], abs=0.1)
 
 
-def test_the_plan_uses_the_best_number_of_guesses_or_a_given_one() -> None:
+def test_the_plan_uses_the_best_number_of_guesses_or_a_given_one():
     noise = full_batch(4.0)
     plan = plan_audit(noise, M)
     for guesses in (20, 1000):

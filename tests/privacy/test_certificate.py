@@ -138,9 +138,7 @@ def bound(sigma: float, batch: int, steps: int, delta: float, coarser: float = 1
 
 
 @pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), FEW + MANY)
-def test_the_bound_is_not_below_the_exact_epsilon_and_hardly_above(
-    sigma: float, batch: int, steps: int, delta: float
-) -> None:
+def test_the_bound_is_not_below_the_exact_epsilon_and_hardly_above(sigma, batch, steps, delta):
     epsilon, q = bound(sigma, batch, steps, delta), batch / SIZE
     for direction in DIRECTIONS:
         assert exact_delta(epsilon, sigma, q, steps, direction) <= delta
@@ -149,7 +147,7 @@ def test_the_bound_is_not_below_the_exact_epsilon_and_hardly_above(
     assert exact_delta(epsilon * (1 - 5e-4), sigma, q, steps, "remove") > smaller
 
 
-def test_the_allowance_is_subtracted_from_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allowance_is_subtracted_from_delta(monkeypatch):
     setting = (2.18, 256 / 87_002, 2719)
     sampling = Sampling(87_002, 256, 2719)
     right = certified_bound(setting[0], sampling, DELTA, 0.25)
@@ -161,7 +159,7 @@ def test_the_allowance_is_subtracted_from_delta(monkeypatch: pytest.MonkeyPatch)
     assert found > 1.002 * right
 
 
-def test_a_delta_that_the_allowance_would_use_up_is_refused() -> None:
+def test_a_delta_that_the_allowance_would_use_up_is_refused():
     least = 10 * rounding_allowance(1000)
     certified_bound(1.0, Sampling(1000, 10, 1000), 1.001 * least, 3.0)
     with pytest.raises(CalibrationError, match=r"use a delta of at least 7\.3e-11"):
@@ -182,9 +180,7 @@ def composed_in_80_bits(one: Any, composed: Any, steps: int) -> npt.NDArray[np.l
 
 @pytest.mark.parametrize(("sigma", "batch", "steps", "delta"), [FEW[2], MANY[4], MANY[7]])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rounding_stays_far_below_its_allowance(
-    sigma: float, batch: int, steps: int, delta: float, direction: str
-) -> None:
+def test_rounding_stays_far_below_its_allowance(sigma, batch, steps, delta, direction):
     """Compose the library's step in 80 bits, and compare the sums of all tails."""
     interval = 1e-3 * bound(sigma, batch, steps, delta) / math.sqrt(steps)
     step = from_gaussian_mechanism(
@@ -201,12 +197,12 @@ def test_rounding_stays_far_below_its_allowance(
 
 
 @pytest.mark.parametrize("setting", [*FEW[::2], *MANY[:5]])
-def test_prv_accountant_agrees(setting: tuple[float, int, int, float]) -> None:
+def test_prv_accountant_agrees(setting):
     sigma, batch, steps, delta = setting
     epsilon = bound(*setting)
     found = prv_epsilon(sigma, Sampling(SIZE, batch, steps), delta, epsilon)
     assert found == pytest.approx(epsilon, rel=5e-3)
 
 
-def test_prv_accountant_is_left_out_where_it_takes_long() -> None:
+def test_prv_accountant_is_left_out_where_it_takes_long():
     assert prv_epsilon(2.0, Sampling(SIZE, 1_000, 10**6), DELTA, 0.05) is None

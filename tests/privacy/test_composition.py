@@ -11,7 +11,7 @@ DELTA = 1e-5
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_trainings_on_the_full_batch_are_one_longer_training(count: int) -> None:
+def test_trainings_on_the_full_batch_are_one_longer_training(count):
     noise = calibrate(8.0, DELTA, 1000, 1000, 10)
     found = composed_epsilon([noise] * count, [], count * DELTA)
     exact = gaussian_epsilon(count * DELTA, noise.noise_multiplier, 10 * count)
@@ -19,7 +19,7 @@ def test_trainings_on_the_full_batch_are_one_longer_training(count: int) -> None
     assert found <= (8.0 if count == 1 else 0.8 * 8.0 * count)
 
 
-def test_two_different_trainings_lie_between_two_equal_ones() -> None:
+def test_two_different_trainings_lie_between_two_equal_ones():
     few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
     both = composed_epsilon([few, many], [], DELTA)
 
@@ -33,16 +33,14 @@ def test_two_different_trainings_lie_between_two_equal_ones() -> None:
     assert twice(few) == pytest.approx(once, rel=1e-3)
 
 
-def test_the_joint_epsilon_is_that_of_delta_less_the_allowance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_joint_epsilon_is_that_of_delta_less_the_allowance(monkeypatch):
     noise = calibrate(8.0, DELTA, 1000, 100, 10)
     of_half = composed_epsilon([noise, noise], [], DELTA / 2)
     monkeypatch.setattr(accountants, "rounding_allowance", lambda steps: steps / 40 * DELTA)
     assert composed_epsilon([noise, noise], [], DELTA) == pytest.approx(of_half, rel=1e-6)
 
 
-def test_epsilons_of_unknown_mechanisms_add_up() -> None:
+def test_epsilons_of_unknown_mechanisms_add_up():
     """As in docs/release.md: for large epsilons and the sum of the deltas, hardly less than the sum holds."""
     assert composed_epsilon([], [(8.0, DELTA)] * 5, 5 * DELTA) == pytest.approx(40)
     noise = calibrate(8.0, DELTA, 1000, 1000, 10)

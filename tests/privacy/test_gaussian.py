@@ -11,14 +11,7 @@ from scipy.stats import norm
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
 
-REFERENCE = {
-    0.25: 13.285525,
-    0.5: 7.031827,
-    1: 3.730632,
-    2: 1.993812,
-    4: 1.081162,
-    8: 0.600229,
-}
+REFERENCE = {0.25: 13.285525, 0.5: 7.031827, 1: 3.730632, 2: 1.993812, 4: 1.081162, 8: 0.600229}
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), REFERENCE.items())
@@ -38,11 +31,7 @@ def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, sigma):
     assert gaussian_delta(epsilon, sigma) == pytest.approx(integral, rel=1e-8)
 
 
-@given(
-    epsilon=st.floats(1e-3, 50),
-    log_delta=st.floats(-12, -2),
-    steps=st.integers(1, 10_000),
-)
+@given(epsilon=st.floats(1e-3, 50), log_delta=st.floats(-12, -2), steps=st.integers(1, 10_000))
 def test_calibrated_noise_meets_its_target_and_is_minimal(epsilon, log_delta, steps):
     delta = 10**log_delta
     sigma = gaussian_noise_multiplier(epsilon, delta, steps)

@@ -4,19 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
-from dpsweep.privacy.calibration import (
-    calibrate_sampling,
-    certify_again,
-    noise_multiplier,
-    verify,
-)
+from dpsweep.privacy.calibration import calibrate_sampling, certify_again, noise_multiplier, verify
 from dpsweep.privacy.record import read_calibration, write_calibration
 
 SETTINGS = {
@@ -51,9 +44,7 @@ SIGMA = "noise_multiplier"
     ],
 )
 @pytest.mark.parametrize("kind", ["sampled", "full batch"])
-def test_numbers_that_do_not_belong_together_are_refused(
-    kind: str, name: str, value: Any, message: str
-) -> None:
+def test_numbers_that_do_not_belong_together_are_refused(kind, name, value, message):
     noise = calibrated(kind)
     edit = {name: value(noise) if callable(value) else value}
     with pytest.raises(CalibrationError, match=message):
@@ -61,7 +52,7 @@ def test_numbers_that_do_not_belong_together_are_refused(
 
 
 @pytest.mark.parametrize("edit", [{SIGMA: 1e-9}, {"certified_epsilon": 8.0}])
-def test_training_without_privacy_has_no_noise(edit: dict[str, float]) -> None:
+def test_training_without_privacy_has_no_noise(edit):
     noise = calibrated("without privacy")
     verify(noise)
     with pytest.raises(CalibrationError, match=r": found .*, expected"):
@@ -81,9 +72,7 @@ def test_training_without_privacy_has_no_noise(edit: dict[str, float]) -> None:
         ("certified_epsilon", None, "found None"),
     ],
 )
-def test_files_for_another_setting_are_refused(
-    tmp_path: Path, name: str, value: Any, message: str
-) -> None:
+def test_files_for_another_setting_are_refused(tmp_path, name, value, message):
     path = tmp_path / "noise.json"
     # The fingerprint is that of the changed content.
     write_checked_json(path, calibrated("sampled").to_dict() | {name: value})
@@ -94,13 +83,13 @@ def test_files_for_another_setting_are_refused(
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_calibrations_are_read_as_written(tmp_path: Path, kind: str) -> None:
+def test_calibrations_are_read_as_written(tmp_path, kind):
     write_calibration(tmp_path / "noise.json", calibrated(kind))
     assert read_calibration(tmp_path / "noise.json", *SETTINGS[kind]) == calibrated(kind)
 
 
 @pytest.mark.parametrize("accountant", ["prv", "tilted pld"])
-def test_a_bound_of_a_former_accountant_stays_if_it_holds(accountant: str) -> None:
+def test_a_bound_of_a_former_accountant_stays_if_it_holds(accountant):
     """They proved slightly larger bounds, and stored no epsilon of prv-accountant."""
     noise = calibrated("sampled")
     former = replace(noise, accountant=accountant, prv_epsilon=None, certified_epsilon=2.0)
@@ -117,7 +106,7 @@ def test_a_bound_of_a_former_accountant_stays_if_it_holds(accountant: str) -> No
 
 
 @pytest.mark.parametrize("field", [SIGMA, "certified_epsilon", "pld_epsilon", "cumulative_noise"])
-def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) -> None:
+def test_the_smallest_edit_breaks_the_fingerprint(tmp_path, field):
     path = tmp_path / "noise.json"
     write_calibration(path, calibrated("sampled"))
     content = read_json(path)
@@ -136,9 +125,7 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path: Path, field: str) ->
         ('{"epsilon": 2.0', "damaged"),
     ],
 )
-def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(
-    tmp_path: Path, text: str | None, problem: str
-) -> None:
+def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(tmp_path, text, problem):
     path = tmp_path / "noise.json"
     if text is not None:
         path.write_text(text)

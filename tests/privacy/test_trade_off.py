@@ -50,7 +50,7 @@ def noise_of(sigma: float, batch_size: int, steps: int, epsilon: float = 1.0) ->
 
 
 @pytest.mark.parametrize("records", GROUPS)
-def test_full_batches_have_the_closed_form_of_a_gaussian(records: int) -> None:
+def test_full_batches_have_the_closed_form_of_a_gaussian(records):
     noise = calibrate(1.0, 1e-5, 1000, 1000, 9)
     curve = training_trade_off(noise, records)
     shift = 3 * records / noise.noise_multiplier
@@ -86,7 +86,7 @@ def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
     ("sigma", "batch_size", "records"),
     [(0.7, 10, 1), (2.0, 300, 1), (0.7, 10, 10), (2.0, 300, 5), (1.7, 980, 10), (0.8, 999, 5)],
 )
-def test_one_sampled_step_has_its_exact_rates(sigma: float, batch_size: int, records: int) -> None:
+def test_one_sampled_step_has_its_exact_rates(sigma, batch_size, records):
     curve = training_trade_off(noise_of(sigma, batch_size, 1), records)
     exact = one_step(sigma, batch_size / 1000, records)
     for rate in RATES:
@@ -96,7 +96,7 @@ def test_one_sampled_step_has_its_exact_rates(sigma: float, batch_size: int, rec
     assert max(gains) - 1e-9 <= curve.advantage <= 1.003 * max(gains) + 1e-4
 
 
-def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
+def test_one_sampled_step_has_the_deltas_of_its_own_direction():
     """Removing and adding differ most where few examples are sampled and sigma is small."""
     curve = training_trade_off(noise_of(0.7, 10, 1))
     assert isinstance(curve, GuaranteedTradeOff)
@@ -113,7 +113,7 @@ def test_one_sampled_step_has_the_deltas_of_its_own_direction() -> None:
     assert differ
 
 
-def test_a_curve_allows_for_the_rounding_of_its_composition() -> None:
+def test_a_curve_allows_for_the_rounding_of_its_composition():
     sigma, batch, steps, epsilon = 20.0, 500, 10_000, 2.0
     noise = noise_of(sigma, batch, steps, epsilon)
     curve, interval = training_trade_off(noise), accountants.pld_interval(epsilon, steps)
@@ -129,7 +129,7 @@ def test_a_curve_allows_for_the_rounding_of_its_composition() -> None:
         assert delta >= -(right[beyond] @ np.expm1(np.longdouble(claimed) - losses[beyond]))
 
 
-def test_removing_and_adding_are_both_bounded() -> None:
+def test_removing_and_adding_are_both_bounded():
     """An attacker who searches for absent records may be better than one who searches for present ones."""
     epsilons = np.array([0.0, 1.0])
     one, other = np.array([0.5, 0.1]), np.array([0.5, 0.2])
@@ -146,9 +146,7 @@ def test_removing_and_adding_are_both_bounded() -> None:
 
 
 @given(epsilon=st.floats(0, 5), delta=st.floats(0, 0.2), rate=st.floats(0, 1))
-def test_the_curve_of_a_pair_is_that_of_the_worst_mechanism(
-    epsilon: float, delta: float, rate: float
-) -> None:
+def test_the_curve_of_a_pair_is_that_of_the_worst_mechanism(epsilon, delta, rate):
     """With probability delta it reveals the record; otherwise it is right with odds of e^epsilon to 1."""
     honest = 1 / (1 + math.exp(-epsilon))
     # Outcomes in the order of their odds: revealed as present, guessed present, guessed absent, revealed.
@@ -161,7 +159,7 @@ def test_the_curve_of_a_pair_is_that_of_the_worst_mechanism(
     assert found.advantage == pytest.approx(max(present - absent), abs=1e-9)
 
 
-def test_group_privacy_of_a_pair() -> None:
+def test_group_privacy_of_a_pair():
     found = guarantee_trade_off(0.5, 1e-3, records=3)
     assert found.epsilons == pytest.approx(1.5)
     assert found.removing == found.adding == pytest.approx(1e-3 * (1 + math.exp(0.5) + math.e))
@@ -171,7 +169,7 @@ def test_group_privacy_of_a_pair() -> None:
 # -- accounted tuning ------------------------------------------------------------------------
 
 
-def test_the_bound_of_tuning_follows_its_formula() -> None:
+def test_the_bound_of_tuning_follows_its_formula():
     noise = calibrate_tuning(3.0, 1e-5, 2.0, 0.5, [Sampling(1000, 1000, 4)])
     curve = tuned_trade_off(noise)
     mu = 2 / noise.noise[0].noise_multiplier
@@ -188,7 +186,7 @@ def test_the_bound_of_tuning_follows_its_formula() -> None:
 # -- reports ---------------------------------------------------------------------------------
 
 
-def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
+def test_numbers_in_the_paragraph_are_never_below_the_rates():
     rates = [0.0023001, 0.0195, 0.0831]
     attacks = [
         Attack(1, list(FALSE_POSITIVE_RATES), rates, 0.1015),
@@ -220,6 +218,6 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates() -> None:
         ((1.0, 1e-5, None, 10, 3), "found --batch-size and --steps alone"),
     ],
 )
-def test_invalid_numbers_are_refused(arguments: tuple[float, float], message: str) -> None:
+def test_invalid_numbers_are_refused(arguments, message):
     with pytest.raises(CalibrationError, match=message):
         list(explanation(*arguments))

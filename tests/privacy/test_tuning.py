@@ -1,7 +1,6 @@
 """Accounted tuning: check values, and exact values of small mechanisms."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,20 +30,20 @@ def gaussian(epsilon: float) -> Profile:
 
 
 @pytest.mark.parametrize("epsilon", CHECK_VALUES)
-def test_check_values(epsilon: float) -> None:
+def test_check_values(epsilon):
     found = [total_epsilon(gaussian(epsilon), 1e-5, mean, shape) for shape, mean in SETTINGS]
     np.testing.assert_allclose(found, CHECK_VALUES[epsilon], atol=0.01)
 
 
 @pytest.mark.parametrize(("shape", "mean"), [*SETTINGS, (-0.7, 2), (3, 1.5), (0.001, 10)])
-def test_distribution_of_the_number_of_trials(shape: float, mean: float) -> None:
+def test_distribution_of_the_number_of_trials(shape, mean):
     probabilities = trial_count_probabilities(mean, shape, 200_000)
     assert (probabilities > 0).all() or probabilities[-1] == 0
     assert probabilities.sum() == pytest.approx(1, rel=1e-6)
     assert (np.arange(1, 200_001) * probabilities).sum() == pytest.approx(mean, rel=1e-6)
 
 
-def test_drawn_numbers_follow_their_distribution() -> None:
+def test_drawn_numbers_follow_their_distribution():
     random = np.random.default_rng(0)
     drawn = np.bincount([draw_trial_count(4, 0, random) for _ in range(20_000)], minlength=60)
     expected = 20_000 * trial_count_probabilities(4, 0, 8)
@@ -67,7 +66,7 @@ def hockey_stick(first: np.ndarray, second: np.ndarray, epsilon: float) -> float
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
+def test_never_below_the_exact_value_of_small_mechanisms(seed):
     random = np.random.default_rng(seed)
     shape, mean = random.choice([-0.7, -0.5, 0, 0.5, 1, 2]), random.uniform(1.2, 12)
     size = random.integers(2, 7)
@@ -100,6 +99,6 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed: int) -> None:
         (1e-5, 5, None, "shape = None: it must be a number"),
     ],
 )
-def test_invalid_numbers_are_refused(delta: Any, mean: Any, shape: Any, message: str) -> None:
+def test_invalid_numbers_are_refused(delta, mean, shape, message):
     with pytest.raises(CalibrationError, match=message):
         total_epsilon(gaussian(1), delta, mean, shape)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -27,16 +26,13 @@ DELTA = 1e-5
 def total(noise: TuningNoise) -> float:
     """Return the total epsilon of the mechanism, by the bound itself."""
     score = noise.score_noise
-    profiles = [
-        *map(training_profile, noise.noise),
-        lambda epsilon: gaussian_delta(epsilon, score),
-    ]
+    profiles = [*map(training_profile, noise.noise), lambda epsilon: gaussian_delta(epsilon, score)]
     return total_epsilon(largest_profile(profiles), noise.delta, noise.mean_trials, noise.shape)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1, 8])
 @pytest.mark.parametrize(("mean", "shape"), [(3, 1), (10, 0), (5, -0.5)])
-def test_the_total_is_met_and_used_up(epsilon: float, mean: float, shape: float) -> None:
+def test_the_total_is_met_and_used_up(epsilon, mean, shape):
     noise = calibrate_tuning(
         epsilon, DELTA, mean, shape, [Sampling(900, 900, 4), Sampling(900, 900, 32)]
     )
@@ -47,7 +43,7 @@ def test_the_total_is_met_and_used_up(epsilon: float, mean: float, shape: float)
     assert four == pytest.approx(many, rel=1e-6)
 
 
-def test_candidates_of_several_batch_sizes() -> None:
+def test_candidates_of_several_batch_sizes():
     full = Sampling(900, 900, 4)
     noise = calibrate_tuning(2, DELTA, 3, 1, [full, Sampling(900, 100, 18), full])
     assert len(noise.noise) == 2
@@ -56,7 +52,7 @@ def test_candidates_of_several_batch_sizes() -> None:
 
 
 @pytest.mark.parametrize("mean", [1.001, pytest.param(1.5, marks=pytest.mark.slow)])
-def test_a_small_mean_number_of_trials(mean: float) -> None:
+def test_a_small_mean_number_of_trials(mean):
     """The second condition then has a small epsilon at a large delta."""
     noise = calibrate_tuning(8, DELTA, mean, 1, [Sampling(1212, 16, 758)])
     assert total(noise) <= noise.total_epsilon <= 8
@@ -64,7 +60,7 @@ def test_a_small_mean_number_of_trials(mean: float) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [100, 900])
-def test_a_smaller_second_epsilon_than_the_noise_has_is_refused(batch_size: int) -> None:
+def test_a_smaller_second_epsilon_than_the_noise_has_is_refused(batch_size):
     noise = calibrate_tuning(2, DELTA, 3, 1, [Sampling(900, batch_size, 8)])
     gamma = gamma_of_mean(3, 1)
     large = gamma * math.expm1(noise.second_epsilon) / (1 - gamma)
@@ -86,14 +82,12 @@ def test_a_smaller_second_epsilon_than_the_noise_has_is_refused(batch_size: int)
         (1e-9, DELTA, 3, 1, "no base mechanism gives a total epsilon of 1e-09"),
     ],
 )
-def test_unreachable_targets_are_refused(
-    epsilon: Any, delta: float, mean: float, shape: float, message: str
-) -> None:
+def test_unreachable_targets_are_refused(epsilon, delta, mean, shape, message):
     with pytest.raises(CalibrationError, match=message):
         calibrate_tuning(epsilon, delta, mean, shape, [Sampling(900, 900, 4)])
 
 
-def test_the_profile_of_training_leaves_delta_for_rounding() -> None:
+def test_the_profile_of_training_leaves_delta_for_rounding():
     """Far above epsilon nothing else is left of delta."""
     noise = calibrate(2.0, 1e-5, 1000, 100, 10)
     assert training_profile(noise)(60.0) >= rounding_allowance(10)

@@ -41,7 +41,7 @@ def folder(prepared: Prepared) -> Path:
     return write_release(study(), prepared.paths)
 
 
-def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepared) -> None:
+def test_the_averaged_model_is_released_and_named(folder, prepared):
     found = verify(folder)
     written = read_checked_json(folder / CERTIFICATE)["optimizer"]
     assert written == {"kind": "adam", "schedule": "cosine", "average": AVERAGE}
@@ -53,7 +53,7 @@ def test_the_averaged_model_is_released_and_named(folder: Path, prepared: Prepar
     compare(folder, study(), prepared.paths, prepared.paths.ledger)
 
 
-def test_the_average_is_scored_and_kept(prepared: Prepared) -> None:
+def test_the_average_is_scored_and_kept(prepared):
     spec, context = prepared.spec(steps=17), prepared.context()
     record, parameters, _ = train_and_score(
         spec, context, b""
@@ -70,9 +70,7 @@ def test_the_average_is_scored_and_kept(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}, AVERAGE | {"share": 0.2}])
-def test_another_average_than_that_of_the_study_is_refused(
-    average: dict[str, Any] | None, folder: Path, prepared: Prepared
-) -> None:
+def test_another_average_than_that_of_the_study_is_refused(average, folder, prepared):
     other = study(average)
     with pytest.raises(ReleaseError, match=r"optimizer(\.average)?(\.\w+)?: found "):
         compare(folder, other, prepared.paths, prepared.paths.ledger)

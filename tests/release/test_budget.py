@@ -38,9 +38,7 @@ def study(section: Content, epsilon: float, delta: float) -> Study:
     return study_of(section, budget={"epsilon": epsilon, "delta": delta})
 
 
-def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(
-    paths: Paths,
-) -> None:
+def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(paths):
     allowed = study(FIXED, epsilon=8.0, delta=2 * DELTA)
     first = release(allowed, paths)
     shutil.move(first, first.with_name("published"))
@@ -51,7 +49,7 @@ def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(
     check_budget(study(FIXED, epsilon=20.0, delta=2 * DELTA), elsewhere)
 
 
-def test_the_budget_counts_what_the_certificate_counts() -> None:
+def test_the_budget_counts_what_the_certificate_counts():
     noise = calibrate(2.0, DELTA, 200, 200, 4)
     earlier = [ReleasedModel(certificate="0" * 64, epsilon=2.0, delta=DELTA, noise=noise)] * 2
     joint = released_together(earlier, earlier[0]).joint_epsilon
@@ -65,7 +63,7 @@ def test_the_budget_counts_what_the_certificate_counts() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [800.0, 1e5])
-def test_epsilons_with_overflowing_exponentials_add_up(epsilon: float) -> None:
+def test_epsilons_with_overflowing_exponentials_add_up(epsilon):
     """After a release with such an epsilon, further releases must still work."""
     first, second = tuned_model(epsilon), tuned_model(2.0)
     assert released_together([first], second).joint_epsilon == epsilon + 2
@@ -74,14 +72,14 @@ def test_epsilons_with_overflowing_exponentials_add_up(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("delta", [0.9 * DELTA, 0.5 * DELTA])
-def test_a_delta_above_that_of_the_budget_is_beyond_it(delta: float) -> None:
+def test_a_delta_above_that_of_the_budget_is_beyond_it(delta):
     """The epsilon of a choice among trials is not known at a smaller delta."""
     made = study(PRIVATE, epsilon=100.0, delta=delta)
     with pytest.raises(ReleaseError, match="makes epsilon inf"):
         refuse_beyond_budget(made, [], tuned_model(8.0))
 
 
-def test_rounded_numbers_stay_on_their_side() -> None:
+def test_rounded_numbers_stay_on_their_side():
     chosen = random.Random(0)
     for _ in range(2000):
         number, digits = 10 ** chosen.uniform(-12, 3), chosen.randint(1, 6)
@@ -100,7 +98,7 @@ def tuned_model(epsilon: float, delta: float = DELTA) -> ReleasedModel:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) -> None:
+def test_the_rest_that_the_report_promises_is_accepted(seed, paths):
     chosen = random.Random(seed)
     models = []
     for _ in range(chosen.randint(1, 4)):
@@ -139,7 +137,7 @@ def test_the_rest_that_the_report_promises_is_accepted(seed: int, paths: Paths) 
     assert found.epsilon <= float(spent) < 1.001 * found.epsilon
 
 
-def test_deltas_add_up_as_they_are_written() -> None:
+def test_deltas_add_up_as_they_are_written():
     """In floats 3 times 1e-05 is above 3e-05."""
     made = study(PRIVATE | {"epsilon": 1.0}, epsilon=3.0, delta=3e-5)
     refuse_beyond_budget(made, [tuned_model(1.0)] * 2, tuned_model(1.0))
@@ -147,9 +145,7 @@ def test_deltas_add_up_as_they_are_written() -> None:
         refuse_beyond_budget(made, [tuned_model(1.0)] * 3, tuned_model(1.0))
 
 
-def test_of_two_releases_at_once_one_is_beyond_the_budget(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_releases_at_once_one_is_beyond_the_budget(paths, monkeypatch):
     """Each is within the budget alone, and both have read the ledger before either adds its line."""
     made = study(FIXED, epsilon=8.0, delta=2 * DELTA)
     train, both = release_training.train_release, threading.Barrier(2, timeout=100)

@@ -114,9 +114,7 @@ def relabel(content: Content) -> None:
          "certificate.optimizer"),
     ],
 )  # fmt: skip
-def test_the_message_names_the_wrong_field(
-    name: str, change: Change, line: str, forge: Forge
-) -> None:
+def test_the_message_names_the_wrong_field(name, change, line, forge):
     with pytest.raises(ReleaseError) as refused:
         verify(forge(name, change))
     lines = [each.strip() for each in str(refused.value).splitlines()]
@@ -150,9 +148,7 @@ def larger_than_the_data(content: Content) -> None:
         ("fixed", put("releases", "earlier", 0, "delta", factor=0.5), "releases.earlier.0: found another"),
     ],
 )  # fmt: skip
-def test_a_contradiction_is_found_by_arithmetic_alone(
-    name: str, change: Change, line: str, results: Path
-) -> None:
+def test_a_contradiction_is_found_by_arithmetic_alone(name, change, line, results):
     """The accountants refuse some of these too, which must not hide that a condition is missing."""
     content = read_checked_json(results / name / CERTIFICATE)
     assert list(_contradictions(Certificate.model_validate(content))) == []
@@ -211,7 +207,7 @@ def listed(place: Place) -> bool:
 
 
 @pytest.mark.parametrize("name", ["tuned", "fixed"])
-def test_a_changed_field_is_refused_or_listed(name: str, results: Path, forge: Forge) -> None:
+def test_a_changed_field_is_refused_or_listed(name, results, forge):
     content = read_checked_json(results / name / CERTIFICATE)
     # Those of the noise are the same in both, and most changes of them need the accountants.
     fields = [
@@ -282,8 +278,8 @@ def derive(content: Content) -> None:
     ],
 )
 def test_a_derived_forgery_is_refused_or_documented_and_refused_beside_the_ledger(
-    change: Change, claim: str | None, results: Path, forge: Forge
-) -> None:
+    change, claim, results, forge
+):
     def derived(content: Content) -> None:
         change(content)
         with warnings.catch_warnings(action="ignore"):  # of a delta of one over N
@@ -326,8 +322,8 @@ def test_a_derived_forgery_is_refused_or_documented_and_refused_beside_the_ledge
     ids=["renamed", "in both files", "moved", "rounded", "transposed", "NaN", "infinite", "others"],
 )  # fmt: skip
 def test_parameters_are_those_of_the_architecture_and_of_the_backbone(
-    change: Callable[[Tensors, Tensors], Any], message: str, results: Path, forge: Forge
-) -> None:
+    change, message, results, forge
+):
     """Other numbers of the same shapes are found only by comparison with the backbone."""
     folder, backbone = forge("fixed"), Paths(results).backbone("vit")
     trained, frozen = load_file(folder / TRAINED), load_file(folder / FROZEN)
@@ -342,7 +338,7 @@ def test_parameters_are_those_of_the_architecture_and_of_the_backbone(
         verify(folder, backbone if message == BACKBONE_DIFFERS else None)
 
 
-def test_releases_of_the_same_data_are_counted(results: Path) -> None:
+def test_releases_of_the_same_data_are_counted(results):
     """They are counted although their folders were moved."""
     first, tuned, fixed = (verify(results / name) for name in ("first", "tuned", "fixed"))
     assert [len(each.releases.earlier) for each in (first, tuned, fixed)] == [0, 1, 2]

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_releases_are_found_by_data_and_source(file: Path) -> None:
+def test_releases_are_found_by_data_and_source(file):
     ledger = Ledger(file)
 
     def found(data: str, *origins: list[str]) -> list[float]:
@@ -45,7 +45,7 @@ def test_releases_are_found_by_data_and_source(file: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_edited_and_removed_lines_are_found(number: int, file: Path) -> None:
+def test_edited_and_removed_lines_are_found(number, file):
     lines = file.read_text().splitlines(keepends=True)
     edited = lines[number].replace(f'"epsilon": {number + 1}', '"epsilon": 0')
     file.write_text("".join([*lines[:number], edited, *lines[number + 1 :]]))
@@ -59,7 +59,7 @@ def test_edited_and_removed_lines_are_found(number: int, file: Path) -> None:
 
 
 @pytest.mark.parametrize("half", ['{"data": ', '{"data": "d\x00', "\x00\x00"])
-def test_an_incomplete_line_is_moved_to_another_file(half: str, file: Path) -> None:
+def test_an_incomplete_line_is_moved_to_another_file(half, file):
     """Such a line is from a call that was killed before it made its model."""
     whole = file.read_text()
     file.write_text(whole + half)
@@ -73,7 +73,7 @@ def test_an_incomplete_line_is_moved_to_another_file(half: str, file: Path) -> N
     assert [each.epsilon for each in Ledger(file).released("d", [])] == [4]
 
 
-def test_a_last_line_without_its_line_break_counts(file: Path) -> None:
+def test_a_last_line_without_its_line_break_counts(file):
     file.write_text(file.read_text().rstrip())
     assert len(Ledger(file).released("z", CATS)) == 2
     with open_ledger(file) as ledger:

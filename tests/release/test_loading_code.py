@@ -21,7 +21,7 @@ from dpsweep.release.card import loading_code, reading_code
 from dpsweep.release.certificate import Network
 from dpsweep.release.files import head_layers, save_parameters
 from dpsweep.study.backbones import Architecture
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
+from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA
 
 VIT = Architecture(
     library="timm",
@@ -75,9 +75,7 @@ def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
     ],
     ids=["timm", "timm-lora", "transformers-lora", "dpsweep", "scattering", "ngrams", "identity"],
 )
-def test_the_code_loads_every_parameter(
-    architecture: Architecture, method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_loads_every_parameter(architecture, method, tmp_path, monkeypatch):
     with seeded(0):
         model = create(architecture, classes=3)
         apply_method(model, method)
@@ -102,14 +100,7 @@ def test_the_code_loads_every_parameter(
 @pytest.mark.parametrize("crop", [None, 0.875], ids=["whole", "crop"])
 @pytest.mark.parametrize("stored", [None, (12, 12)], ids=["resized", "resized-with-its-batch"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_an_image_is_prepared_as_in_training(
-    mode: str,
-    stored: tuple[int, int] | None,
-    crop: float | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_image_is_prepared_as_in_training(mode, stored, crop, tmp_path, monkeypatch, capsys):
     resize = Resize(size=24, interpolation="bicubic", crop=crop)
     height, width = stored or (41, 30)
     pixels = np.random.default_rng(0).integers(256, size=(height, width, 3), dtype=np.uint8)
@@ -143,13 +134,8 @@ def test_an_image_is_prepared_as_in_training(
     [(TEXT, "words", 6), (NGRAMS, "bytes", 8), (VECTORS, "embedding", 6)],
 )
 def test_other_inputs_are_prepared_as_in_training(
-    architecture: Architecture,
-    kind: str,
-    length: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    architecture, kind, length, tmp_path, monkeypatch, capsys
+):
     """The card reads "Some text." or embedding.npy, and prints the class that training would say."""
     monkeypatch.chdir(tmp_path)
     texts = ["Some text.", "Some more of the text, and longer than is read."]

@@ -15,7 +15,7 @@ def noise(score_noise: float, mean: float = 3) -> TuningNoise:
     return TuningNoise(1, 1e-5, mean, 1, 0.3, 0.8, 0.1, 0.05, score_noise, [])
 
 
-def test_the_highest_score_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_highest_score_wins(monkeypatch):
     monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 40)
     rights = {"a": 10, "b": 30, "c": 20}
     models = itertools.count()
@@ -30,7 +30,7 @@ def test_the_highest_score_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(models) == 40
 
 
-def test_scores_are_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_noisy(monkeypatch):
     monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 1)
     random = np.random.default_rng(0)
     scores = [
@@ -40,7 +40,7 @@ def test_scores_are_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.std(scores) == pytest.approx(7, rel=0.08)
 
 
-def test_candidates_and_their_number_are_random() -> None:
+def test_candidates_and_their_number_are_random():
     random = np.random.default_rng(0)
     counts: Counter[int] = Counter()
     drawn: Counter[str] = Counter()

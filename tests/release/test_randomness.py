@@ -100,9 +100,7 @@ def both_ends(
     return found[0][0], 0.0
 
 
-def test_every_part_of_tuning_has_its_own_secret(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_part_of_tuning_has_its_own_secret(paths, monkeypatch):
     used, found = Recorded(monkeypatch), list[Any]()
     monkeypatch.setattr(
         release_training, "select_privately", lambda *given: both_ends(*given, found)
@@ -119,9 +117,7 @@ def test_every_part_of_tuning_has_its_own_secret(
     assert used.trained_on == set(range(N)) - set(HELD_OUT)
 
 
-def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(paths, monkeypatch):
     used = Recorded(monkeypatch)
     trained(FIXED, paths)
     assert used.secrets == [b"secret 0"]
@@ -131,13 +127,7 @@ def test_a_fixed_setting_has_one_secret_and_holds_nothing_out(
 
 
 @pytest.mark.parametrize("section", [FIXED, TUNED], ids=["fixed", "tuned"])
-def test_secret_trials_log_and_warn_nothing(
-    section: dict[str, Any],
-    paths: Paths,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    recwarn: pytest.WarningsRecorder,
-) -> None:
+def test_secret_trials_log_and_warn_nothing(section, paths, monkeypatch, caplog, recwarn):
     """Times, batch sizes and memory in a log would tell which trials were drawn."""
     caplog.set_level(logging.DEBUG)
     loggers = ["", "dpsweep.training.context", "timm", "a.library"]
@@ -173,7 +163,7 @@ def test_secret_trials_log_and_warn_nothing(
     assert caplog.records[-1].getMessage() == "heard after a failure"
 
 
-def test_secrets_are_long_and_never_the_same() -> None:
+def test_secrets_are_long_and_never_the_same():
     found = {new_secret() for _ in range(100)}
     assert len(found) == 100 and {len(each) for each in found} == {32}
 
@@ -195,9 +185,7 @@ def right_answers(network: torch.nn.Module, inputs: Any, labels: Any) -> Any:
     return outputs.argmax(dim=1).numpy() == labels
 
 
-def test_scores_are_right_answers_on_the_held_out_part(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_right_answers_on_the_held_out_part(paths, monkeypatch):
     Recorded(monkeypatch)  # gives the same secrets in every run
     found = list[tuple[TrainedModel, int]]()
     monkeypatch.setattr(
@@ -217,9 +205,7 @@ def test_scores_are_right_answers_on_the_held_out_part(
     assert found[0][1] != found[1][1]
 
 
-def test_every_trial_has_the_noise_of_its_own_schedule(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_trial_has_the_noise_of_its_own_schedule(paths, monkeypatch):
     found = list[tuple[TrainedModel, int]]()
 
     def one_of_each(candidates: Sequence[Candidate], train: Any, *_: Any) -> Any:
@@ -247,9 +233,7 @@ def test_every_trial_has_the_noise_of_its_own_schedule(
         )  # fmt: skip
 
 
-def test_written_parameters_are_those_after_the_last_epoch(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_parameters_are_those_after_the_last_epoch(paths, monkeypatch):
     """The stated test accuracy is that of the written parameters, over examples and not over classes."""
     Recorded(monkeypatch)
     folder = release(FIXED | {"epochs": [4], "learning_rate": [0.1], "epsilon": 50.0}, paths)
@@ -267,7 +251,7 @@ def test_written_parameters_are_those_after_the_last_epoch(
     assert certificate["test_accuracy"] != pytest.approx(np.mean(by_class), abs=1e-5)
 
 
-def test_a_certificate_contains_no_local_path_and_no_time(paths: Paths) -> None:
+def test_a_certificate_contains_no_local_path_and_no_time(paths):
     metadata = with_weights(paths.backbone("vit")).metadata.model_dump(exclude={"checksum"})
     said = {"kind": "file", "path": "/home/somebody/weights.safetensors", "seconds": 3.5}
     state = load_file(paths.backbone("vit") / "model.safetensors")
@@ -278,7 +262,7 @@ def test_a_certificate_contains_no_local_path_and_no_time(paths: Paths) -> None:
     assert not any("somebody" in file.read_text(errors="ignore") for file in folder.iterdir())
 
 
-def test_the_second_opinion_is_by_privacy_loss_distributions() -> None:
+def test_the_second_opinion_is_by_privacy_loss_distributions():
     """For a fixed setting it is the noise's own; for tuning, the worst of all trials and their scores."""
     noise = replace(calibrate(8.0, 1e-5, 1000, 1000, 1), pld_epsilon=7.5)
     assert epsilon_by_pld(noise, None) == 7.5

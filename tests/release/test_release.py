@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,9 +72,7 @@ def assert_loads_as_its_card_says(
     assert right.mean() == pytest.approx(verify(folder).test_accuracy, abs=2e-3)
 
 
-def test_a_released_model_loads_as_its_card_says(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_released_model_loads_as_its_card_says(results, monkeypatch):
     folder = results / "first"
     certificate = verify(folder)
     assert certificate.epsilon == 8 and certificate.tuning is None
@@ -92,8 +89,8 @@ def test_a_released_model_loads_as_its_card_says(
     ],
 )
 def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
-    features: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    features, paths, monkeypatch
+):
     with_weights(paths.backbone("vit"))
     longer = {"epsilon": 50.0, "epochs": [15], "batch_size": [64], "learning_rate": [0.1]}
     made = feature_study(FIXED | longer, features)
@@ -121,7 +118,7 @@ def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
         compare(folder, other, paths)
 
 
-def test_accounted_tuning_is_certified(tuned: Path) -> None:
+def test_accounted_tuning_is_certified(tuned):
     certificate = verify(tuned)
     tuning = certificate.tuning
     assert tuning is not None and len(tuning.candidates) == 8
@@ -142,9 +139,7 @@ def test_accounted_tuning_is_certified(tuned: Path) -> None:
 
 
 @pytest.mark.parametrize("section", [FIXED, PRIVATE], ids=["fixed", "private"])
-def test_no_file_is_written_before_the_end(
-    section: Content, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_file_is_written_before_the_end(section, paths, monkeypatch):
     """A process killed in training leaves its lock and an empty folder; those of earlier ones are gone."""
     before, steps = everything(paths.results), 0
     write_text(paths.results / ".partial-release+x1y2" / "release" / TRAINED, "half")
@@ -163,16 +158,14 @@ def test_no_file_is_written_before_the_end(
     assert everything(paths.results) - before == {folder} | {folder / name for name in FILES}
 
 
-def test_an_existing_folder_is_left_alone(paths: Paths) -> None:
+def test_an_existing_folder_is_left_alone(paths):
     write_text(paths.release / "mine.txt", "")
     with pytest.raises(ReleaseError, match=r"exists\. A second model"):
         release(FIXED, paths)
     assert [file.name for file in paths.release.iterdir()] == ["mine.txt"]
 
 
-def test_a_second_call_waits_and_makes_no_second_model(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_call_waits_and_makes_no_second_model(paths, monkeypatch):
     begun, make = threading.Event(), release_training._make
     monkeypatch.setattr(release_training, "_make", lambda *given: begun.set() or make(*given))
     with ThreadPoolExecutor() as pool:
@@ -186,9 +179,7 @@ def test_a_second_call_waits_and_makes_no_second_model(
     assert begun.is_set()
 
 
-def test_a_terminated_job_stops_between_two_steps(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_job_stops_between_two_steps(paths, tmp_path, monkeypatch):
     file, steps = tmp_path / "study.yaml", []
     content = tiny_sections({}, {"kind": "film"}) | {"release": FIXED}
     file.write_text(yaml.safe_dump(content | {"results": str(paths.results)}))
@@ -210,9 +201,7 @@ def test_a_terminated_job_stops_between_two_steps(
 # -- the secret number of trials --------------------------------------------------------------------
 
 
-def test_no_output_reveals_the_number_of_trials(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_output_reveals_the_number_of_trials(paths, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG, logger="dpsweep")
     found = []
     for count in (1, 6):
@@ -233,9 +222,7 @@ def test_no_output_reveals_the_number_of_trials(
 # -- sweeps of the same data ------------------------------------------------------------------------
 
 
-def test_earlier_sweeps_of_the_same_data_are_named(
-    paths: Paths, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_earlier_sweeps_of_the_same_data_are_named(paths, caplog):
     """Trials are found by the checksum of their data or of features of the data, for any grid."""
     cell = paths.cell(study(FIXED).all_cells()[0])
     write_text(cell / "trials-0123456789.parquet", "of former settings")
@@ -269,12 +256,8 @@ def test_earlier_sweeps_of_the_same_data_are_named(
     ],
 )
 def test_unreachable_epsilons_are_refused_before_training(
-    change: Content,
-    error: type[Exception],
-    message: str,
-    paths: Paths,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    change, error, message, paths, monkeypatch
+):
     monkeypatch.setattr("dpsweep.release.train.train_trial", None)
     before = everything(paths.results)
     with pytest.raises(error, match=message):
@@ -294,6 +277,6 @@ def test_unreachable_epsilons_are_refused_before_training(
          "release.sweep: found digits, whose engine is opacus"),
     ],
 )  # fmt: skip
-def test_invalid_sections_are_refused(make: Callable[[], Study], message: str) -> None:
+def test_invalid_sections_are_refused(make, message):
     with pytest.raises(ValidationError, match=message):
         make()

@@ -14,7 +14,6 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.release import CARD, CERTIFICATE, card
 from dpsweep.release.certificate import TestSet as MeasuredTestSet
 from dpsweep.report import page
-from dpsweep.study.paths import Paths
 
 
 def certificate(right: int, size: int, largest: int) -> Any:
@@ -22,7 +21,7 @@ def certificate(right: int, size: int, largest: int) -> Any:
     return SimpleNamespace(test_accuracy=right / size, test_set=test_set)
 
 
-def test_the_interval_is_wilsons() -> None:
+def test_the_interval_is_wilsons():
     """Newcombe (1998), table I, method 3: 81 of 263, 15 of 148, 0 of 20, 1 of 29."""
     for right, size, interval in (
         (81, 263, "0.255 to 0.366"),
@@ -44,9 +43,7 @@ def test_the_interval_is_wilsons() -> None:
         (10_000, 10_000, 10_000, "is no better than"),  # the test set has one class
     ],
 )
-def test_a_model_is_compared_with_the_largest_class(
-    right: int, size: int, largest: int, verdict: str | None
-) -> None:
+def test_a_model_is_compared_with_the_largest_class(right, size, largest, verdict):
     advice = card.advice_if_no_better(certificate(right, size, largest))
     assert (advice is None) == (verdict is None)
     if verdict:
@@ -56,9 +53,7 @@ def test_a_model_is_compared_with_the_largest_class(
         assert "learning rate" in advice and "dpsweep recommend" in advice
 
 
-def test_card_log_and_verification_say_what_the_model_is_worth(
-    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_card_log_and_verification_say_what_the_model_is_worth(paths, capsys, monkeypatch):
     file = paths.results.with_name("study.yaml")
     fixed = study(FIXED)
     sections = fixed.model_dump(mode="json", exclude_defaults=True)

@@ -84,9 +84,7 @@ def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch],
     ids=["before training", "after it", "parameters", "card", "certificate",
          "half a line", "the line", "the folder"],
 )  # fmt: skip
-def test_a_kill_leaves_no_model_without_a_line(
-    place: Callable[[pytest.MonkeyPatch], None], lines: int, folder: bool, paths: Paths
-) -> None:
+def test_a_kill_leaves_no_model_without_a_line(place, lines, folder, paths):
     killed(FIXED, paths, place)
     origins = [["sklearn-digits"]]
     assert paths.release.exists() == folder
@@ -100,9 +98,7 @@ def test_a_kill_leaves_no_model_without_a_line(
     assert len(Ledger(paths.ledger).released("", origins)) == lines + 1
 
 
-def test_the_line_is_on_the_disk_before_the_model_appears(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_is_on_the_disk_before_the_model_appears(paths, monkeypatch):
     """A line that only the cache of the disk has is lost by a power cut, and its model may remain."""
     fsync, replace = os.fsync, Path.replace
     events: list[tuple[str, int, int]] = []

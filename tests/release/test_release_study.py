@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.release.releases import FIXED, PRIVATE, Change, put
+from tests.release.releases import FIXED, PRIVATE, put
 from tests.training.tiny_study import prepare, tiny_sections
 
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     return paths
 
 
-def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
+def test_a_release_with_every_parameter_off_its_default(made):
     """The certificate agrees with the section, with verification and with the study."""
     found = verify(made.release)
     study = Study.model_validate(sections())
@@ -93,7 +93,7 @@ def test_a_release_with_every_parameter_off_its_default(made: Paths) -> None:
         (put("datasets", "digits", "source", value={"kind": "glyphs"}), "data: the model was made of"),
     ],
 )  # fmt: skip
-def test_differences_from_the_study_are_named(change: Change, said: str, made: Paths) -> None:
+def test_differences_from_the_study_are_named(change, said, made):
     content = copy.deepcopy(sections())
     change(content)
     study = Study.model_validate(content)
@@ -101,13 +101,13 @@ def test_differences_from_the_study_are_named(change: Change, said: str, made: P
         compare(made.release, study, made, made.ledger)
 
 
-def test_a_study_without_the_section_is_refused(made: Paths) -> None:
+def test_a_study_without_the_section_is_refused(made):
     study = Study.model_validate({k: each for k, each in sections().items() if k != "release"})
     with pytest.raises(StudyError, match="release: missing; allowed: a section"):
         compare(made.release, study)
 
 
-def test_another_backbone_is_named(made: Paths, tmp_path: Path) -> None:
+def test_another_backbone_is_named(made, tmp_path):
     paths = Paths(Path(shutil.copytree(made.results, tmp_path / "results")))
     known = PreparedBackbone.open(paths.backbone("vit")).metadata
     other = known.model_dump(exclude={"checksum"}) | {"std": (0.7,)}

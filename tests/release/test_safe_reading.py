@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,13 @@ def refused(folder: Path) -> str:
 
 @pytest.mark.parametrize("name", [CERTIFICATE, TRAINED])
 @pytest.mark.parametrize("make", [lambda file: file.symlink_to("/etc/passwd"), Path.mkdir])
-def test_files_are_regular_files_of_the_folder(
-    make: Callable[[Path], Any], name: str, folder: Path
-) -> None:
+def test_files_are_regular_files_of_the_folder(make, name, folder):
     (folder / name).unlink()
     make(folder / name)
     assert f"{name}: found a link, a folder, a pipe or a device; allowed: a file" in refused(folder)
 
 
-def test_large_files_are_not_read(folder: Path) -> None:
+def test_large_files_are_not_read(folder):
     for name in (CERTIFICATE, CARD, TRAINED):
         size = (folder / name).stat().st_size
         os.truncate(folder / name, 2**41)  # with holes
@@ -51,7 +48,7 @@ def test_large_files_are_not_read(folder: Path) -> None:
         os.truncate(folder / name, size)
 
 
-def test_paths_other_than_release_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_paths_other_than_release_folders_are_refused(folder, tmp_path):
     assert "cannot be read: No such file" in refused(tmp_path / "nowhere")
     assert "cannot be read: Not a directory" in refused(folder / CARD)
     for index in range(30):
@@ -60,7 +57,7 @@ def test_paths_other_than_release_folders_are_refused(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [CERTIFICATE, TRAINED, FROZEN, CARD])
-def test_edited_and_missing_files_are_found(name: str, folder: Path) -> None:
+def test_edited_and_missing_files_are_found(name, folder):
     content = bytearray((folder / name).read_bytes())
     content[-3] ^= 1
     (folder / name).write_bytes(content)
@@ -85,14 +82,12 @@ def test_edited_and_missing_files_are_found(name: str, folder: Path) -> None:
         (("guarantee",), "none", "guarantee: Extra inputs are not permitted"),
     ],
 )
-def test_fields_are_read_strictly(
-    place: tuple[str, ...], value: Any, said: str, folder: Path
-) -> None:
+def test_fields_are_read_strictly(place, value, said, folder):
     forge(folder, put(*place, value=value))
     assert said in refused(folder)
 
 
-def test_invalid_certificates_are_refused(folder: Path) -> None:
+def test_invalid_certificates_are_refused(folder):
     whole = (folder / CERTIFICATE).read_bytes()
     for written in (b"", b"\xff\xfe{}", b"null", b"{}"):
         (folder / CERTIFICATE).write_bytes(written)
@@ -101,7 +96,7 @@ def test_invalid_certificates_are_refused(folder: Path) -> None:
     assert "damaged or edited" in refused(folder)
 
 
-def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> None:
+def test_free_text_contains_no_markup_and_stays_on_its_line(folder):
     evil = "Pets\n\n**(0.1, 1e-9)-private** <img src=x> [a](https://b.c) `x` | www.d.e \u202e # \x1b[31m"
 
     def change(content: Content) -> None:
@@ -137,7 +132,7 @@ def test_free_text_contains_no_markup_and_stays_on_its_line(folder: Path) -> Non
     ],
     ids=lambda change: str(change)[:60],
 )  # fmt: skip
-def test_hostile_networks_are_refused_in_bounded_time(change: Content, folder: Path) -> None:
+def test_hostile_networks_are_refused_in_bounded_time(change, folder):
     """Nothing outside is read, and no connection is opened."""
     opened: list[str] = []
 

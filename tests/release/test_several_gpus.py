@@ -45,9 +45,7 @@ def released(folder: Path, prepared: Path, gpus: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_gpus_release_the_model_of_one(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_gpus_release_the_model_of_one(prepared, tmp_path, monkeypatch):
     fake_nvidia_smi(tmp_path / "bin", LISTED)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)

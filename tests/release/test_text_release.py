@@ -18,9 +18,7 @@ from dpsweep.study.paths import Paths
 
 
 @pytest.mark.slow
-def test_a_release_of_texts_needs_no_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_of_texts_needs_no_download(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tickets(Path("tickets.csv"))
     options = ["--label-column", "queue", "--private", "--epsilon", "2", "--extends", "paper"]

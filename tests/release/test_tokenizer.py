@@ -1,6 +1,5 @@
 """Tests that a release has the tokenizer that its network was prepared with."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from dpsweep.study.paths import Paths
 PLAN: Any = SimpleNamespace(sweep=SimpleNamespace(backbone="reader"))
 
 
-def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path: Path) -> None:
+def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path):
     """Two vocabularies of one size give a network other texts to read, without any error."""
     paths = Paths(tmp_path / "results")
     own = bert(tmp_path)

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_trials_together_are_the_composed_gaussian_mechanisms() -> None:
+def test_all_trials_together_are_the_composed_gaussian_mechanisms():
     """Compare with another library's composition of the Gaussian mechanisms."""
     rates = [0.1, 0.2, 0.3, 0.4]
     study = Study.model_validate(sections(epsilon=[2.0], learning_rate=rates, seeds=3))
@@ -59,7 +59,7 @@ def test_all_trials_together_are_the_composed_gaussian_mechanisms() -> None:
     assert epsilon_of_sweeps(study, study.sweeps) == pytest.approx(expected, rel=2e-3)
 
 
-def test_the_same_data_under_another_name_is_private_too() -> None:
+def test_the_same_data_under_another_name_is_private_too():
     made = sections()
     made["datasets"]["copy"] = made["datasets"]["digits"] | {"private": False}
     made["sweeps"]["copied"] = made["sweeps"]["digits"] | {"dataset": "copy"}
@@ -67,9 +67,7 @@ def test_the_same_data_under_another_name_is_private_too() -> None:
 
 
 @pytest.mark.parametrize("stage", ["train", "theory", "gradient-norms"])
-def test_a_job_refuses_private_data_without_permission(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_a_job_refuses_private_data_without_permission(folder, monkeypatch, stage):
     """The job itself refuses, so a direct call of Snakemake is refused too."""
     study = Study.model_validate(sections())
     (cell,) = study.all_cells()
@@ -97,9 +95,7 @@ def test_a_job_refuses_private_data_without_permission(
         (["results/data/digits/metadata.json"], True),
     ],
 )
-def test_a_call_that_would_sweep_private_data_needs_the_option(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], allowed: bool
-) -> None:
+def test_a_call_that_would_sweep_private_data_needs_the_option(folder, monkeypatch, words, allowed):
     handed: list[list[str]] = []
     monkeypatch.setattr(run, "run_snakemake", lambda given: handed.append([*given]) or 0)
     done = CliRunner().invoke(app, ["run", "mine.yaml", *words])
@@ -110,9 +106,7 @@ def test_a_call_that_would_sweep_private_data_needs_the_option(
     assert not any("--unaccounted" in given for given in handed)
 
 
-def test_a_finished_sweep_is_drawn_without_asking_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_sweep_is_drawn_without_asking_again(folder, monkeypatch):
     study = Study.model_validate(sections())
     for cell in study.all_cells():
         file = Paths(Path(study.results)).cell_trials(study, cell)
@@ -122,7 +116,7 @@ def test_a_finished_sweep_is_drawn_without_asking_again(
     assert CliRunner().invoke(app, ["run", "mine.yaml"]).exit_code == 0
 
 
-def test_a_study_of_private_data_is_complete_without_its_sweeps(folder: Path) -> None:
+def test_a_study_of_private_data_is_complete_without_its_sweeps(folder):
     more = {"budget": {"epsilon": 9.0, "delta": 2e-5}, "figures": "none"}
     (folder / "mine.yaml").write_text(yaml.safe_dump(sections() | more))
     said = {
@@ -149,9 +143,7 @@ def given(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("word", "allowed"), [("True", True), ("1", True), ("false", False), ("0", False)]
 )
 @pytest.mark.parametrize("inherited", ["1", "0"])
-def test_the_workflow_passes_the_permission_to_its_jobs(
-    monkeypatch: pytest.MonkeyPatch, word: str, allowed: bool, inherited: str
-) -> None:
+def test_the_workflow_passes_the_permission_to_its_jobs(monkeypatch, word, allowed, inherited):
     """Whatever the environment says; Snakemake passes ``false`` as text, which Python takes for true."""
     monkeypatch.setenv(UNACCOUNTED, inherited)
     given(word, monkeypatch)
@@ -163,9 +155,7 @@ def test_the_workflow_passes_the_permission_to_its_jobs(
 
 
 @pytest.mark.parametrize("word", ["no", "yes", "2", "[]", ""])
-def test_other_words_than_true_and_false_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
+def test_other_words_than_true_and_false_are_refused(folder, monkeypatch, word):
     with pytest.raises(DpsweepError, match=r"unaccounted: .*allowed: true or false"):
         given(word, monkeypatch)
     monkeypatch.setenv(UNACCOUNTED, word)
@@ -182,7 +172,7 @@ def test_other_words_than_true_and_false_are_refused(
 @pytest.mark.parametrize(
     "given", [{"target": "lora"}, {"partial": "true"}, {"extends": "demo", "sweeps": {}}, {"": ""}]
 )
-def test_names_that_config_does_not_have_are_refused(given: dict[str, object]) -> None:
+def test_names_that_config_does_not_have_are_refused(given):
     """A plan of everything would be the answer to ``target=``; ``--configfile mine.yaml`` is no study."""
     with pytest.raises(
         DpsweepError, match=r"--config: found .*allowed: study, targets, unaccounted"

@@ -109,9 +109,7 @@ def spec(epsilon: float = 1.0, batch_size: int = FULL, steps: int = 4, **changes
 
 @pytest.mark.parametrize("method", [FILM, AUGMENTED], ids=["rows", "views"])
 @pytest.mark.parametrize("units", [None, np.arange(REAL) // 3], ids=["images", "persons"])
-def test_a_canary_of_several_rows_contributes_exactly_one(
-    prepared: Inputs, units: Any, method: Film
-) -> None:
+def test_a_canary_of_several_rows_contributes_exactly_one(prepared, units, method):
     """A canary is a unit: it has several rows, or several views, and counts once."""
     data, backbone = prepared
     size = CANARIES + (REAL if units is None else len(set(units)))
@@ -131,14 +129,14 @@ def test_a_canary_of_several_rows_contributes_exactly_one(
     ]
 
 
-def test_more_canaries_than_coordinates_are_refused(prepared: Inputs) -> None:
+def test_more_canaries_than_coordinates_are_refused(prepared):
     context = CanaryContext(*prepared, FILM, 5000, numpy_stream("coins"), device=CPU)
     with pytest.raises(AuditError, match=r"found 5000; allowed: at most 1546"):
         audit_trial(spec(math.inf, steps=1), context)
 
 
 @pytest.mark.parametrize("batch", [{}, {"batch_size": PART, "steps": 20}])
-def test_an_audit_of_the_trainer_is_informative(proper: Audit, batch: dict[str, int]) -> None:
+def test_an_audit_of_the_trainer_is_informative(proper, batch):
     trial = spec(8.0, **batch)
     found = lower_bound_from_curve(proper(trial), claim(trial), GUESSES)
     assert found.consistent and 1 <= found.lower_bound <= 8
@@ -225,16 +223,8 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], dict[str, Any], Check, str]]
 
 @pytest.mark.parametrize(("changed", "method", "mistake", "trial", "check", "said"), MISTAKES)
 def test_the_trainer_passes_and_a_mistake_is_caught(
-    audit: Audit,
-    proper: Audit,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: type,
-    method: str,
-    mistake: Callable[..., Any],
-    trial: dict[str, Any],
-    check: Check,
-    said: str,
-) -> None:
+    audit, proper, monkeypatch, changed, method, mistake, trial, check, said
+):
     check(proper(spec(**trial)), spec(**trial))
     monkeypatch.setattr(changed, method, mistake)
     with pytest.raises(AssertionError, match=said):

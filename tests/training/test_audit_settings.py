@@ -64,9 +64,7 @@ def measure(tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("batch_size", ["full", 100])
-def test_canaries_belong_to_the_training_set_and_the_plan_gives_the_guesses(
-    measure: Measuring, batch_size: str | int
-) -> None:
+def test_canaries_belong_to_the_training_set_and_the_plan_gives_the_guesses(measure, batch_size):
     found = measure(batch_size=[batch_size])
     spec, seen = measure.spec, measure.seen
     expected = N + CANARIES if batch_size == "full" else batch_size
@@ -86,7 +84,7 @@ def test_canaries_belong_to_the_training_set_and_the_plan_gives_the_guesses(
     assert found["measured_noise"]["noise_at_most"] > spec.noise_multiplier
 
 
-def test_a_secret_audit_has_secret_coins_batches_and_noise(measure: Measuring) -> None:
+def test_a_secret_audit_has_secret_coins_batches_and_noise(measure):
     """It is consistent too, and no one can repeat it."""
     secrets, drawn = [], []
     for randomness in ("public", "secret", "secret"):

@@ -2,13 +2,12 @@
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import Prepared, assert_equal, end, stopped_after
+from tests.training.tiny_study import assert_equal, end, stopped_after
 from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as torchvision
@@ -29,7 +28,7 @@ def views(secret: bytes = b"", **settings: Any) -> Views:
     return Views(Augmentations(**(THREE | settings)), "test", "views", secret=secret)
 
 
-def test_views_are_padded_crops_of_torchvision() -> None:
+def test_views_are_padded_crops_of_torchvision():
     choices = list(itertools.product((-2, -1, 0, 1, 2), (-2, -1, 0, 1, 2), (0, 1)))
     generator = torch.Generator().manual_seed(1)
     shape = (len(choices), 6, 5, 3)
@@ -43,7 +42,7 @@ def test_views_are_padded_crops_of_torchvision() -> None:
         assert torch.equal(view, wanted.permute(1, 2, 0))
 
 
-def test_views_have_every_shift_equally_often_and_depend_on_the_step_alone() -> None:
+def test_views_have_every_shift_equally_often_and_depend_on_the_step_alone():
     drawn = views().draw(step=5, rows=10_000)
     assert drawn.shape == (30_000, 3)
     assert torch.equal(drawn, views().draw(step=5, rows=10_000))
@@ -60,7 +59,7 @@ def test_views_have_every_shift_equally_often_and_depend_on_the_step_alone() -> 
     assert abs(torch.corrcoef(torch.stack([both[:, 0, 0], both[:, 1, 0]]))[0, 1]) < 0.05
 
 
-def test_a_step_clips_the_mean_gradient_of_the_views_of_an_image(tiny: Prepared) -> None:
+def test_a_step_clips_the_mean_gradient_of_the_views_of_an_image(tiny):
     made = tiny.of({}, FILM, epsilon=[float("inf")])
     bound, rate = 0.5, 0.1
     spec = replace(
@@ -88,7 +87,7 @@ def test_a_step_clips_the_mean_gradient_of_the_views_of_an_image(tiny: Prepared)
         torch.testing.assert_close(torch.from_numpy(epochs[f"epoch1/{name}"]), wanted)
 
 
-def test_norms_are_those_of_the_mean_over_views(tiny: Prepared) -> None:
+def test_norms_are_those_of_the_mean_over_views(tiny):
     made = tiny.of({}, FILM)
     context, spec = made.context(), made.spec(1)
     model = context.model(spec.seed)
@@ -109,8 +108,8 @@ def test_norms_are_those_of_the_mean_over_views(tiny: Prepared) -> None:
 
 
 def test_only_training_images_have_views_from_the_stream_of_the_trial_with_its_secret(
-    tiny: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny, monkeypatch
+):
     made = tiny.of({}, FILM)
     spec, context = made.spec(1), made.context()
     read: dict[bool, list[Any]] = {True: [], False: []}
@@ -127,7 +126,7 @@ def test_only_training_images_have_views_from_the_stream_of_the_trial_with_its_s
     assert set(read[False]) == {None}
 
 
-def test_a_stopped_trial_goes_on_with_the_same_views(tiny: Prepared, tmp_path: Path) -> None:
+def test_a_stopped_trial_goes_on_with_the_same_views(tiny, tmp_path):
     made = tiny.of({}, FILM, batch_size=[32])
     spec = made.spec(6)
     expected = end(spec, made.context())

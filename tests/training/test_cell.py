@@ -53,7 +53,7 @@ def run(chosen: Study, paths: Paths) -> tuple[pd.DataFrame, list[dict[str, Any]]
     return pd.read_parquet(paths.cell_trials(chosen, CELL)), told
 
 
-def test_progress_counts_every_trial_once(paths: Paths) -> None:
+def test_progress_counts_every_trial_once(paths):
     trials, told = run(study(), paths)
     assert [each["trials"] for each in told[:-1]] == list(range(1, len(trials) + 1))
     assert told[-1]["trained"] == len(trials)
@@ -73,9 +73,7 @@ def test_progress_counts_every_trial_once(paths: Paths) -> None:
         ({"step_rounding": "ceil"}, "steps: found 1, expected 2"),
     ],
 )
-def test_noise_for_another_setting_is_refused_before_training(
-    paths: Paths, privacy: dict[str, Any], said: str
-) -> None:
+def test_noise_for_another_setting_is_refused_before_training(paths, privacy, said):
     edited = study(**privacy)
     file = noise(paths, edited)
     shutil.copy(noise(paths), file)  # under a wrong name
@@ -99,13 +97,8 @@ HILL = dict(zip(RATES, (0.2, 0.5, 0.6, 0.1), strict=True))
     ],
 )
 def test_the_best_rate_of_the_first_seed_is_repeated(
-    selection: str,
-    scores: dict[float, float],
-    trials: int,
-    best: float,
-    paths: Paths,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    selection, scores, trials, best, paths, monkeypatch
+):
     template: list[StoredTrial] = []
 
     def train(spec: TrialSpec, context: Any, *others: Any) -> tuple[StoredTrial, Any]:

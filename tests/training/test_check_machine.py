@@ -35,13 +35,8 @@ SACCT, RETRIES, ADMINISTRATORS = "slurm-status-command: sacct", "retries: 10", "
     ],
 )
 def test_settings_of_slurm_that_need_another_profile(
-    preempt: str,
-    age: int,
-    accounting: str,
-    advice: set[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    preempt, age, accounting, advice, tmp_path, monkeypatch
+):
     said = said_by(
         CONFIG.format(preempt=preempt, age=age, accounting=accounting), tmp_path, monkeypatch
     )

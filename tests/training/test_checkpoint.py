@@ -63,9 +63,7 @@ def stopped(after_five: Path, tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_resuming_is_bit_identical(
-    trial: Trial, tmp_path: Path, optimizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_resuming_is_bit_identical(trial, tmp_path, optimizer, caplog):
     """Cover moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop.
 
     One epoch of three ends before the stop, so the state has its parameters.
@@ -84,7 +82,7 @@ def test_resuming_is_bit_identical(
         assert resumed.record[name] == wanted.record[name]
 
 
-def test_resuming_with_units_is_bit_identical(tiny: Prepared, trial: Trial, tmp_path: Path) -> None:
+def test_resuming_with_units_is_bit_identical(tiny, trial, tmp_path):
     data = replace(tiny.data, train_units=np.arange(N) // 3)
     context = tiny._replace(data=data).of({}, {"kind": "film"}, batch_size=[30]).context()
     spec = replace(trial[0], train_size=context.train.protected, rows_per_unit=2)
@@ -110,13 +108,7 @@ SPOILT: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_an_unusable_checkpoint_restarts_the_trial(
-    trial: Trial,
-    whole: Arrays,
-    stopped: Path,
-    caplog: pytest.LogCaptureFixture,
-    how: str,
-) -> None:
+def test_an_unusable_checkpoint_restarts_the_trial(trial, whole, stopped, caplog, how):
     state = torch.load(stopped, weights_only=True)
     SPOILT[how](state)
     torch.save(state, stopped)
@@ -125,13 +117,7 @@ def test_an_unusable_checkpoint_restarts_the_trial(
     assert not stopped.exists()
 
 
-def test_a_checkpoint_is_kept_when_memory_runs_out(
-    trial: Trial,
-    whole: Arrays,
-    stopped: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_checkpoint_is_kept_when_memory_runs_out(trial, whole, stopped, monkeypatch, caplog):
     """Another program may use the memory only temporarily."""
 
     def full(*_: Any) -> None:
@@ -148,9 +134,7 @@ def test_a_checkpoint_is_kept_when_memory_runs_out(
     assert "continuing from step 5" in caplog.text
 
 
-def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(
-    tiny: Prepared, trial: Trial, stopped: Path
-) -> None:
+def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(tiny, trial, stopped):
     """The size was found when memory ran out, and would be found again at a price."""
     # A context keeps its physical batch for later trials.
     context = tiny.of({}, {"kind": "film"}, batch_size=[30]).context()
@@ -166,7 +150,7 @@ def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64))
-def test_an_epoch_ends_with_the_nearest_step(steps: int, epochs: int) -> None:
+def test_an_epoch_ends_with_the_nearest_step(steps, epochs):
     steps = max(steps, epochs)
     ends = {epoch: step for step, epoch in epoch_ends(steps, epochs).items()}
     assert sorted(ends) == list(range(1, epochs + 1))

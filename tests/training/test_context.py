@@ -1,11 +1,10 @@
 """The context that the trials of a cell share; it changes no result."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_study import Prepared, assert_equal, end
+from tests.training.tiny_study import assert_equal, end
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.training.trial import train_trial
@@ -14,9 +13,7 @@ LORA = {"kind": "lora", "rank": 2, "target_modules": ["qkv"]}
 
 
 @pytest.mark.parametrize("method", [LORA, {"kind": "scratch"}], ids=lambda each: each["kind"])
-def test_a_trial_does_not_depend_on_earlier_trials(
-    method: dict[str, object], tiny: Prepared
-) -> None:
+def test_a_trial_does_not_depend_on_earlier_trials(method, tiny):
     made = tiny.of({}, method, seeds=2)
     specs, shared = made.specs(steps=2), made.context()
     for seed in (1, 2, 1):
@@ -28,9 +25,7 @@ METHODS = [*({"kind": kind} for kind in ("film", "all", "head", "scratch")), LOR
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each["kind"])
-def test_a_trial_changes_only_the_parameters_of_its_method(
-    method: dict[str, Any], tiny: Prepared
-) -> None:
+def test_a_trial_changes_only_the_parameters_of_its_method(method, tiny):
     made = tiny.of({}, method)
     context = made.context()
     model = context.model(1)

@@ -60,7 +60,7 @@ def test_accuracies() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_the_batch_size_of_an_evaluation_does_not_matter(size: int) -> None:
+def test_the_batch_size_of_an_evaluation_does_not_matter(size):
     logits = torch.randn(7, CLASSES, generator=torch.Generator().manual_seed(0))
     whole, found = measured(logits), measured(logits, at_once=size)
     assert found["accuracy"] == whole["accuracy"]
@@ -72,9 +72,7 @@ def test_the_batch_size_of_an_evaluation_does_not_matter(size: int) -> None:
     [({(0, 2): NAN, (4, 1): INF}, 1.0, 5 / 7), ({}, NAN, 0.0)],
     ids=["outputs", "parameters"],
 )
-def test_values_that_are_not_finite_count_as_wrong_and_diverged(
-    places: dict[tuple[int, int], float], weight: float, accuracy: float
-) -> None:
+def test_values_that_are_not_finite_count_as_wrong_and_diverged(places, weight, accuracy):
     logits = saying(*LABELS.tolist())
     for place, value in places.items():
         logits[place] = value

@@ -78,9 +78,7 @@ def copied(computed: Prepared, tmp_path: Path) -> Prepared:
 
 @pytest.mark.parametrize("batch_size", [64, "full"])
 @pytest.mark.parametrize("bound", [1e-3, 4.0])
-def test_a_trial_on_features_equals_one_with_the_network(
-    computed: Prepared, batch_size: Any, bound: float
-) -> None:
+def test_a_trial_on_features_equals_one_with_the_network(computed, batch_size, bound):
     study = computed.study
     cell = Cell(PROBLEM, 2.0, 2, batch_size, 1.0)
     on_features = computed._replace(data=open_inputs(study, computed.paths, PROBLEM))
@@ -110,9 +108,7 @@ def test_a_trial_on_features_equals_one_with_the_network(
 
 
 @pytest.mark.parametrize("what", ["features", "backbone", "dataset", "version"])
-def test_outdated_features_are_refused(
-    copied: Prepared, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_outdated_features_are_refused(copied, monkeypatch, what):
     study, paths, *_ = copied
     features = open_features(study, paths, SOURCE)
     match what:
@@ -134,9 +130,7 @@ def test_outdated_features_are_refused(
     assert complaint.value.remake == (paths.features(*SOURCE) / "metadata.json",)
 
 
-def test_impossible_features_are_refused_before_writing(
-    copied: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_impossible_features_are_refused_before_writing(copied, monkeypatch):
     study, paths, _, backbone = copied
     usage = shutil.disk_usage(paths.results)._replace(free=1000)
     with monkeypatch.context() as patch:
@@ -152,9 +146,7 @@ def test_impossible_features_are_refused_before_writing(
         compute_features(study, paths, SOURCE)
 
 
-def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(
-    computed: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(computed, monkeypatch):
     """Every module is in eval mode, without dropout, and stored images are resized first."""
     seen: list[tuple[bool, tuple[int, ...]]] = []
 

@@ -31,7 +31,7 @@ def train(made: Prepared) -> tuple[StoredTrial, Any]:
     return train_trial(made.spec(steps=3), made.context(), None, 1e9)
 
 
-def test_noise_is_calibrated_for_the_training_examples(made: Prepared) -> None:
+def test_noise_is_calibrated_for_the_training_examples(made):
     study, paths = made.study, made.paths
     kept, held_out = made.data.hold_out(SHARE)
     assert sorted([*kept, *held_out]) == list(range(N)) and len(held_out) == HELD_OUT
@@ -45,7 +45,7 @@ def test_noise_is_calibrated_for_the_training_examples(made: Prepared) -> None:
     assert cell_noise(study, paths, CELL) == noise
 
 
-def test_held_out_examples_affect_selection_and_not_parameters(made: Prepared) -> None:
+def test_held_out_examples_affect_selection_and_not_parameters(made):
     data = made.data
     trial, parameters = train(made)
     _, held_out = data.hold_out(SHARE)

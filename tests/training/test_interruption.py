@@ -70,9 +70,7 @@ def stored(made: Prepared) -> list[Path]:
     return [each for each in found if ".parameters." not in each.name]
 
 
-def test_a_stopped_trial_resumes_to_the_same_result(
-    tiny: Prepared, made: Prepared, tmp_path: Path
-) -> None:
+def test_a_stopped_trial_resumes_to_the_same_result(tiny, made, tmp_path):
     """Send SIGUSR1 to the first call, SIGTERM to the second, and let the third finish."""
     step = None
     for number, status in ((signal.SIGUSR1, EXIT_AGAIN), (signal.SIGTERM, EXIT_TERMINATED)):
@@ -92,7 +90,7 @@ def test_a_stopped_trial_resumes_to_the_same_result(
     pd.testing.assert_frame_equal(measured(made), measured(whole))
 
 
-def test_two_jobs_can_train_the_same_cell(tiny: Prepared, tmp_path: Path) -> None:
+def test_two_jobs_can_train_the_same_cell(tiny, tmp_path):
     made = tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
     jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
@@ -120,16 +118,14 @@ def watching() -> Iterator[None]:
         ([signal.SIGTERM, signal.SIGUSR1], True, EXIT_TERMINATED),
     ],
 )
-def test_the_exit_status_tells_whether_to_call_again(
-    signals: list[signal.Signals], saved: bool, status: int | None
-) -> None:
+def test_the_exit_status_tells_whether_to_call_again(signals, saved, status):
     for each in signals:
         os.kill(os.getpid(), each)
     stop = interruption(saved=saved)
     assert (stop and stop.code) == status
 
 
-def test_a_job_logs_that_ctrl_c_ended_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_logs_that_ctrl_c_ended_it(caplog):
     caplog.set_level(logging.INFO)
     with pytest.raises(KeyboardInterrupt), watched():
         raise KeyboardInterrupt

@@ -101,7 +101,7 @@ def assert_equal(found: pd.DataFrame, expected: pd.DataFrame) -> None:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
 
 
-def test_two_processes_train_and_measure_the_cell_of_one(tiny: Prepared, tmp_path: Path) -> None:
+def test_two_processes_train_and_measure_the_cell_of_one(tiny, tmp_path):
     one, two = cell_of(tiny, tmp_path / "1"), cell_of(tiny, tmp_path / "2", gpus=2)
     assert launch(1, train_and_measure, *one) == 1
     with training(2):
@@ -119,9 +119,7 @@ def test_two_processes_train_and_measure_the_cell_of_one(tiny: Prepared, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_cell_goes_on_with_one_process_after_another_was_killed(
-    tiny: Prepared, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cell_goes_on_with_one_process_after_another_was_killed(tiny, tmp_path, caplog):
     expected = cell_of(tiny, tmp_path / "1")
     train(*expected)
     killed = cell_of(tiny, tmp_path / "2", gpus=2, checkpoint_minutes=1e-9)
@@ -139,7 +137,7 @@ def test_a_cell_goes_on_with_one_process_after_another_was_killed(
 
 
 @pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_second_signal_does_not_change_the_exit_status(gpus: int) -> None:
+def test_a_second_signal_does_not_change_the_exit_status(gpus):
     """As Python ends, it gives signals back their default action, unless they are ignored."""
     with pytest.raises(Interrupted) as stopped, watched():
         launch(gpus, stop)
@@ -148,7 +146,7 @@ def test_a_second_signal_does_not_change_the_exit_status(gpus: int) -> None:
 
 
 @pytest.mark.slow
-def test_no_process_outlives_a_killed_launching_process(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_launching_process(tmp_path):
     launching = get_context("fork").Process(target=launch, args=(2, wait_for_ever, tmp_path))
     launching.start()
     started = wait_for(

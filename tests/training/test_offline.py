@@ -13,7 +13,7 @@ def reasons(error: BaseException | None) -> list[type[BaseException]]:
     return [] if error is None else [type(error), *reasons(error.__cause__ or error.__context__)]
 
 
-def test_a_job_cannot_connect_to_the_hub_or_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_cannot_connect_to_the_hub_or_a_machine(monkeypatch):
     """Unix sockets stay possible."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(ConnectionRefusedError):

@@ -65,9 +65,7 @@ def trial(made: Prepared) -> tuple[TrialContext, TrialSpec]:
     return made.context(), spec
 
 
-def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(
-    trial: tuple[TrialContext, TrialSpec], memory: Memory
-) -> None:
+def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(trial, memory):
     context, spec = trial
     whole, parameters = train_trial(spec, context, None, 1e9)
     assert whole.record["physical_batch"] == 256
@@ -106,7 +104,7 @@ def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(
         ),
     ],
 )
-def test_out_of_memory_errors_are_recognised(error: Exception, expected: bool) -> None:
+def test_out_of_memory_errors_are_recognised(error, expected):
     assert is_out_of_memory(error) is expected
 
     def compute(size: int) -> int:

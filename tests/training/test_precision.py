@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.training.tiny_study import CPU, SPEC, Prepared, end
+from tests.training.tiny_study import CPU, SPEC, end
 
 from dpsweep.gradients.precision import autocast_dtype, resolve_precision
 
 
-def test_bfloat16_changes_a_short_trial_little(tiny: Prepared) -> None:
+def test_bfloat16_changes_a_short_trial_little(tiny):
     context = tiny.context()
     # The key, and so noise and batches, depends on the precision: compare without noise, on full batches.
     full = {"optimizer": "sgd", "noise_multiplier": 0.0, "steps": 8}
@@ -37,9 +37,7 @@ def test_bfloat16_changes_a_short_trial_little(tiny: Prepared) -> None:
         ("auto", "opacus", True, "float32"),
     ],
 )
-def test_automatic_precision(
-    setting: str, engine: str, native: bool | None, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_automatic_precision(setting, engine, native, precision, monkeypatch):
     """Try a GPU with native bfloat16, one without, and no GPU."""
     monkeypatch.setattr(torch.cuda, "device", lambda _: torch.device("meta"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)

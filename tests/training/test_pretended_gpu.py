@@ -1,7 +1,6 @@
 """Trials on a simulated GPU: no operation mixes devices, and no engine waits for the device."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,14 +55,8 @@ def equal(found: Arrays, wanted: Arrays, **tolerance: float) -> None:
     ("begins", "goes_on"), [(CUDA, CUDA), (CPU, CUDA), (CUDA, CPU)], ids=["stays", "to", "from"]
 )
 def test_a_trial_resumes_on_the_same_or_another_device(
-    begins: torch.device,
-    goes_on: torch.device,
-    gpu: PretendedGpu,
-    made: Prepared,
-    spec: TrialSpec,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    begins, goes_on, gpu, made, spec, tmp_path, caplog
+):
     """A move needs a trial without noise and a tolerance: each device draws and rounds differently."""
     moves = begins != goes_on
     if moves:
@@ -78,14 +71,7 @@ def test_a_trial_resumes_on_the_same_or_another_device(
 
 
 @pytest.mark.parametrize(("compiled", "free"), [(False, 2**40), (True, 2**40), (True, 0)])
-def test_results_equal_those_of_the_cpu(
-    gpu: PretendedGpu,
-    made: Prepared,
-    spec: TrialSpec,
-    compiled: bool,
-    free: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_results_equal_those_of_the_cpu(gpu, made, spec, compiled, free, monkeypatch):
     """Compiled code uses padding."""
     spec = replace(quiet(spec), compile=compiled)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -104,7 +90,7 @@ def test_results_equal_those_of_the_cpu(
         *(("auto", "distilbert-all"), ("loop", "vit-film"), ("vmap", "convolutions-all")),
     ],
 )
-def test_engines_mix_no_devices_and_do_not_wait(engine: str, name: str, gpu: PretendedGpu) -> None:
+def test_engines_mix_no_devices_and_do_not_wait(engine, name, gpu):
     """Only the first call, which compares engines, may wait."""
     case = make(name, torch.float32)
     with gpu.pretended():
@@ -119,9 +105,7 @@ def test_engines_mix_no_devices_and_do_not_wait(engine: str, name: str, gpu: Pre
         assert {each.device for each in (*found, rows)} == {CUDA}
 
 
-def test_the_largest_physical_batch_that_fits_is_found(
-    gpu: PretendedGpu, made: Prepared, spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_physical_batch_that_fits_is_found(gpu, made, spec, monkeypatch):
     tried: list[int] = []
     with gpu.pretended():
         context = made.context(CUDA)
@@ -145,9 +129,7 @@ def test_the_largest_physical_batch_that_fits_is_found(
         assert len(tried) == 3
 
 
-def test_gradient_norms_and_audits_mix_no_devices(
-    gpu: PretendedGpu, made: Prepared, spec: TrialSpec
-) -> None:
+def test_gradient_norms_and_audits_mix_no_devices(gpu, made, spec):
     with gpu.pretended():
         context = made.context(CUDA)
         engine = context.engine(spec.engine, context.model(1))
@@ -161,7 +143,7 @@ def test_gradient_norms_and_audits_mix_no_devices(
     assert audited.observations.shape == (STEPS, 10)
 
 
-def test_mixed_devices_and_waits_are_detected(gpu: PretendedGpu) -> None:
+def test_mixed_devices_and_waits_are_detected(gpu):
     with gpu.pretended():
         there, here = torch.arange(6.0, device=CUDA), torch.arange(6)
         assert there.device == (there.double() + 1).device == CUDA != here.device
@@ -178,11 +160,6 @@ def test_mixed_devices_and_waits_are_detected(gpu: PretendedGpu) -> None:
             with pytest.raises(MixedDevicesError):
                 mistake()
         gpu.may_wait = False
-        for mistake in (
-            there[0].item,
-            lambda: there[there > 2],
-            there.nonzero,
-            there.cpu,
-        ):
+        for mistake in (there[0].item, lambda: there[there > 2], there.nonzero, there.cpu):
             with pytest.raises(WaitedError):
                 mistake()

@@ -192,7 +192,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["noise", "no noise"])
-def test_two_processes_take_the_steps_of_one(two: Any, name: str) -> None:
+def test_two_processes_take_the_steps_of_one(two, name):
     expected, statistics = SCENARIOS[name]()
     for found in two:
         after, theirs = found[name]
@@ -201,7 +201,7 @@ def test_two_processes_take_the_steps_of_one(two: Any, name: str) -> None:
     assert torch.equal(two[0][name][0], two[1][name][0])
 
 
-def test_two_processes_add_the_noise_of_one_bit_for_bit(two: Any) -> None:
+def test_two_processes_add_the_noise_of_one_bit_for_bit(two):
     expected = noise_alone()
     assert not torch.equal(expected, flat(net()))
     for found in two:
@@ -209,13 +209,13 @@ def test_two_processes_add_the_noise_of_one_bit_for_bit(two: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "differs"), [("secrets", "noise"), ("models", "parameters")])
-def test_processes_that_differ_are_refused(two: Any, name: str, differs: str) -> None:
+def test_processes_that_differ_are_refused(two, name, differs):
     for found in two:
         assert isinstance(found[name], ProcessError)
         assert f"processes 0 and 1 of 2 have different {differs}" in str(found[name])
 
 
-def test_out_of_memory_in_one_process_halves_the_batch_of_both(two: Any) -> None:
+def test_out_of_memory_in_one_process_halves_the_batch_of_both(two):
     expected, _ = SCENARIOS["memory"]()
     for found in two:
         after, sizes = found["memory"]
@@ -223,16 +223,16 @@ def test_out_of_memory_in_one_process_halves_the_batch_of_both(two: Any) -> None
         torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
 
 
-def test_a_first_step_without_memory_for_the_optimizer_is_repeated_in_both(two: Any) -> None:
+def test_a_first_step_without_memory_for_the_optimizer_is_repeated_in_both(two):
     assert torch.equal(two[0]["optimizer"], two[1]["optimizer"])
 
 
-def test_an_error_in_one_process_ends_the_step_of_both(two: Any) -> None:
+def test_an_error_in_one_process_ends_the_step_of_both(two):
     assert isinstance(two[0]["error"], ProcessError)
     assert isinstance(two[1]["error"], KeyError)
 
 
-def test_a_private_training_shares_its_secret_and_divides_its_batches(two: Any) -> None:
+def test_a_private_training_shares_its_secret_and_divides_its_batches(two):
     (first, secret, sampled, mine), (second, other, theirs, rest) = (
         each["training"] for each in two
     )
@@ -243,27 +243,25 @@ def test_a_private_training_shares_its_secret_and_divides_its_batches(two: Any) 
     assert max(mine + rest) <= 4  # the smallest physical batch of both
 
 
-def test_parts_are_joined_in_order(two: Any) -> None:
+def test_parts_are_joined_in_order(two):
     for found in two:
         assert [each.tolist() for each in found["joined"]] == [[], [0], [0, 1], [0, 1, 2, 3, 4]]
 
 
-def test_opacus_is_not_divided(two: Any) -> None:
+def test_opacus_is_not_divided(two):
     for found in two:
         assert isinstance(found["opacus"], ValueError)
         assert "engine opacus" in str(found["opacus"])
 
 
-def test_a_unit_of_rows_in_two_processes_is_refused(two: Any) -> None:
+def test_a_unit_of_rows_in_two_processes_is_refused(two):
     """Clipped once in each process, it would have twice the influence."""
     for found in two:
         assert isinstance(found["unit"], ValueError)
         assert "rows of unit 5 in two micro-batches" in str(found["unit"])
 
 
-def test_each_process_takes_an_equal_number_of_equal_micro_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_process_takes_an_equal_number_of_equal_micro_batches(monkeypatch):
     monkeypatch.setattr(processes, "count", lambda: 2)
     assert part_size(256, 256) == 128
     assert part_size(300, 100) == 75

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.training import tiny_study as tiny
-from tests.training.tiny_study import N, Prepared, calibrate
+from tests.training.tiny_study import N, calibrate
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.study import Cell, Study
@@ -30,7 +30,7 @@ def another(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(TrialSpec)])
-def test_every_field_is_in_the_key(field: str) -> None:
+def test_every_field_is_in_the_key(field):
     changed = replace(SPEC, **{field: another(getattr(SPEC, field))})
     assert changed.key != SPEC.key
 
@@ -49,7 +49,7 @@ STORED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("key", STORED)
-def test_keys_of_stored_trials_stay_valid(key: str) -> None:
+def test_keys_of_stored_trials_stay_valid(key):
     """The key of a trial may change only with the trainer version."""
     assert replace(SPEC, **STORED[key]).key == key
 
@@ -62,7 +62,7 @@ def keys_with(optimizers: dict[str, Any], *names: str) -> list[str]:
     return [replace(SPEC, optimizer=study.optimizer(name).identity()).key for name in names]
 
 
-def test_the_key_has_the_settings_of_an_optimizer_and_not_its_name() -> None:
+def test_the_key_has_the_settings_of_an_optimizer_and_not_its_name():
     """Sections that only state the defaults of Adam and SGD keep the keys of stored trials."""
     keys = [SPEC.key, replace(SPEC, optimizer="sgd").key]
     assert keys_with({}, "adam", "sgd") == keys
@@ -92,7 +92,7 @@ def test_the_key_has_the_settings_of_an_optimizer_and_not_its_name() -> None:
 
 
 @pytest.mark.parametrize("what", ["classes", "device"])
-def test_other_classes_or_another_device_give_another_key(tiny: Prepared, what: str) -> None:
+def test_other_classes_or_another_device_give_another_key(tiny, what):
     study, _, data, backbone = tiny.of({"precision": "float32"}, {"kind": "film"})
     cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
 
@@ -105,7 +105,7 @@ def test_other_classes_or_another_device_give_another_key(tiny: Prepared, what: 
     assert other != key(data)
 
 
-def test_an_engine_is_set_for_a_study_a_method_or_a_sweep() -> None:
+def test_an_engine_is_set_for_a_study_a_method_or_a_sweep():
     """The engine determines a trial; the section that sets it does not."""
 
     def of(training: str, method: str | None, own: str | None) -> tuple[str, str]:

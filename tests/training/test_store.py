@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> TrialStore:
     return made
 
 
-def test_a_saved_trial_is_loaded_unchanged(store: TrialStore) -> None:
+def test_a_saved_trial_is_loaded_unchanged(store):
     found = store.load(KEY)
     assert found is not None
     assert found.record == TRIAL.record
@@ -40,7 +40,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("place", DAMAGES)
-def test_a_damaged_trial_is_set_aside(store: TrialStore, place: str) -> None:
+def test_a_damaged_trial_is_set_aside(store, place):
     path = store.path(KEY)
     path.write_bytes(DAMAGES[place](path.read_bytes()))
     assert store.load(KEY) is None
@@ -48,7 +48,7 @@ def test_a_damaged_trial_is_set_aside(store: TrialStore, place: str) -> None:
     assert path.with_name(path.name + ".damaged").exists()
 
 
-def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
+def test_equal_content_gives_equal_bytes(tmp_path):
     arrays = {"epoch1/b": np.ones(3), "epoch1/a": np.zeros((2, 2), dtype=np.float32)}
     record = {"trial_key": "ab", "title": 'ε = 8, "quoted"\n'}
     files = [tmp_path / f"{number}.safetensors" for number in range(20)]

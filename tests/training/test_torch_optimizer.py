@@ -1,8 +1,5 @@
 """The steps after the noise: DP-AdamBC, averages, and optimizers that torch refuses."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +17,7 @@ from dpsweep.training.optimizer import (
 @pytest.mark.parametrize(
     "average", [{"kind": "ema", "decay": 0.9999}, {"kind": "tail", "share": 1}, None]
 )
-def test_averages_over_many_steps_are_precise(average: dict[str, Any] | None) -> None:
+def test_averages_over_many_steps_are_precise(average):
     """In float32, weights of one in ten thousand would be lost; without an average nothing is kept."""
     steps, parameter = 5000, torch.nn.Parameter(torch.zeros(1))
     running = RunningAverage(optimizer_of({"kind": "sgd", "average": average}), steps, {})
@@ -48,8 +45,8 @@ def test_averages_over_many_steps_are_precise(average: dict[str, Any] | None) ->
     ],
 )
 def test_optimizers_that_torch_refuses_are_reported_before_training(
-    tmp_path: Path, name: str, arguments: dict[str, Any], said: str | None
-) -> None:
+    tmp_path, name, arguments, said
+):
     section = {"kind": "torch", "name": name, "arguments": arguments}
     found = list(mistaken_optimizers(load_small(tmp_path, {"optimizers": {"x": section}})))
     assert len(found) == (said is not None)

@@ -14,12 +14,12 @@ VALUES = {pa.string(): "a", pa.int64(): 1, pa.float64(): 0.5, pa.bool_(): True}
 ROW: dict[str, Any] = {each.name: VALUES.get(each.type, [0.5]) for each in TRIALS}
 
 
-def test_documentation_and_readers_have_the_columns_of_the_schema() -> None:
+def test_documentation_and_readers_have_the_columns_of_the_schema():
     assert COLUMNS in FILES.read_text(encoding="utf-8"), "src/dpsweep/training/trial_columns.md"
     assert {*frames.TRIAL_COLUMNS, *frames.REPORT_COLUMNS} <= {*TRIALS.names, "problem"}
 
 
-def test_rows_are_kept_and_wrong_rows_are_refused() -> None:
+def test_rows_are_kept_and_wrong_rows_are_refused():
     assert trial_table([ROW, ROW]).to_pylist() == [ROW, ROW]
     of_rows = {key: value for key, value in ROW.items() if key != "unit_accuracy"}
     assert trial_table([of_rows]).to_pylist() == [of_rows]

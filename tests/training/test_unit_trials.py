@@ -38,11 +38,7 @@ from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell, trial_table
 from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Examples, TrialContext
-from dpsweep.training.gradient_norms import (
-    draw_batches,
-    measure_gradient_norms,
-    measure_overlap,
-)
+from dpsweep.training.gradient_norms import draw_batches, measure_gradient_norms, measure_overlap
 from dpsweep.training.store import TrialStore
 from dpsweep.training.trial import evaluate, train_trial
 
@@ -131,7 +127,7 @@ def accuracy(opened: OpenCell) -> float:
     return float(train_trial(spec, opened.context, None, 1e9)[0].record["accuracy"])
 
 
-def test_coins_of_patients_cannot_be_learnt(tmp_path: Path) -> None:
+def test_coins_of_patients_cannot_be_learnt(tmp_path):
     """By row, every test image has a twin in training; by patient, accuracy is within chance."""
     coin_flips(tmp_path / "coins.npz")
     by_row = opened(study_of(counted(tmp_path / "coins.npz")), tmp_path / "row")
@@ -143,7 +139,7 @@ def test_coins_of_patients_cannot_be_learnt(tmp_path: Path) -> None:
     assert test_patients >= 15
 
 
-def test_a_unit_is_right_if_more_than_half_of_its_rows_are(tmp_path: Path) -> None:
+def test_a_unit_is_right_if_more_than_half_of_its_rows_are(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
     rows = found.context.test
@@ -176,7 +172,7 @@ def test_a_unit_is_right_if_more_than_half_of_its_rows_are(tmp_path: Path) -> No
     assert table["unit_accuracy"].to_pylist() == [trial.record["unit_accuracy"]]
 
 
-def test_noise_and_key_count_units(tmp_path: Path) -> None:
+def test_noise_and_key_count_units(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     study = study_of(counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=3))
     found = opened(study, tmp_path)
@@ -194,7 +190,7 @@ def test_noise_and_key_count_units(tmp_path: Path) -> None:
         check_size(wrong, found.context, data)
 
 
-def test_holdout_is_by_unit(tmp_path: Path) -> None:
+def test_holdout_is_by_unit(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     training = {"select_on": "holdout", "holdout_share": 0.2}
     study = study_of(counted(tmp_path / "coins.npz", unit="patient"), **training)
@@ -213,7 +209,7 @@ def test_holdout_is_by_unit(tmp_path: Path) -> None:
 # -- measurements ------------------------------------------------------------------------------
 
 
-def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
+def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     study = study_of(counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=IMAGES))
     found, paths = opened(study, tmp_path), Paths(tmp_path)
@@ -247,7 +243,7 @@ def test_norms_and_overlaps_are_those_of_mean_gradients(tmp_path: Path) -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def test_units_are_cut_by_the_class_of_most_of_their_rows() -> None:
+def test_units_are_cut_by_the_class_of_most_of_their_rows():
     """24, 12 and 4 units of three classes, each with a row of the next class: a quarter of each class."""
     classes = [0] * 24 + [1] * 12 + [2] * 4
     names = [f"u{unit}" for unit in range(40) for _ in range(3)]
@@ -264,7 +260,7 @@ def test_units_are_cut_by_the_class_of_most_of_their_rows() -> None:
     assert len(tested - {[*names, "new"][place] for place in more}) <= 1
 
 
-def test_a_unit_on_both_sides_is_refused(tmp_path: Path) -> None:
+def test_a_unit_on_both_sides_is_refused(tmp_path):
     coin_flips(tmp_path / "train.npz")
     coin_flips(tmp_path / "test.npz")
     source = {"kind": "arrays", "train": str(tmp_path / "train.npz"), "label_column": "y"}
@@ -275,7 +271,7 @@ def test_a_unit_on_both_sides_is_refused(tmp_path: Path) -> None:
         prepare("coins", dataset, tmp_path / "prepared")
 
 
-def test_a_wrong_number_of_units_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_number_of_units_is_refused(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     right = counted(tmp_path / "coins.npz", unit="patient")
     wrong = Dataset.model_validate(right | {"train_units": 7})
@@ -286,7 +282,7 @@ def test_a_wrong_number_of_units_is_refused(tmp_path: Path) -> None:
 # -- release -----------------------------------------------------------------------------------
 
 
-def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
+def test_a_release_states_and_verifies_its_unit(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     dataset = counted(tmp_path / "coins.npz", unit="patient", rows_per_unit=3)
     release = {"sweep": "coins", "epsilon": 4.0, "epochs": [2], "batch_size": [20]}
@@ -340,7 +336,7 @@ def test_a_release_states_and_verifies_its_unit(tmp_path: Path) -> None:
     )
 
 
-def test_recommend_check_and_plan_name_the_unit_and_count_it(tmp_path: Path) -> None:
+def test_recommend_check_and_plan_name_the_unit_and_count_it(tmp_path):
     coin_flips(tmp_path / "coins.npz")
     dataset = counted(tmp_path / "coins.npz", unit="patient", private=True)
     study, paths = study_of(dataset), Paths(tmp_path / "results")
@@ -371,9 +367,7 @@ def tuned(folder: Path, **more: Any) -> tuple[Study, Paths]:
     return study, paths
 
 
-def test_one_unit_changes_the_score_of_tuning_by_at_most_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_unit_changes_the_score_of_tuning_by_at_most_one(tmp_path, monkeypatch):
     """Whatever its rows: ten of them change the number of right rows by up to ten."""
     coin_flips(tmp_path / "coins.npz")
     found = opened(study_of(counted(tmp_path / "coins.npz", unit="patient")), tmp_path)
@@ -410,7 +404,7 @@ def test_one_unit_changes_the_score_of_tuning_by_at_most_one(
     assert set(changes.values()) == {0, 1}
 
 
-def test_a_release_tuned_on_units_scores_and_verifies_them(tmp_path: Path) -> None:
+def test_a_release_tuned_on_units_scores_and_verifies_them(tmp_path):
     study, paths = tuned(tmp_path)
     assert study.release is not None
     write_release(study, paths)

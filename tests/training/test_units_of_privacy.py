@@ -23,7 +23,7 @@ def sampler(**options: object) -> PoissonSampler:
     return PoissonSampler(sampling, "t", secret=b"", units=RAGGED, **options)  # type: ignore[arg-type]
 
 
-def test_units_are_sampled_with_probability_b_over_n_and_their_rows_evenly() -> None:
+def test_units_are_sampled_with_probability_b_over_n_and_their_rows_evenly():
     made, steps = sampler(rows_per_unit=3), 4000
     rows, units = Counter[int](), Counter[int]()
     pairs = Counter[tuple[int, int]]()
@@ -44,7 +44,7 @@ def test_units_are_sampled_with_probability_b_over_n_and_their_rows_evenly() -> 
     assert len(pairs) == 21 and stats.chisquare(list(pairs.values())).pvalue > 1e-4
 
 
-def test_a_batch_is_a_function_of_the_secret_stream_and_the_step() -> None:
+def test_a_batch_is_a_function_of_the_secret_stream_and_the_step():
     one, other = sampler(), sampler()
     assert all(np.array_equal(one.batch(step), other.batch(step)) for step in (3, 1, 3))
     assert one.most_rows == 4 and sampler(rows_per_unit=99).most_rows == 7
@@ -63,14 +63,14 @@ NAMES = [f"p{i}" for i in range(40)]
 @pytest.mark.parametrize(
     "names", [np.arange(40), np.arange(40)[::-1], NAMES, pd.Series(NAMES, dtype="category")]
 )
-def test_units_of_one_row_are_the_rows(names: list[str]) -> None:
+def test_units_of_one_row_are_the_rows(names):
     units = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"", units=names)
     rows = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"")
     assert all(np.array_equal(units.batch(step), rows.batch(step)) for step in range(50))
 
 
 @pytest.mark.parametrize("physical", [4, 5, 8, 30])
-def test_microbatches_hold_whole_units(physical: int) -> None:
+def test_microbatches_hold_whole_units(physical):
     made = PoissonSampler(Sampling(5, 5, 1), "t", secret=b"", units=RAGGED)
     assert made.units is not None
     seen: list[int] = []
@@ -95,12 +95,12 @@ def test_microbatches_hold_whole_units(physical: int) -> None:
         ({"units": list("abcde"), "rows_per_unit": 2.5}, "rows_per_unit = 2.5"),
     ],
 )
-def test_units_that_the_sampler_refuses(options: dict[str, object], message: str) -> None:
+def test_units_that_the_sampler_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         PoissonSampler(Sampling(5, 2, 1), "t", secret=b"", **options)  # type: ignore[arg-type]
 
 
-def test_a_unit_that_does_not_fit_is_refused() -> None:
+def test_a_unit_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="physical batch of 2 examples: a unit has more rows"):
         list(whole_units(np.array([1, 1, 1]), 2))
 
@@ -130,7 +130,7 @@ def data(rows: int) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 6, generator=generator), torch.arange(rows) % 3
 
 
-def test_the_update_is_that_of_clipped_means_by_hand() -> None:
+def test_the_update_is_that_of_clipped_means_by_hand():
     made, model = training(RAGGED, 3, 5)
     made._optimizer.noise_multiplier = 0.0
     inputs, labels = data(18)
@@ -151,7 +151,7 @@ def test_the_update_is_that_of_clipped_means_by_hand() -> None:
             torch.testing.assert_close(each, before[name] - 0.5 * total[name] / 2)
 
 
-def test_a_state_of_other_units_is_refused() -> None:
+def test_a_state_of_other_units_is_refused():
     state = training(RAGGED, 4, 5)[0].state_dict()
     training(RAGGED, 4, 5)[0].load_state_dict(state)
     for made in (
@@ -163,7 +163,7 @@ def test_a_state_of_other_units_is_refused() -> None:
             made.load_state_dict(state)
 
 
-def test_a_unit_in_two_micro_batches_is_refused() -> None:
+def test_a_unit_in_two_micro_batches_is_refused():
     made, model = training(RAGGED, 4, 5)
     inputs, labels = data(4)
     part = inputs, labels, torch.ones(4, dtype=torch.bool)

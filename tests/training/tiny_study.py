@@ -121,11 +121,7 @@ class Prepared(NamedTuple):
     def context(self, device: torch.device = CPU) -> TrialContext:
         """Return a context for trials of the study."""
         return TrialContext(
-            self.data,
-            self.backbone,
-            self.study.methods["method"],
-            self.study.holdout_share,
-            device,
+            self.data, self.backbone, self.study.methods["method"], self.study.holdout_share, device
         )
 
     def specs(self, steps: int, cell: Cell | None = None) -> dict[tuple[float, int], TrialSpec]:
