@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom, norm
-from tests.privacy.test_certificate import composed_in_80_bits
-from tests.privacy.test_certificate import one_step as exact_one_step
+from tests.privacy.test_accountants import composed_in_80_bits
+from tests.privacy.test_accountants import one_step as exact_one_step
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
 from dpsweep.privacy.calibration import calibrate

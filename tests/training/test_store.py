@@ -1,15 +1,28 @@
-"""The trial store: saved trials are loaded unchanged, damaged ones are set aside."""
+"""Stored trials and checkpoints: a stopped trial resumes bit for bit; damaged files start again."""
 
+import logging
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.training.tiny_study import N, Prepared, assert_equal, end, stopped_after
+from tests.waiting import PATIENCE
 
-from dpsweep.training.store import StoredTrial, TrialStore, read_checked, write_checked
+from dpsweep.training.context import TrialContext
+from dpsweep.training.physical import DoesNotFitError
+from dpsweep.training.store import Arrays, StoredTrial, TrialStore, read_checked, write_checked
+from dpsweep.training.trial import TrialSpec, epoch_ends, train_trial
 
 KEY = "ab" * 16
-TRIAL = StoredTrial(
+STORED = StoredTrial(
     {"macro_accuracy": 0.5, "spec": {"seed": 1}}, {"sampled_examples": np.arange(5)}
 )
 
@@ -17,18 +30,18 @@ TRIAL = StoredTrial(
 @pytest.fixture
 def store(tmp_path: Path) -> TrialStore:
     made = TrialStore(tmp_path / "trials")
-    made.save(KEY, TRIAL)
+    made.save(KEY, STORED)
     return made
 
 
 def test_a_saved_trial_is_loaded_unchanged(store):
     found = store.load(KEY)
     assert found is not None
-    assert found.record == TRIAL.record
+    assert found.record == STORED.record
     np.testing.assert_array_equal(found.steps["sampled_examples"], np.arange(5))
     assert store.load("cd" * 16) is None
     store.checkpoint_path(KEY).write_bytes(b"state")
-    store.save(KEY, TRIAL)
+    store.save(KEY, STORED)
     assert not store.checkpoint_path(KEY).exists()
 
 
@@ -58,3 +71,143 @@ def test_equal_content_gives_equal_bytes(tmp_path):
     found, read = read_checked(files[0])
     assert found == record
     assert all(np.array_equal(read[name], array) for name, array in arrays.items())
+
+
+Trial = tuple[TrialSpec, TrialContext]
+
+
+@pytest.fixture(scope="module")
+def trial(tiny: Prepared) -> Trial:
+    made = tiny.of({}, {"kind": "film"}, batch_size=[30])
+    return made.spec(steps=9), made.context()
+
+
+@pytest.fixture(scope="module")
+def whole(trial: Trial) -> Arrays:
+    """The results of the trial without a stop."""
+    return end(*trial)
+
+
+@pytest.fixture(scope="module")
+def after_five(trial: Trial, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stopped") / "trial.checkpoint"
+    with stopped_after(5):
+        end(*trial, path)
+    return path
+
+
+@pytest.fixture
+def stopped(after_five: Path, tmp_path: Path) -> Path:
+    """A copy of the trial's checkpoint after five steps."""
+    return Path(shutil.copy(after_five, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "adam",
+        {"kind": "sgd", "momentum": 0.9, "schedule": "cosine"}
+        | {"average": {"kind": "ema", "decay": 0.9}},
+        {"kind": "adam-bc", "warmup": 0.7, "average": {"kind": "tail", "share": 0.6}},
+        {"kind": "torch", "name": "RMSprop", "schedule": "linear", "arguments": {"centered": True}},
+        {"kind": "torch", "name": "NAdam"},
+        {"kind": "adamw"},
+    ],
+    ids=str,
+)
+def test_resuming_is_bit_identical(trial, tmp_path, optimizer, caplog):
+    """Cover moments, noise, sampling, statistics, schedules and averages; a tail begins before the stop.
+
+    One epoch of three ends before the stop, so the state has its parameters.
+    """
+    spec, context = trial
+    chosen = replace(spec, optimizer=optimizer, epochs=3)
+    path = tmp_path / "trial.checkpoint"
+    wanted, epochs = train_trial(chosen, context, None, 1e9)
+    with stopped_after(5):
+        end(chosen, context, path)
+    with caplog.at_level(logging.INFO):
+        resumed, found = train_trial(chosen, context, path, 1e9)
+    assert "continuing from step 5" in caplog.text
+    assert_equal(found | resumed.steps, epochs | wanted.steps)
+    for name in ("accuracy", "macro_accuracy", "last_accuracy", "last_macro_accuracy", "loss"):
+        assert resumed.record[name] == wanted.record[name]
+
+
+def test_resuming_with_units_is_bit_identical(tiny, trial, tmp_path):
+    data = replace(tiny.data, train_units=np.arange(N) // 3)
+    context = tiny._replace(data=data).of({}, {"kind": "film"}, batch_size=[30]).context()
+    spec = replace(trial[0], train_size=context.train.protected, rows_per_unit=2)
+    path = tmp_path / "trial.checkpoint"
+    wanted = end(spec, context)
+    with stopped_after(5):
+        end(spec, context, path)
+    assert path.exists()
+    assert_equal(end(spec, context, path), wanted)
+
+
+# Changes that make a state unusable.
+SPOILT: dict[str, Callable[[Any], object]] = {
+    # On a GPU, version 3 wrote the state of a generator instead of the number of steps.
+    "older": lambda state: state["optimizer"].update(noise=state["optimizer"].pop("steps")),
+    "a parameter less": lambda state: state["parameters"].popitem(),
+    "other shapes": lambda state: state["parameters"].update(
+        dict.fromkeys(state["parameters"], torch.zeros(3))
+    ),
+    "another optimizer": lambda state: state["optimizer"]["optimizer"].update(param_groups=[]),
+    "no progress": lambda state: state["progress"].pop("epochs"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_an_unusable_checkpoint_restarts_the_trial(trial, whole, stopped, caplog, how):
+    state = torch.load(stopped, weights_only=True)
+    SPOILT[how](state)
+    torch.save(state, stopped)
+    assert_equal(end(*trial, stopped), whole)
+    assert "the trial starts again" in caplog.text
+    assert not stopped.exists()
+
+
+def test_a_checkpoint_is_kept_when_memory_runs_out(trial, whole, stopped, monkeypatch, caplog):
+    """Another program may use the memory only temporarily."""
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "load_state_dict", full)
+        with pytest.raises(
+            DoesNotFitError, match=r"state does not fit .*goes on from its checkpoint"
+        ):
+            end(*trial, stopped)
+    with caplog.at_level(logging.INFO):
+        assert_equal(end(*trial, stopped), whole)
+    assert "continuing from step 5" in caplog.text
+
+
+def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(tiny, trial, stopped):
+    """The size was found when memory ran out, and would be found again at a price."""
+    # A context keeps its physical batch for later trials.
+    context = tiny.of({}, {"kind": "film"}, batch_size=[30]).context()
+    state = torch.load(stopped, weights_only=True)
+    state["progress"] |= {"seconds": 1000.0, "physical_batch": 4}
+    torch.save(state, stopped)
+    resumed, _ = train_trial(trial[0], context, stopped, 1e9)
+    assert 1000 < resumed.record["wall_seconds"] < 1000 + PATIENCE
+    assert resumed.record["physical_batch"] == 4
+
+
+# -- epochs and seconds --------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64))
+def test_an_epoch_ends_with_the_nearest_step(steps, epochs):
+    steps = max(steps, epochs)
+    ends = {epoch: step for step, epoch in epoch_ends(steps, epochs).items()}
+    assert sorted(ends) == list(range(1, epochs + 1))
+    assert ends[epochs] == steps
+    for epoch, step in ends.items():
+        exact = Fraction(epoch * steps, epochs)
+        assert abs(step - exact) <= Fraction(1, 2)
+        assert step >= exact or step - exact != Fraction(-1, 2), "a half is rounded up"

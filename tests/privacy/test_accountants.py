@@ -1,4 +1,4 @@
-"""The certified bound on epsilon, compared with an independent computation of the exact delta."""
+"""Certified bounds on epsilon, compared with an independent computation of the exact delta."""
 
 import math
 from collections.abc import Callable
@@ -17,10 +17,14 @@ from scipy.special import ndtr
 from dpsweep.privacy import CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import (
     certified_bound,
+    composed_epsilon,
     pld_epsilon,
+    pld_interval,
     prv_epsilon,
     rounding_allowance,
 )
+from dpsweep.privacy.calibration import calibrate
+from dpsweep.privacy.gaussian import gaussian_epsilon
 
 Complex = npt.NDArray[np.complex128]
 DELTA = 1e-5
@@ -206,3 +210,44 @@ def test_prv_accountant_agrees(setting):
 
 def test_prv_accountant_is_left_out_where_it_takes_long():
     assert prv_epsilon(2.0, Sampling(SIZE, 1_000, 10**6), DELTA, 0.05) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_trainings_on_the_full_batch_are_one_longer_training(count):
+    noise = calibrate(8.0, DELTA, 1000, 1000, 10)
+    found = composed_epsilon([noise] * count, [], count * DELTA)
+    exact = gaussian_epsilon(count * DELTA, noise.noise_multiplier, 10 * count)
+    assert exact <= found <= 1.001 * exact
+    assert found <= (8.0 if count == 1 else 0.8 * 8.0 * count)
+
+
+def test_two_different_trainings_lie_between_two_equal_ones():
+    few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
+    both = composed_epsilon([few, many], [], DELTA)
+
+    def twice(noise: object) -> float:
+        return composed_epsilon([noise, noise], [], DELTA)  # type: ignore[list-item]
+
+    assert min(twice(few), twice(many)) * 0.999 <= both <= max(twice(few), twice(many)) * 1.001
+    once = pld_epsilon(
+        few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(8.0, few.steps)
+    )
+    assert twice(few) == pytest.approx(once, rel=1e-3)
+
+
+def test_the_joint_epsilon_is_that_of_delta_less_the_allowance(monkeypatch):
+    noise = calibrate(8.0, DELTA, 1000, 100, 10)
+    of_half = composed_epsilon([noise, noise], [], DELTA / 2)
+    monkeypatch.setattr(accountants, "rounding_allowance", lambda steps: steps / 40 * DELTA)
+    assert composed_epsilon([noise, noise], [], DELTA) == pytest.approx(of_half, rel=1e-6)
+
+
+def test_epsilons_of_unknown_mechanisms_add_up():
+    """As in docs/release.md: for large epsilons and the sum of the deltas, hardly less than the sum holds."""
+    assert composed_epsilon([], [(8.0, DELTA)] * 5, 5 * DELTA) == pytest.approx(40)
+    noise = calibrate(8.0, DELTA, 1000, 1000, 10)
+    mixed = composed_epsilon([noise] * 3, [(8.0, DELTA)] * 2, 5 * DELTA)
+    fixed = composed_epsilon([noise] * 3, [], 3 * DELTA)
+    assert fixed < mixed <= fixed + 16.1
+    # Small epsilons compose better if the joint delta exceeds the sum.
+    assert composed_epsilon([], [(0.1, 0.0)] * 50, DELTA) < 0.8 * 5

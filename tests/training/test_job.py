@@ -1,9 +1,10 @@
-"""A training process that gets signals to stop, as from a scheduler."""
+"""A training process: signals to stop it, the refused network, and the settings of its cluster."""
 
 import logging
 import multiprocessing
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -11,13 +12,23 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from huggingface_hub import HfApi, constants
 from tests.training.tiny_study import N, Prepared, calibrate
 
 from dpsweep.cli.options import training
 from dpsweep.planning.status import STOPPED
 from dpsweep.privacy.record import write_calibration
+from dpsweep.study.file import Training
 from dpsweep.training.cell import run_cell
-from dpsweep.training.job import EXIT_AGAIN, EXIT_TERMINATED, interruption, watched
+from dpsweep.training.job import (
+    EXIT_AGAIN,
+    EXIT_TERMINATED,
+    NetworkRefusedError,
+    check_machine,
+    interruption,
+    refuse_network,
+    watched,
+)
 from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
 
 
@@ -130,3 +141,74 @@ def test_a_job_logs_that_ctrl_c_ended_it(caplog):
     with pytest.raises(KeyboardInterrupt), watched():
         raise KeyboardInterrupt
     assert STOPPED.fullmatch(caplog.messages[-1])
+
+
+def reasons(error: BaseException | None) -> list[type[BaseException]]:
+    """Return the types of an error and of its causes."""
+    return [] if error is None else [type(error), *reasons(error.__cause__ or error.__context__)]
+
+
+def test_a_job_cannot_connect_to_the_hub_or_a_machine(monkeypatch):
+    """Unix sockets stay possible."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", 9), timeout=1)
+    refuse_network()
+    with pytest.raises(NetworkRefusedError, match="reads prepared files only"):
+        socket.create_connection(("127.0.0.1", 9), timeout=1)
+    with pytest.raises(Exception) as refused:
+        HfApi(endpoint="http://127.0.0.1:9").model_info("someone/vit", timeout=2)
+    assert NetworkRefusedError in reasons(refused.value)
+    left, right = socket.socketpair(socket.AF_UNIX)
+    left.send(b"x")
+    assert right.recv(1) == b"x"
+
+
+# As Slurm 22.05 and 24.11 print them.
+CONFIG = """Configuration data as of 2026-11-01T10:00:00
+AccountingStorageType   = {accounting}
+MinJobAge               = {age} sec
+PreemptExemptTime       = 00:00:00
+PreemptMode             = {preempt}
+PreemptType             = preempt/partition_prio
+
+Slurmctld(primary) at node1 is UP
+"""
+SACCT, RETRIES, ADMINISTRATORS = "slurm-status-command: sacct", "retries: 10", "administrators"
+
+
+@pytest.mark.parametrize(
+    ("preempt", "age", "accounting", "advice"),
+    [
+        ("OFF", 300, "(null)", set()),
+        ("REQUEUE", 120, "accounting_storage/slurmdbd", set()),
+        ("GANG,SUSPEND", 300, "accounting_storage/slurmdbd", set()),
+        ("CANCEL", 300, "accounting_storage/slurmdbd", {RETRIES}),
+        ("GANG,CANCEL", 10, "accounting_storage/slurmdbd", {RETRIES, SACCT}),
+        ("OFF", 60, "accounting_storage/slurmdbd", {SACCT}),
+        ("OFF", 60, "(null)", {ADMINISTRATORS}),
+        ("OFF", 119, "accounting_storage/none", {ADMINISTRATORS}),
+    ],
+)
+def test_settings_of_slurm_that_need_another_profile(
+    preempt, age, accounting, advice, tmp_path, monkeypatch
+):
+    said = said_by(
+        CONFIG.format(preempt=preempt, age=age, accounting=accounting), tmp_path, monkeypatch
+    )
+    assert f"PreemptMode={preempt}, MinJobAge={age} s" in said
+    assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice
+
+
+def said_by(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch, error: str = "") -> str:
+    """Return the report on a machine where ``scontrol show config`` prints a text."""
+    scontrol, written = folder / "bin" / "scontrol", folder / "here.txt"
+    scontrol.parent.mkdir()
+    scontrol.write_text(
+        f'#!/bin/sh\n[ "$*" = "show config" ] || exit 3\ncat <<"END"\n{config}END\necho "{error}" >&2\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    check_machine(Training(), written)
+    return written.read_text()

@@ -1,6 +1,7 @@
-"""Releases: their files and when they appear, their content, and errors before training."""
+"""Releases: how the model is chosen, when its files appear, and what is refused before training."""
 
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -8,8 +9,11 @@ import re
 import shutil
 import signal
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,8 @@ import torch
 import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from tests.data.test_tokenizer import PIECES, bert
+from tests.models.networks import DISTILBERT, make_backbone
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
@@ -27,9 +33,12 @@ from dpsweep.cli.main import app
 from dpsweep.data.prepared import METADATA, PreparedDataset
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
+from dpsweep.privacy.tuning import TuningNoise, trial_count_probabilities
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
+from dpsweep.release import ledger as ledger_module
 from dpsweep.release import train as release_training
-from dpsweep.release.train import swept_before
+from dpsweep.release.ledger import Ledger
+from dpsweep.release.train import _tokenizer, select_privately, swept_before
 from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
@@ -280,3 +289,185 @@ def test_unreachable_epsilons_are_refused_before_training(
 def test_invalid_sections_are_refused(make, message):
     with pytest.raises(ValidationError, match=message):
         make()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(owner, name, lambda *_, **__: die())
+
+
+def after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    made = getattr(owner, name)
+
+    def last(*given: Any, **named: Any) -> None:
+        made(*given, **named)
+        die()
+
+    return lambda patch: patch.setattr(owner, name, last)
+
+
+def half_a_line(patch: pytest.MonkeyPatch) -> None:
+    append = ledger_module._append
+
+    def half(file: Path, written: bytes) -> None:
+        append(file, written[: len(written) // 2])
+        die()
+
+    patch.setattr(ledger_module, "_append", half)
+
+
+def moved(patch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def last(self: Path, target: Path) -> None:
+        replace(self, target)
+        if self.name == "release":
+            die()
+
+    patch.setattr(Path, "replace", last)
+
+
+def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """Make a release in a fork of this process, and kill the fork at a place."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                place(patch)
+                release(section, paths)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("place", "lines", "folder"),
+    [
+        (before(release_training, "train_release"), 0, False),
+        (after(release_training, "train_release"), 0, False),
+        (after(release_training, "save_parameters"), 0, False),
+        (after(release_training, "write_text"), 0, False),
+        (after(release_training, "write_checked_json"), 0, False),
+        (half_a_line, 0, False),
+        (after(Ledger, "add"), 1, False),
+        (moved, 1, True),
+    ],
+    ids=["before training", "after it", "parameters", "card", "certificate",
+         "half a line", "the line", "the folder"],
+)  # fmt: skip
+def test_a_kill_leaves_no_model_without_a_line(place, lines, folder, paths):
+    killed(FIXED, paths, place)
+    origins = [["sklearn-digits"]]
+    assert paths.release.exists() == folder
+    assert len(Ledger(paths.ledger).released("", origins)) == lines
+    if folder:
+        assert verify(paths.release).releases.earlier == []
+        return
+    release(FIXED, paths)
+    assert not list(paths.results.glob(".partial-*"))
+    assert len(verify(paths.release).releases.earlier) == lines
+    assert len(Ledger(paths.ledger).released("", origins)) == lines + 1
+
+
+def test_the_line_is_on_the_disk_before_the_model_appears(paths, monkeypatch):
+    """A line that only the cache of the disk has is lost by a power cut, and its model may remain."""
+    fsync, replace = os.fsync, Path.replace
+    events: list[tuple[str, int, int]] = []
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        events.append(("sync", found.st_ino, found.st_size))
+
+    def moved_to(self: Path, target: Path) -> None:
+        replace(self, target)
+        if target == paths.release:
+            events.append(("model", 0, 0))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", moved_to)
+    folder = release(FIXED, paths)
+    before = events[: events.index(("model", 0, 0))]
+    ledger = paths.ledger.stat()
+    assert ("sync", ledger.st_ino, ledger.st_size) in before
+    assert ("sync", paths.ledger.parent.stat().st_ino) in [each[:2] for each in before], (
+        "a new ledger has a name only after its folder is synced"
+    )
+    written = [(each.stat().st_ino, each.stat().st_size) for each in folder.iterdir()]
+    assert {("sync", *each) for each in written} <= set(before)
+
+
+def selection_noise(score_noise: float, mean: float = 3) -> TuningNoise:
+    return TuningNoise(1, 1e-5, mean, 1, 0.3, 0.8, 0.1, 0.05, score_noise, [])
+
+
+def test_the_highest_score_wins(monkeypatch):
+    monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 40)
+    rights = {"a": 10, "b": 30, "c": 20}
+    models = itertools.count()
+    (name, _), score = select_privately(
+        list(rights),
+        lambda name: ((name, next(models)), rights[name]),
+        selection_noise(1e-3),
+        np.random.default_rng(0),
+    )
+    assert name == "b"
+    assert score == pytest.approx(30, abs=0.01)
+    assert next(models) == 40
+
+
+def test_scores_are_noisy(monkeypatch):
+    monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 1)
+    random = np.random.default_rng(0)
+    scores = [
+        select_privately(["a"], lambda _: (None, 100), selection_noise(7), random)[1]
+        for _ in range(2000)
+    ]
+    assert np.mean(scores) == pytest.approx(100, abs=0.8)
+    assert np.std(scores) == pytest.approx(7, rel=0.08)
+
+
+def test_candidates_and_their_number_are_random():
+    random = np.random.default_rng(0)
+    counts: Counter[int] = Counter()
+    drawn: Counter[str] = Counter()
+    for _ in range(3000):
+        trained: list[str] = []
+
+        def train(name: str, trained: list[str] = trained) -> tuple[None, int]:
+            trained.append(name)
+            return None, 0
+
+        select_privately(["a", "b"], train, selection_noise(1), random)
+        counts[len(trained)] += 1
+        drawn.update(trained)
+    expected = 3000 * trial_count_probabilities(3, 1, 4)
+    found = np.array([counts[k] for k in range(1, 5)])
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected)).all()
+    assert drawn["a"] == pytest.approx(drawn["b"], rel=0.06)
+
+
+PLAN: Any = SimpleNamespace(sweep=SimpleNamespace(backbone="reader"))
+
+
+def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path):
+    """Two vocabularies of one size give a network other texts to read, without any error."""
+    paths = Paths(tmp_path / "results")
+    own = bert(tmp_path)
+    facts = {"library": "transformers", "kind": "text", "mean": (), "std": ()}
+    folder = paths.backbone("reader")
+    make_backbone(folder, "distilbert", DISTILBERT, tokenizer=own.identity, **facts)
+    file = paths.tokenizer("reader")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes((tmp_path / "out.json").read_bytes())
+    found = _tokenizer(PLAN, paths)
+    assert found is not None and found.identity == own.identity
+    other = bert(tmp_path, [*PIECES[:-2], *PIECES[:-3:-1]])
+    assert other.identity.vocabulary == own.identity.vocabulary
+    file.write_bytes((tmp_path / "out.json").read_bytes())
+    with pytest.raises(ReleaseError, match="is not the tokenizer of"):
+        _tokenizer(PLAN, paths)
