@@ -47,7 +47,6 @@ def test_a_release_with_every_parameter_off_its_default(made):
     found = verify(made.release)
     study = Study.model_validate(sections())
     compare(made.release, study, made, made.ledger)
-    assert found.tuning is not None
     stated = found.tuning
     assert (found.epsilon, found.delta) == (9.5, 2e-5)
     assert (stated.mean_trials, stated.shape) == (2.5, 0.5)

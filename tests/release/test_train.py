@@ -10,7 +10,6 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +34,6 @@ from dpsweep.models.preprocess import make_preprocess
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.tuning import TuningNoise, trial_count_probabilities
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
-from dpsweep.release import ledger as ledger_module
 from dpsweep.release import train as release_training
 from dpsweep.release.ledger import Ledger
 from dpsweep.release.train import _tokenizer, select_privately, swept_before
@@ -92,7 +90,6 @@ def test_a_released_model_loads_as_its_card_says(results, monkeypatch):
 @pytest.mark.parametrize(
     "features",
     [
-        {"transformation": "layer-norm"},
         {"pooling": "mean", "transformation": "unit-norm"},
         {"layer": "patch_embed", "pooling": "mean"},
     ],
@@ -116,10 +113,9 @@ def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
     given: list[torch.Tensor] = []
     loaded["head"].register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
     stored = PreparedDataset.open(paths.dataset("digits"))
+    inputs = make_preprocess([0.5], [0.5])(torch.from_numpy(stored.test_inputs[:9].copy()))
     with torch.no_grad():
-        loaded["model"](
-            make_preprocess([0.5], [0.5])(torch.from_numpy(stored.test_inputs[:9].copy()))
-        )
+        loaded["model"](inputs)
     np.testing.assert_allclose(given[0].numpy(), data.test_inputs[:9], atol=1e-5)
     compare(folder, made, paths)
     other = feature_study(FIXED | longer, features | {"transformation": None, "pooling": None})
@@ -130,7 +126,7 @@ def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
 def test_accounted_tuning_is_certified(tuned):
     certificate = verify(tuned)
     tuning = certificate.tuning
-    assert tuning is not None and len(tuning.candidates) == 8
+    assert len(tuning.candidates) == 8
     assert certificate.setting in tuning.candidates
     assert 0.99 * 8 < certificate.pld_epsilon <= certificate.certified_epsilon <= 8
     split = certificate.split
@@ -291,53 +287,21 @@ def test_invalid_sections_are_refused(make, message):
         make()
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def before(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(owner, name, lambda *_, **__: die())
-
-
-def after(owner: Any, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    made = getattr(owner, name)
-
-    def last(*given: Any, **named: Any) -> None:
-        made(*given, **named)
-        die()
-
-    return lambda patch: patch.setattr(owner, name, last)
-
-
-def half_a_line(patch: pytest.MonkeyPatch) -> None:
-    append = ledger_module._append
-
-    def half(file: Path, written: bytes) -> None:
-        append(file, written[: len(written) // 2])
-        die()
-
-    patch.setattr(ledger_module, "_append", half)
-
-
-def moved(patch: pytest.MonkeyPatch) -> None:
-    replace = Path.replace
-
-    def last(self: Path, target: Path) -> None:
-        replace(self, target)
-        if self.name == "release":
-            die()
-
-    patch.setattr(Path, "replace", last)
-
-
-def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch], None]) -> None:
-    """Make a release in a fork of this process, and kill the fork at a place."""
+def killed(paths: Paths, owner: Any, name: str) -> None:
+    """Make a release in a fork of this process, which is killed after a call."""
     child = os.fork()
     if child == 0:
+        made = getattr(owner, name)
+
+        def last(*given: Any, **named: Any) -> None:
+            made(*given, **named)
+            if owner is not Path or given[0].name == "release":
+                os.kill(os.getpid(), signal.SIGKILL)
+
         try:
             with pytest.MonkeyPatch.context() as patch:
-                place(patch)
-                release(section, paths)
+                patch.setattr(owner, name, last)
+                release(FIXED, paths)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -345,26 +309,22 @@ def killed(section: Content, paths: Paths, place: Callable[[pytest.MonkeyPatch],
 
 
 @pytest.mark.parametrize(
-    ("place", "lines", "folder"),
+    ("owner", "name", "lines"),
     [
-        (before(release_training, "train_release"), 0, False),
-        (after(release_training, "train_release"), 0, False),
-        (after(release_training, "save_parameters"), 0, False),
-        (after(release_training, "write_text"), 0, False),
-        (after(release_training, "write_checked_json"), 0, False),
-        (half_a_line, 0, False),
-        (after(Ledger, "add"), 1, False),
-        (moved, 1, True),
+        (release_training, "train_release", 0),
+        (release_training, "save_parameters", 0),
+        (release_training, "write_text", 0),
+        (release_training, "write_checked_json", 0),
+        (Ledger, "add", 1),
+        (Path, "replace", 1),  # of the folder
     ],
-    ids=["before training", "after it", "parameters", "card", "certificate",
-         "half a line", "the line", "the folder"],
-)  # fmt: skip
-def test_a_kill_leaves_no_model_without_a_line(place, lines, folder, paths):
-    killed(FIXED, paths, place)
+)
+def test_a_kill_leaves_no_model_without_a_line(owner, name, lines, paths):
+    killed(paths, owner, name)
     origins = [["sklearn-digits"]]
-    assert paths.release.exists() == folder
+    assert paths.release.exists() == (owner is Path)
     assert len(Ledger(paths.ledger).released("", origins)) == lines
-    if folder:
+    if owner is Path:
         assert verify(paths.release).releases.earlier == []
         return
     release(FIXED, paths)
@@ -401,20 +361,21 @@ def test_the_line_is_on_the_disk_before_the_model_appears(paths, monkeypatch):
     assert {("sync", *each) for each in written} <= set(before)
 
 
-def selection_noise(score_noise: float, mean: float = 3) -> TuningNoise:
-    return TuningNoise(1, 1e-5, mean, 1, 0.3, 0.8, 0.1, 0.05, score_noise, [])
+def selection_noise(score_noise: float) -> TuningNoise:
+    return TuningNoise(1, 1e-5, 3, 1, 0.3, 0.8, 0.1, 0.05, score_noise, [])
 
 
 def test_the_highest_score_wins(monkeypatch):
     monkeypatch.setattr(release_training, "draw_trial_count", lambda *_: 40)
     rights = {"a": 10, "b": 30, "c": 20}
     models = itertools.count()
-    (name, _), score = select_privately(
-        list(rights),
-        lambda name: ((name, next(models)), rights[name]),
-        selection_noise(1e-3),
-        np.random.default_rng(0),
-    )
+
+    def train(name: str) -> tuple[str, int]:
+        next(models)
+        return name, rights[name]
+
+    random = np.random.default_rng(0)
+    name, score = select_privately(list(rights), train, selection_noise(1e-3), random)
     assert name == "b"
     assert score == pytest.approx(30, abs=0.01)
     assert next(models) == 40
@@ -433,41 +394,32 @@ def test_scores_are_noisy(monkeypatch):
 
 def test_candidates_and_their_number_are_random():
     random = np.random.default_rng(0)
-    counts: Counter[int] = Counter()
-    drawn: Counter[str] = Counter()
+    counts, drawn = Counter[int](), Counter[str]()
     for _ in range(3000):
-        trained: list[str] = []
-
-        def train(name: str, trained: list[str] = trained) -> tuple[None, int]:
-            trained.append(name)
-            return None, 0
-
-        select_privately(["a", "b"], train, selection_noise(1), random)
-        counts[len(trained)] += 1
-        drawn.update(trained)
+        before = drawn.total()
+        select_privately(
+            ["a", "b"], lambda name: (drawn.update(name), 0), selection_noise(1), random
+        )
+        counts[drawn.total() - before] += 1
     expected = 3000 * trial_count_probabilities(3, 1, 4)
     found = np.array([counts[k] for k in range(1, 5)])
     assert (np.abs(found - expected) < 5 * np.sqrt(expected)).all()
     assert drawn["a"] == pytest.approx(drawn["b"], rel=0.06)
 
 
-PLAN: Any = SimpleNamespace(sweep=SimpleNamespace(backbone="reader"))
-
-
 def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path):
     """Two vocabularies of one size give a network other texts to read, without any error."""
-    paths = Paths(tmp_path / "results")
-    own = bert(tmp_path)
+    plan: Any = SimpleNamespace(sweep=SimpleNamespace(backbone="reader"))
+    paths, own = Paths(tmp_path / "results"), bert(tmp_path)
     facts = {"library": "transformers", "kind": "text", "mean": (), "std": ()}
     folder = paths.backbone("reader")
     make_backbone(folder, "distilbert", DISTILBERT, tokenizer=own.identity, **facts)
     file = paths.tokenizer("reader")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes((tmp_path / "out.json").read_bytes())
-    found = _tokenizer(PLAN, paths)
-    assert found is not None and found.identity == own.identity
+    assert _tokenizer(plan, paths).identity == own.identity
     other = bert(tmp_path, [*PIECES[:-2], *PIECES[:-3:-1]])
     assert other.identity.vocabulary == own.identity.vocabulary
     file.write_bytes((tmp_path / "out.json").read_bytes())
     with pytest.raises(ReleaseError, match="is not the tokenizer of"):
-        _tokenizer(PLAN, paths)
+        _tokenizer(plan, paths)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest
-from tests.training.tiny_study import CPU, SPEC, N, Prepared, calibrate, prepare, tiny_sections
+from tests.training.tiny_study import CPU, SPEC, N, calibrate, prepare, tiny_sections
 from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
@@ -22,7 +22,6 @@ from dpsweep.privacy.audit import AuditPlan, likelihood_scores, right_guesses
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.methods import Augmentations, Film
-from dpsweep.study.paths import Paths
 from dpsweep.training import canaries
 from dpsweep.training.canaries import (
     AuditedTrial,
@@ -240,42 +239,33 @@ AUDIT = {
     "learning_rate": 0.01, "canaries": FEW_CANARIES,
 }  # fmt: skip
 calibrate_once = cache(canaries.calibrate_sampling)
-PLAN = AuditPlan(30, power={0.5: 0.9, 0.7: 0.2})
-
-
-class Measuring:
-    """A function that measures settings, and records the trials and their arguments."""
-
-    def __init__(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.paths, self.share = paths, 1.0
-        monkeypatch.setattr(canaries, "audit_trial", self.audit)
-        monkeypatch.setattr(canaries, "plan_audit", self.plan)
-        monkeypatch.setattr(canaries, "calibrate_sampling", calibrate_once)
-
-    def audit(self, spec: TrialSpec, context: CanaryContext, secret: bytes) -> AuditedTrial:
-        """Audit the trainer; multiply the observations by `share`."""
-        found = audit_trial(spec, context, secret)
-        self.spec, self.secret = spec, secret
-        self.seen = replace(found, observations=self.share * found.observations)
-        return self.seen
-
-    def plan(self, noise: Calibration, canaries: int, guesses: int | None) -> AuditPlan:
-        honest = calibrate(4.0, 1e-5, N + FEW_CANARIES, noise.batch_size, noise.steps)
-        assert (noise, canaries, guesses) == (honest, FEW_CANARIES, None)
-        return PLAN
-
-    def __call__(self, **audit: Any) -> dict[str, Any]:
-        study = Study.model_validate(tiny_sections({}, {"kind": "film"}) | {"audit": AUDIT | audit})
-        assert study.audit is not None
-        (cell,) = study.audit_cells()
-        measure_setting(study, self.paths, study.audit, cell)
-        found: dict[str, Any] = json.loads(Path(self.paths.audited(cell)).read_text())
-        return found
 
 
 @pytest.fixture
-def measure(tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measuring:
-    return Measuring(tiny.copied(tmp_path).paths, monkeypatch)
+def measure(tiny, tmp_path, monkeypatch):
+    """A function that measures a setting; it keeps the trial, its secret and what was seen."""
+    paths = tiny.copied(tmp_path).paths
+
+    def audit(spec, context, secret):
+        run.spec, run.secret, run.seen = spec, secret, audit_trial(spec, context, secret)
+        return run.seen
+
+    def plan(noise, canaries, guesses):
+        honest = calibrate(4.0, 1e-5, N + FEW_CANARIES, noise.batch_size, noise.steps)
+        assert (noise, canaries, guesses) == (honest, FEW_CANARIES, None)
+        return AuditPlan(30, power={0.5: 0.9, 0.7: 0.2})
+
+    def run(**settings):
+        study = tiny_sections({}, {"kind": "film"}) | {"audit": AUDIT | settings}
+        study = Study.model_validate(study)
+        (cell,) = study.audit_cells()
+        measure_setting(study, paths, study.audit, cell)
+        return json.loads(Path(paths.audited(cell)).read_text())
+
+    monkeypatch.setattr(canaries, "audit_trial", audit)
+    monkeypatch.setattr(canaries, "plan_audit", plan)
+    monkeypatch.setattr(canaries, "calibrate_sampling", calibrate_once)
+    return run
 
 
 @pytest.mark.parametrize("batch_size", ["full", 100])

@@ -5,14 +5,12 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from huggingface_hub import HfApi, constants
 from tests.training.tiny_study import N, Prepared, calibrate
 
 from dpsweep.cli.options import training
@@ -101,8 +99,7 @@ def test_a_stopped_trial_resumes_to_the_same_result(tiny, made, tmp_path):
     pd.testing.assert_frame_equal(measured(made), measured(whole))
 
 
-def test_two_jobs_can_train_the_same_cell(tiny, tmp_path):
-    made = tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
+def test_two_jobs_can_train_the_same_cell(made, tmp_path):
     jobs = [train(made, tmp_path / name) for name in ("one", "other")]
     assert [ended(each) for each in jobs] == [0, 0]
     assert len(stored(made)) == len(measured(made)) == 1
@@ -110,13 +107,6 @@ def test_two_jobs_can_train_the_same_cell(tiny, tmp_path):
     assert not [each for each in left if ".partial" in each.name or each.suffix == ".checkpoint"]
 
 
-@pytest.fixture
-def watching() -> Iterator[None]:
-    with watched():
-        yield
-
-
-@pytest.mark.usefixtures("watching")
 @pytest.mark.parametrize(
     ("signals", "saved", "status"),
     [
@@ -130,9 +120,10 @@ def watching() -> Iterator[None]:
     ],
 )
 def test_the_exit_status_tells_whether_to_call_again(signals, saved, status):
-    for each in signals:
-        os.kill(os.getpid(), each)
-    stop = interruption(saved=saved)
+    with watched():
+        for each in signals:
+            os.kill(os.getpid(), each)
+        stop = interruption(saved=saved)
     assert (stop and stop.code) == status
 
 
@@ -143,22 +134,13 @@ def test_a_job_logs_that_ctrl_c_ended_it(caplog):
     assert STOPPED.fullmatch(caplog.messages[-1])
 
 
-def reasons(error: BaseException | None) -> list[type[BaseException]]:
-    """Return the types of an error and of its causes."""
-    return [] if error is None else [type(error), *reasons(error.__cause__ or error.__context__)]
-
-
-def test_a_job_cannot_connect_to_the_hub_or_a_machine(monkeypatch):
+def test_a_job_cannot_connect_to_a_machine():
     """Unix sockets stay possible."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", 9), timeout=1)
     refuse_network()
     with pytest.raises(NetworkRefusedError, match="reads prepared files only"):
         socket.create_connection(("127.0.0.1", 9), timeout=1)
-    with pytest.raises(Exception) as refused:
-        HfApi(endpoint="http://127.0.0.1:9").model_info("someone/vit", timeout=2)
-    assert NetworkRefusedError in reasons(refused.value)
     left, right = socket.socketpair(socket.AF_UNIX)
     left.send(b"x")
     assert right.recv(1) == b"x"
@@ -193,22 +175,17 @@ SACCT, RETRIES, ADMINISTRATORS = "slurm-status-command: sacct", "retries: 10", "
 def test_settings_of_slurm_that_need_another_profile(
     preempt, age, accounting, advice, tmp_path, monkeypatch
 ):
-    said = said_by(
-        CONFIG.format(preempt=preempt, age=age, accounting=accounting), tmp_path, monkeypatch
-    )
-    assert f"PreemptMode={preempt}, MinJobAge={age} s" in said
-    assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice
-
-
-def said_by(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch, error: str = "") -> str:
-    """Return the report on a machine where ``scontrol show config`` prints a text."""
-    scontrol, written = folder / "bin" / "scontrol", folder / "here.txt"
+    """A script prints what ``scontrol show config`` would."""
+    scontrol, written = tmp_path / "bin" / "scontrol", tmp_path / "here.txt"
     scontrol.parent.mkdir()
+    config = CONFIG.format(preempt=preempt, age=age, accounting=accounting)
     scontrol.write_text(
-        f'#!/bin/sh\n[ "$*" = "show config" ] || exit 3\ncat <<"END"\n{config}END\necho "{error}" >&2\n'
+        f'#!/bin/sh\n[ "$*" = "show config" ] || exit 3\ncat <<"END"\n{config}END\n'
     )
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{scontrol.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     check_machine(Training(), written)
-    return written.read_text()
+    said = written.read_text()
+    assert f"PreemptMode={preempt}, MinJobAge={age} s" in said
+    assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice

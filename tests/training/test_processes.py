@@ -91,24 +91,6 @@ def failing_once(error: Exception) -> tuple[Tensor, list[int]]:
     return flat(model), sizes
 
 
-def without_memory_for_the_optimizer() -> Tensor:
-    """Take a first step for which the second process lacks memory for the optimizer's state; repeat it."""
-    model = net()
-    optimizer = private(model, 1.0, secret=b"optimizer")
-    with pytest.MonkeyPatch.context() as patched:
-        if processes.rank() == 1:
-
-            def fail(*_: Any) -> None:
-                raise torch.OutOfMemoryError("out of memory")
-
-            patched.setattr(optimizer.optimizer, "step", fail)
-        with pytest.raises(torch.OutOfMemoryError):
-            optimizer.step(micro_batches(16))
-    assert torch.equal(flat(model), flat(net()))
-    optimizer.step(micro_batches(16))
-    return flat(model)
-
-
 def whole_training() -> tuple[Tensor, bytes, list[list[int]], list[int]]:
     """Return parameters, secret, sampled rows, and the sizes of the micro-batches of this process."""
     model, (inputs, labels), sizes = net(), data(), list[int]()
@@ -135,17 +117,6 @@ def whole_training() -> tuple[Tensor, bytes, list[list[int]], list[int]]:
     return flat(model), training.state_dict()["secret"], sampled, sizes
 
 
-def joined_parts() -> list[Tensor]:
-    return [processes.joined(processes.rows_of_share(examples)) for examples in (0, 1, 2, 5)]
-
-
-def noise_alone() -> Tensor:
-    """Return the parameters after a step of an empty batch."""
-    model = net()
-    private(model, 1.0, secret=b"alone").step([])
-    return flat(model)
-
-
 def with_opacus() -> None:
     model = net()
     PrivateOptimizer(
@@ -161,14 +132,11 @@ def with_opacus() -> None:
 SCENARIOS: dict[str, Callable[[], Any]] = {
     "noise": lambda: steps(1.0),
     "no noise": lambda: steps(0.0),
-    "alone": noise_alone,
     "secrets": with_secrets_of_their_own,
     "models": with_models_of_their_own,
     "memory": lambda: failing_once(torch.OutOfMemoryError("out of memory")),
     "error": lambda: failing_once(KeyError("a file")),
-    "optimizer": without_memory_for_the_optimizer,
     "training": whole_training,
-    "joined": joined_parts,
     "opacus": with_opacus,
     "unit": with_a_unit_in_two_processes,
 }
@@ -201,18 +169,20 @@ def test_two_processes_take_the_steps_of_one(two, name):
     assert torch.equal(two[0][name][0], two[1][name][0])
 
 
-def test_two_processes_add_the_noise_of_one_bit_for_bit(two):
-    expected = noise_alone()
-    assert not torch.equal(expected, flat(net()))
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("secrets", ProcessError, "processes 0 and 1 of 2 have different noise"),
+        ("models", ProcessError, "processes 0 and 1 of 2 have different parameters"),
+        ("opacus", ValueError, "engine opacus"),
+        # Clipped once in each process, it would have twice the influence.
+        ("unit", ValueError, "rows of unit 5 in two micro-batches"),
+    ],
+)
+def test_processes_that_differ_are_refused(two, name, error, message):
     for found in two:
-        assert torch.equal(found["alone"], expected)
-
-
-@pytest.mark.parametrize(("name", "differs"), [("secrets", "noise"), ("models", "parameters")])
-def test_processes_that_differ_are_refused(two, name, differs):
-    for found in two:
-        assert isinstance(found[name], ProcessError)
-        assert f"processes 0 and 1 of 2 have different {differs}" in str(found[name])
+        assert isinstance(found[name], error)
+        assert message in str(found[name])
 
 
 def test_out_of_memory_in_one_process_halves_the_batch_of_both(two):
@@ -221,10 +191,6 @@ def test_out_of_memory_in_one_process_halves_the_batch_of_both(two):
         after, sizes = found["memory"]
         assert sizes == [8, 4]
         torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
-
-
-def test_a_first_step_without_memory_for_the_optimizer_is_repeated_in_both(two):
-    assert torch.equal(two[0]["optimizer"], two[1]["optimizer"])
 
 
 def test_an_error_in_one_process_ends_the_step_of_both(two):
@@ -241,24 +207,6 @@ def test_a_private_training_shares_its_secret_and_divides_its_batches(two):
     assert torch.equal(first, second)
     assert sum(mine) + sum(rest) == sum(map(len, sampled))
     assert max(mine + rest) <= 4  # the smallest physical batch of both
-
-
-def test_parts_are_joined_in_order(two):
-    for found in two:
-        assert [each.tolist() for each in found["joined"]] == [[], [0], [0, 1], [0, 1, 2, 3, 4]]
-
-
-def test_opacus_is_not_divided(two):
-    for found in two:
-        assert isinstance(found["opacus"], ValueError)
-        assert "engine opacus" in str(found["opacus"])
-
-
-def test_a_unit_of_rows_in_two_processes_is_refused(two):
-    """Clipped once in each process, it would have twice the influence."""
-    for found in two:
-        assert isinstance(found["unit"], ValueError)
-        assert "rows of unit 5 in two micro-batches" in str(found["unit"])
 
 
 def test_each_process_takes_an_equal_number_of_equal_micro_batches(monkeypatch):

@@ -1,12 +1,11 @@
 """Stored trials and checkpoints: a stopped trial resumes bit for bit; damaged files start again."""
 
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,7 +35,6 @@ def store(tmp_path: Path) -> TrialStore:
 
 def test_a_saved_trial_is_loaded_unchanged(store):
     found = store.load(KEY)
-    assert found is not None
     assert found.record == STORED.record
     np.testing.assert_array_equal(found.steps["sampled_examples"], np.arange(5))
     assert store.load("cd" * 16) is None
@@ -64,7 +62,7 @@ def test_a_damaged_trial_is_set_aside(store, place):
 def test_equal_content_gives_equal_bytes(tmp_path):
     arrays = {"epoch1/b": np.ones(3), "epoch1/a": np.zeros((2, 2), dtype=np.float32)}
     record = {"trial_key": "ab", "title": 'ε = 8, "quoted"\n'}
-    files = [tmp_path / f"{number}.safetensors" for number in range(20)]
+    files = [tmp_path / f"{number}.safetensors" for number in range(5)]
     for file in files:
         write_checked(file, record, arrays)
     assert len({file.read_bytes() for file in files}) == 1
@@ -88,18 +86,12 @@ def whole(trial: Trial) -> Arrays:
     return end(*trial)
 
 
-@pytest.fixture(scope="module")
-def after_five(trial: Trial, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("stopped") / "trial.checkpoint"
-    with stopped_after(5):
-        end(*trial, path)
-    return path
-
-
 @pytest.fixture
-def stopped(after_five: Path, tmp_path: Path) -> Path:
-    """A copy of the trial's checkpoint after five steps."""
-    return Path(shutil.copy(after_five, tmp_path))
+def stopped(trial: Trial, tmp_path: Path) -> Path:
+    """The trial's checkpoint after five steps."""
+    with stopped_after(5):
+        end(*trial, tmp_path / "trial.checkpoint")
+    return tmp_path / "trial.checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -146,23 +138,20 @@ def test_resuming_with_units_is_bit_identical(tiny, trial, tmp_path):
     assert_equal(end(spec, context, path), wanted)
 
 
-# Changes that make a state unusable.
-SPOILT: dict[str, Callable[[Any], object]] = {
-    # On a GPU, version 3 wrote the state of a generator instead of the number of steps.
-    "older": lambda state: state["optimizer"].update(noise=state["optimizer"].pop("steps")),
-    "a parameter less": lambda state: state["parameters"].popitem(),
-    "other shapes": lambda state: state["parameters"].update(
-        dict.fromkeys(state["parameters"], torch.zeros(3))
-    ),
-    "another optimizer": lambda state: state["optimizer"]["optimizer"].update(param_groups=[]),
-    "no progress": lambda state: state["progress"].pop("epochs"),
-}
-
-
-@pytest.mark.parametrize("how", SPOILT)
-def test_an_unusable_checkpoint_restarts_the_trial(trial, whole, stopped, caplog, how):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        # On a GPU, version 3 wrote the state of a generator instead of the number of steps.
+        lambda state: state["optimizer"].update(noise=state["optimizer"].pop("steps")),
+        lambda state: state["parameters"].update({"head.bias": torch.zeros(3)}),
+        lambda state: state["optimizer"]["optimizer"].update(param_groups=[]),
+        lambda state: state["progress"].pop("epochs"),
+    ],
+    ids=["older", "another shape", "another optimizer", "no progress"],
+)
+def test_an_unusable_checkpoint_restarts_the_trial(trial, whole, stopped, caplog, spoil):
     state = torch.load(stopped, weights_only=True)
-    SPOILT[how](state)
+    spoil(state)
     torch.save(state, stopped)
     assert_equal(end(*trial, stopped), whole)
     assert "the trial starts again" in caplog.text
@@ -171,15 +160,10 @@ def test_an_unusable_checkpoint_restarts_the_trial(trial, whole, stopped, caplog
 
 def test_a_checkpoint_is_kept_when_memory_runs_out(trial, whole, stopped, monkeypatch, caplog):
     """Another program may use the memory only temporarily."""
-
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
+    full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.Adam, "load_state_dict", full)
-        with pytest.raises(
-            DoesNotFitError, match=r"state does not fit .*goes on from its checkpoint"
-        ):
+        with pytest.raises(DoesNotFitError, match="goes on from its checkpoint"):
             end(*trial, stopped)
     with caplog.at_level(logging.INFO):
         assert_equal(end(*trial, stopped), whole)
@@ -196,9 +180,6 @@ def test_a_resumed_trial_goes_on_with_its_time_and_its_physical_batch(tiny, tria
     resumed, _ = train_trial(trial[0], context, stopped, 1e9)
     assert 1000 < resumed.record["wall_seconds"] < 1000 + PATIENCE
     assert resumed.record["physical_batch"] == 4
-
-
-# -- epochs and seconds --------------------------------------------------------------------------
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64))
