@@ -78,7 +78,7 @@ def one_step(epsilon: float, sigma: float, q: float, direction: str) -> float:
 def two_steps(epsilon: float, sigma: float, q: float, direction: str) -> float:
     """Integrate the closed form of the second step over the outcomes of the first one."""
 
-    def of_first(x: float) -> float:
+    def of_first(x):
         normal = math.exp(-((x / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
         ratio = 1 + q * math.expm1((2 * x - 1) / (2 * sigma**2))
         if direction == "remove":
@@ -106,11 +106,11 @@ def many_steps(epsilon: float, sigma: float, q: float, steps: int, direction: st
     is that of exp(-z epsilon) E exp(z Y)^T / (2 pi i z (z + 1)). At the saddle point a, nothing cancels.
     """
 
-    def integrand(z: Complex) -> Complex:
+    def integrand(z):
         exponent = steps * np.log(moment(z, sigma, q, direction)) - z * epsilon
         return np.asarray(np.exp(exponent) / (z * (z + 1)))
 
-    def height(log_a: float) -> float:
+    def height(log_a):
         a = np.array([math.exp(log_a)], dtype=np.complex128)
         exponent = steps * np.log(moment(a, sigma, q, direction)) - a * epsilon
         return float((exponent - np.log(a * (a + 1))).real[0])
@@ -225,7 +225,7 @@ def test_two_different_trainings_lie_between_two_equal_ones():
     few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
     both = composed_epsilon([few, many], [], DELTA)
 
-    def twice(noise: object) -> float:
+    def twice(noise):
         return composed_epsilon([noise, noise], [], DELTA)  # type: ignore[list-item]
 
     assert min(twice(few), twice(many)) * 0.999 <= both <= max(twice(few), twice(many)) * 1.001

@@ -50,7 +50,7 @@ def as_in_the_paper(mu: float, canaries: int, guesses: int, correct: int, level:
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("guesses", [1, 20, 200])
 def test_refutation_is_the_recursion_of_the_paper(mu, guesses):
-    def curve(rate: float) -> float:
+    def curve(rate):
         return float(ndtr(ndtri(rate) - mu))
 
     for correct in range(guesses + 1):

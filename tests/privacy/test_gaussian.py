@@ -39,7 +39,7 @@ def test_noise_multiplier_is_the_reference_value_times_the_root_of_the_steps(eps
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 2.0), (0.25, 13.3), (1, 3.7), (8, 0.6)])
 def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, sigma):
-    def excess(x: float) -> float:
+    def excess(x):
         return norm.pdf(x, 1, sigma) - math.exp(epsilon) * norm.pdf(x, 0, sigma)
 
     start = epsilon * sigma**2 + 0.5  # where the excess changes sign
@@ -65,7 +65,7 @@ def test_extreme_numbers_give_zero_or_an_error():
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.0, 2.3, 6.0])
 @pytest.mark.parametrize("radius", [1.0, 5.768, 8.65, 12.2])
 def test_probability_is_the_integral_of_the_density(shift, radius):
-    def density(length: float) -> float:
+    def density(length):
         return length * math.exp(-((length - shift) ** 2) / 2) * special.ive(0, shift * length)
 
     integral, _ = integrate.quad(density, radius, radius + 40, epsabs=0, limit=200)

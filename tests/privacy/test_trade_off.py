@@ -70,7 +70,7 @@ def one_step(sigma: float, q: float, records: int) -> Callable[[float], float]:
     sampled = np.arange(records + 1)
     weights = binom.pmf(sampled, records, q)
 
-    def present(x: float) -> float:
+    def present(x):
         return float(weights @ ndtr((x - sampled) / sigma))
 
     def true_positive_rate(rate: float) -> float:

@@ -86,7 +86,7 @@ def test_never_below_the_exact_value_of_small_mechanisms(seed):
     share = random.uniform(0.05, 0.9)
     second = share * first + (1 - share) * second
 
-    def profile(epsilon: float) -> float:
+    def profile(epsilon):
         return hockey_stick(first, second, epsilon)
 
     ours = selection(first, mean, shape), selection(second, mean, shape)

@@ -10,9 +10,7 @@ from tests.training.tiny_study import prepare
 
 from dpsweep.base.files import canonical_json
 from dpsweep.release import files, verify
-from dpsweep.release.certificate import Certificate, ReleasedFeatures
-from dpsweep.study.backbones import Architecture
-from dpsweep.study.methods import Method
+from dpsweep.release.certificate import Certificate
 from dpsweep.study.paths import Paths
 
 outlines: dict[Any, Any] = {}
@@ -20,16 +18,11 @@ proofs: dict[Any, Any] = {}
 
 
 @pytest.fixture(autouse=True)
-def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_results_are_kept(monkeypatch):
     """Cache outlines of networks and proofs of accountants, because many forgeries have the same ones."""
     outline, prove = verify.outline, verify._proven
 
-    def kept_outline(
-        architecture: Architecture,
-        method: Method,
-        classes: int,
-        features: ReleasedFeatures | None = None,
-    ) -> Any:
+    def kept_outline(architecture, method, classes, features=None):
         key = architecture.model_dump_json(), method.model_dump_json(), classes, str(features)
         if key not in outlines:
             outlines[key] = outline(architecture, method, classes, features)
@@ -51,20 +44,20 @@ def slow_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
     prepare(study(FIXED), folder)
     return folder
 
 
 @pytest.fixture
-def paths(prepared: Path, tmp_path: Path) -> Paths:
+def paths(prepared, tmp_path):
     """Return a new folder of results for every test."""
     return Paths(Path(shutil.copytree(prepared, tmp_path / "results")))
 
 
 @pytest.fixture(scope="session")
-def results(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(prepared, tmp_path_factory):
     """Make three releases of the same data one after the other: the folders first, tuned, fixed."""
     results = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("releases") / "results"))
     for name, section in (("first", FIXED), ("tuned", PRIVATE), ("fixed", SUBSAMPLED)):
@@ -73,11 +66,11 @@ def results(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(results: Path, tmp_path: Path) -> Path:
+def folder(results, tmp_path):
     """Return a copy of the first release in a place without its ledger."""
     return Path(shutil.copytree(results / "first", tmp_path / "copies" / "release"))
 
 
 @pytest.fixture
-def tuned(results: Path) -> Path:
+def tuned(results):
     return results / "tuned"

@@ -51,7 +51,7 @@ def value_at(content: Any, place: tuple[Any, ...]) -> Any:
 def put(*place: Any, value: Any = None, factor: float = 1.0) -> Change:
     """Return a change of one field: to a value, or by a factor."""
 
-    def change(content: Content) -> None:
+    def change(content):
         outer = value_at(content, place[:-1])
         outer[place[-1]] = factor * outer[place[-1]] if value is None else value
 

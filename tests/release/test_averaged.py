@@ -1,6 +1,5 @@
 """A release with an averaging optimizer contains the averaged parameters, and its card names the average."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.release.releases import FIXED
-from tests.training.tiny_study import Prepared, prepare, tiny_sections
+from tests.training.tiny_study import prepare, tiny_sections
 
 from dpsweep.base.files import read_checked_json
 from dpsweep.release import CARD, CERTIFICATE, TRAINED, ReleaseError
@@ -32,12 +31,12 @@ def study(average: dict[str, Any] | None = AVERAGE) -> Study:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(tmp_path_factory):
     return prepare(study(), tmp_path_factory.mktemp("averaged") / "results")
 
 
 @pytest.fixture(scope="module")
-def folder(prepared: Prepared) -> Path:
+def folder(prepared):
     return write_release(study(), prepared.paths)
 
 

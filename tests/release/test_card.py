@@ -120,7 +120,7 @@ def test_an_image_is_prepared_as_in_training(mode, stored, crop, tmp_path, monke
     image.save("image.png")
     seen: list[torch.Tensor] = []
 
-    def second_class(inputs: torch.Tensor) -> torch.Tensor:
+    def second_class(inputs):
         seen.append(inputs)
         return torch.tensor([[0.1, 0.7, 0.2]])
 

@@ -60,7 +60,7 @@ def model(epsilon: float, delta: float = DELTA) -> ReleasedModel:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     file = tmp_path / "new" / "releases.jsonl"
     for epsilon, data, origins in ((1.0, "a", PETS), (2.0, "b", DOGS), (3.0, "c", CATS)):
         with open_ledger(file) as ledger:
@@ -71,7 +71,7 @@ def file(tmp_path: Path) -> Path:
 def test_releases_are_found_by_data_and_source(file):
     ledger = Ledger(file)
 
-    def found(data: str, *origins: list[str]) -> list[float]:
+    def found(data, *origins):
         return [each.epsilon for each in ledger.released(data, list(origins))]
 
     assert found("a", ["glyphs"]) == [1]
@@ -228,7 +228,7 @@ def test_of_two_releases_at_once_one_is_beyond_the_budget(paths, monkeypatch):
     train, both = release_training.train_release, threading.Barrier(2, timeout=100)
     alone = threading.Lock()
 
-    def train_at_once(*given: Any) -> Any:
+    def train_at_once(*given):
         both.wait()
         with alone:  # the trainer is made for one training in a process
             return train(*given)
@@ -252,7 +252,7 @@ def sections(private: bool = True, **sweep: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def private_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def private_study(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(UNACCOUNTED, raising=False)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sections()))
@@ -268,7 +268,7 @@ def test_all_trials_together_are_the_composed_gaussian_mechanisms():
     assert epsilon_of_sweeps(without, without.sweeps) == math.inf
     assert price(Study.model_validate(sections(private=False))) == ""
 
-    def composed(sigma: float, trials: int) -> float:
+    def composed(sigma, trials):
         event = SelfComposedDpEvent(GaussianDpEvent(sigma), trials)
         return float(PLDAccountant().compose(event).get_epsilon(delta))
 

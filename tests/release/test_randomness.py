@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, release, study
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N
-from torch import Tensor
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import write_backbone
@@ -31,7 +30,7 @@ from dpsweep.release.train import TrainedModel, train_release
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths
 from dpsweep.training import randomness, trial
-from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.context import TrialContext
 from dpsweep.training.randomness import new_secret
 
 LONG = {"epochs": [3, 4], "learning_rate": [0.03, 0.1], "epsilon": 50.0}
@@ -61,7 +60,7 @@ class Recorded:
             monkeypatch.setattr(module, "evaluate", self._evaluate(module.evaluate))
         batch = TrialContext.batch
 
-        def gathered(context: TrialContext, examples: Examples, rows: Tensor, *views: Any) -> Any:
+        def gathered(context, examples, rows, *views):
             if examples is context.train:
                 self.trained_on |= set(examples.rows[rows].tolist())
             return batch(context, examples, rows, *views)
@@ -73,14 +72,14 @@ class Recorded:
         return self.secrets[-1]
 
     def _stream_key(self, stream_key: Any) -> Any:
-        def named(*parts: str | int, secret: bytes = b"") -> int:
+        def named(*parts, secret=b""):
             self.streams.append((str(parts[-1]), secret))
             return int(stream_key(*parts, secret=secret))
 
         return named
 
     def _evaluate(self, evaluate: Any) -> Any:
-        def noted(model: Any, context: TrialContext, examples: Examples) -> Any:
+        def noted(model, context, examples):
             known = {id(getattr(context, name)): name for name in ("train", "holdout", "test")}
             self.evaluated.append(known[id(examples)])
             return evaluate(model, context, examples)
@@ -133,8 +132,8 @@ def test_secret_trials_log_and_warn_nothing(section, paths, monkeypatch, caplog,
     loggers = ["", "dpsweep.training.context", "timm", "a.library"]
     quiet = logging.getLogger("dpsweep.training.context")
 
-    def loud(original: Any) -> Any:
-        def function(*given: Any, **settings: Any) -> Any:
+    def loud(original):
+        def function(*given, **settings):
             for name in loggers:
                 logging.getLogger(name).critical("out of memory")
             warnings.warn("a small batch", stacklevel=1)
@@ -153,7 +152,7 @@ def test_secret_trials_log_and_warn_nothing(section, paths, monkeypatch, caplog,
     quiet.warning("heard again")
     assert caplog.records[-1].getMessage() == "heard again"
 
-    def fails(*_: Any) -> Any:
+    def fails(*_):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(release_training, "train_and_score", fails)
@@ -208,7 +207,7 @@ def test_scores_are_right_answers_on_the_held_out_part(paths, monkeypatch):
 def test_every_trial_has_the_noise_of_its_own_schedule(paths, monkeypatch):
     found = list[tuple[TrainedModel, int]]()
 
-    def one_of_each(candidates: Sequence[Candidate], train: Any, *_: Any) -> Any:
+    def one_of_each(candidates, train, *_):
         found.extend(train(each) for each in candidates)
         return found[0][0], 0.0
 

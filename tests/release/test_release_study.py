@@ -34,7 +34,7 @@ def sections() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+def made(tmp_path_factory):
     study = Study.model_validate(sections())
     paths = Paths(tmp_path_factory.mktemp("study") / "results")
     prepare(study, paths.results)

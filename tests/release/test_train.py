@@ -42,7 +42,7 @@ from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
 from dpsweep.training.features import compute_features
-from dpsweep.training.randomness import Indices, PoissonSampler
+from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.store import StoredTrial, TrialStore
 
 FILES = {CERTIFICATE, TRAINED, FROZEN, CARD}
@@ -150,7 +150,7 @@ def test_no_file_is_written_before_the_end(section, paths, monkeypatch):
     write_text(paths.results / ".partial-release+x1y2" / "release" / TRAINED, "half")
     lock, batch = paths.results / ".release.lock", PoissonSampler.batch
 
-    def look(sampler: PoissonSampler, step: int) -> Indices:
+    def look(sampler, step):
         nonlocal steps
         steps += 1
         (aside,) = paths.results.glob(".partial-*")
@@ -190,7 +190,7 @@ def test_a_terminated_job_stops_between_two_steps(paths, tmp_path, monkeypatch):
     file.write_text(yaml.safe_dump(content | {"results": str(paths.results)}))
     before, batch = everything(paths.results), PoissonSampler.batch
 
-    def told(sampler: PoissonSampler, step: int) -> Indices:
+    def told(sampler, step):
         os.kill(os.getpid(), signal.SIGTERM)
         steps.append(step)
         return batch(sampler, step)
@@ -293,7 +293,7 @@ def killed(paths: Paths, owner: Any, name: str) -> None:
     if child == 0:
         made = getattr(owner, name)
 
-        def last(*given: Any, **named: Any) -> None:
+        def last(*given, **named):
             made(*given, **named)
             if owner is not Path or given[0].name == "release":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -338,12 +338,12 @@ def test_the_line_is_on_the_disk_before_the_model_appears(paths, monkeypatch):
     fsync, replace = os.fsync, Path.replace
     events: list[tuple[str, int, int]] = []
 
-    def synced(descriptor: int) -> None:
+    def synced(descriptor):
         fsync(descriptor)
         found = os.fstat(descriptor)
         events.append(("sync", found.st_ino, found.st_size))
 
-    def moved_to(self: Path, target: Path) -> None:
+    def moved_to(self, target):
         replace(self, target)
         if target == paths.release:
             events.append(("model", 0, 0))
@@ -370,7 +370,7 @@ def test_the_highest_score_wins(monkeypatch):
     rights = {"a": 10, "b": 30, "c": 20}
     models = itertools.count()
 
-    def train(name: str) -> tuple[str, int]:
+    def train(name):
         next(models)
         return name, rights[name]
 

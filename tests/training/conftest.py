@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from tests.training.tiny_study import Prepared, prepare, tiny_study
+from tests.training.tiny_study import prepare, tiny_study
 
 from dpsweep.training import private_training
 
@@ -11,12 +11,12 @@ verify = cache(private_training.verify)
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def tiny(tmp_path_factory):
     """The tiny study with its dataset and network; tests must not write into its folder."""
     return prepare(tiny_study({}, {"kind": "film"}), tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(autouse=True)
-def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def verified_once(monkeypatch):
     """Prove the epsilon of equal calibrations once."""
     monkeypatch.setattr(private_training, "verify", verify)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.training.tiny_study import assert_equal, end, stopped_after
-from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as torchvision
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.methods import Augmentations
-from dpsweep.training.context import Examples, TrialContext, Views, viewed
+from dpsweep.training.context import TrialContext, Views, viewed
 from dpsweep.training.gradient_norms import Trajectory, training_set_norms
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trial import train_trial
@@ -115,7 +114,7 @@ def test_only_training_images_have_views_from_the_stream_of_the_trial_with_its_s
     read: dict[bool, list[Any]] = {True: [], False: []}
     batch = TrialContext.batch
 
-    def noted(self: TrialContext, examples: Examples, rows: Tensor, views: Any = None) -> Any:
+    def noted(self, examples, rows, views=None):
         read[examples is context.train].append(views)
         return batch(self, examples, rows, views)
 

@@ -50,7 +50,7 @@ Inputs = tuple[PreparedDataset, PreparedBackbone]
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+def prepared(tmp_path_factory):
     """A few digits, and a transformer of one token with about 1,500 FiLM parameters."""
     sections = tiny_sections({}, {"kind": "film"})
     sections["datasets"]["digits"]["source"]["test_share"] = 0.95
@@ -72,16 +72,16 @@ def context_of(prepared: Inputs, trial: TrialSpec) -> CanaryContext:
 
 
 @pytest.fixture(scope="module")
-def audit(prepared: Inputs) -> Audit:
+def audit(prepared):
     return lambda trial: audit_trial(trial, context_of(prepared, trial))
 
 
 @pytest.fixture(scope="module")
-def proper(audit: Audit) -> Audit:
+def proper(audit):
     """An audit of the unchanged trainer, cached for each trial."""
     known: dict[str, AuditedTrial] = {}
 
-    def run(trial: TrialSpec) -> AuditedTrial:
+    def run(trial):
         if trial.key not in known:
             known[trial.key] = audit(trial)
         return known[trial.key]
@@ -151,7 +151,7 @@ _sample = PoissonSampler.batch
 
 
 def with_noise(share: float) -> Callable[[PrivateOptimizer, MicroBatches], StepStatistics]:
-    def step(self: PrivateOptimizer, microbatches: MicroBatches) -> StepStatistics:
+    def step(self, microbatches):
         proper = self.noise_multiplier
         self.noise_multiplier = share * proper
         try:

@@ -20,7 +20,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training import cell as module
 from dpsweep.training.cell import COLUMNS, TRIALS, cell_noise, run_cell, trial_table
 from dpsweep.training.store import StoredTrial
-from dpsweep.training.trial import TrialSpec, train_trial
+from dpsweep.training.trial import train_trial
 
 BATCH_SIZE, RATES = 200, [0.001, 0.003, 0.01, 0.03]
 CELL = Cell("digits_vit_method", 8.0, 1, BATCH_SIZE, 1.0)
@@ -39,7 +39,7 @@ def study(selection: str = "repeat-best", seeds: int = 1, **privacy: Any) -> Stu
 
 
 @pytest.fixture
-def paths(tiny: Prepared, tmp_path: Path) -> Paths:
+def paths(tiny, tmp_path):
     """The files of a study that is ready to train."""
     paths = tiny.copied(tmp_path).paths
     write_calibration(noise(paths), calibrate(8.0, 1e-5, N, BATCH_SIZE, 1))
@@ -105,7 +105,7 @@ def test_the_best_rate_of_the_first_seed_is_repeated(
 ):
     template: list[StoredTrial] = []
 
-    def train(spec: TrialSpec, context: Any, *others: Any) -> tuple[StoredTrial, Any]:
+    def train(spec, context, *others):
         if not template:
             template.append(train_trial(spec, context, *others)[0])
         chosen = scores[spec.learning_rate] - 0.01 * spec.seed
@@ -126,7 +126,7 @@ FULL_CELL = Cell("digits_vit_method", 8.0, 1, "full", 1.0)
 
 
 @pytest.fixture
-def made(tiny: Prepared, tmp_path: Path) -> Prepared:
+def made(tiny, tmp_path):
     training = {"select_on": "holdout", "holdout_share": SHARE}
     return tiny.of(training, {"kind": "all"}).copied(tmp_path)
 

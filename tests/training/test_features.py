@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from tests.training.tiny_study import CPU, Prepared, prepare, tiny_sections
-from torch import nn
 
 from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
@@ -55,7 +54,7 @@ def with_weights(folder: Path, scale: float = 1.0) -> PreparedBackbone:
 
 
 @pytest.fixture(scope="module")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def computed(tmp_path_factory):
     """A network with weights, a dataset and its features."""
     folder = tmp_path_factory.mktemp("features")
     sections = tiny_sections({}, {"kind": "film"})
@@ -69,7 +68,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 @pytest.fixture
-def copied(computed: Prepared, tmp_path: Path) -> Prepared:
+def copied(computed, tmp_path):
     """A copy of `computed` that a test may change."""
     shutil.copytree(computed.paths.results, tmp_path, dirs_exist_ok=True)
     paths = Paths(tmp_path)
@@ -150,7 +149,7 @@ def test_the_network_runs_in_eval_mode_on_inputs_of_its_size(computed, monkeypat
     """Every module is in eval mode, without dropout, and stored images are resized first."""
     seen: list[tuple[bool, tuple[int, ...]]] = []
 
-    def look(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    def look(network, inputs):
         seen.append((any(each.training for each in network.modules()), tuple(inputs.shape[1:])))
         return torch.zeros(len(inputs), 3)
 

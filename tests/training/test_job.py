@@ -7,7 +7,6 @@ import signal
 import socket
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -27,11 +26,11 @@ from dpsweep.training.job import (
     refuse_network,
     watched,
 )
-from dpsweep.training.optimizer import PrivateOptimizer, StepStatistics
+from dpsweep.training.optimizer import PrivateOptimizer
 
 
 @pytest.fixture
-def made(tiny: Prepared, tmp_path: Path) -> Prepared:
+def made(tiny, tmp_path):
     """A study with one cell."""
     return tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
 
@@ -46,13 +45,13 @@ def train(made: Prepared, log: Path, number: signal.Signals | None = None) -> Fo
 
     take, taken = PrivateOptimizer.step, []
 
-    def step(optimizer: PrivateOptimizer, batches: Any) -> StepStatistics:
+    def step(optimizer, batches):
         taken.append(optimizer)
         if number is not None and len(taken) == 4:
             os.kill(os.getpid(), number)
         return take(optimizer, batches)
 
-    def job() -> None:
+    def job():
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
         with training(), pytest.MonkeyPatch.context() as patched:
             patched.setattr(PrivateOptimizer, "step", step)

@@ -58,7 +58,7 @@ def train_and_measure(study: Study, paths: Paths) -> int:
 def train_until_killed(study: Study, paths: Paths) -> None:
     """Train the cell; after some steps, kill the second process."""
 
-    def save_and_signal(*given: Any) -> None:
+    def save_and_signal(*given):
         save_checkpoint(*given)
         if given[-1].step == STEP and processes.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -69,7 +69,7 @@ def test_out_of_memory_halves_the_physical_batch_and_keeps_the_update(tiny, monk
 def test_out_of_memory_errors_are_recognised(error, expected):
     assert is_out_of_memory(error) is expected
 
-    def compute(size: int) -> int:
+    def compute(size):
         if size > 2:
             raise error
         return size

@@ -78,12 +78,12 @@ def failing_once(error: Exception) -> tuple[Tensor, list[int]]:
     optimizer = private(model, 1.0, secret=type(error).__name__.encode())
     inputs, labels = data()
 
-    def load(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def load(rows):
         if processes.rank() == 1 and len(sizes) == 1:
             raise error
         return inputs[rows], labels[rows], torch.ones(len(rows), dtype=torch.bool)
 
-    def take(size: int) -> None:
+    def take(size):
         sizes.append(size)
         optimizer.step(MicroBatches(torch.arange(16).split(size), load))
 
@@ -96,10 +96,10 @@ def whole_training() -> tuple[Tensor, bytes, list[list[int]], list[int]]:
     model, (inputs, labels), sizes = net(), data(), list[int]()
 
     class Recorded:
-        def __len__(self) -> int:
+        def __len__(self):
             return N
 
-        def __getitem__(self, rows: Any) -> Tensor:
+        def __getitem__(self, rows):
             sizes.append(len(rows))
             return inputs[rows]
 
@@ -154,7 +154,7 @@ def everything() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def two(tmp_path_factory):
     """The results in each of two processes."""
     return run_in_group(2, tmp_path_factory.mktemp("group"), everything)
 

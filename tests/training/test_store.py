@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.training.tiny_study import N, Prepared, assert_equal, end, stopped_after
+from tests.training.tiny_study import N, assert_equal, end, stopped_after
 from tests.waiting import PATIENCE
 
 from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError
-from dpsweep.training.store import Arrays, StoredTrial, TrialStore, read_checked, write_checked
+from dpsweep.training.store import StoredTrial, TrialStore, read_checked, write_checked
 from dpsweep.training.trial import TrialSpec, epoch_ends, train_trial
 
 KEY = "ab" * 16
@@ -27,7 +26,7 @@ STORED = StoredTrial(
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> TrialStore:
+def store(tmp_path):
     made = TrialStore(tmp_path / "trials")
     made.save(KEY, STORED)
     return made
@@ -75,19 +74,19 @@ Trial = tuple[TrialSpec, TrialContext]
 
 
 @pytest.fixture(scope="module")
-def trial(tiny: Prepared) -> Trial:
+def trial(tiny):
     made = tiny.of({}, {"kind": "film"}, batch_size=[30])
     return made.spec(steps=9), made.context()
 
 
 @pytest.fixture(scope="module")
-def whole(trial: Trial) -> Arrays:
+def whole(trial):
     """The results of the trial without a stop."""
     return end(*trial)
 
 
 @pytest.fixture
-def stopped(trial: Trial, tmp_path: Path) -> Path:
+def stopped(trial, tmp_path):
     """The trial's checkpoint after five steps."""
     with stopped_after(5):
         end(*trial, tmp_path / "trial.checkpoint")

@@ -11,7 +11,6 @@ from tests.training import tiny_study as tiny
 from tests.training.tiny_study import CPU, SPEC, N, assert_equal, calibrate, end
 from torch import Tensor, nn
 
-from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.precision import autocast_dtype, resolve_precision
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study import Cell, Study
@@ -103,7 +102,7 @@ def test_other_classes_or_another_device_give_another_key(tiny, what):
     study, _, data, backbone = tiny.of({"precision": "float32"}, {"kind": "film"})
     cell, noise = Cell(PROBLEM, 8.0, 1, N, 1.0), calibrate(8.0, 1e-5, N, N, 1)
 
-    def key(data: PreparedDataset, device: str = "cpu") -> str:
+    def key(data, device="cpu"):
         there = torch.device(device)
         return specify(study, cell, noise, data, backbone, there, learning_rate=0.1, seed=1).key
 
@@ -115,7 +114,7 @@ def test_other_classes_or_another_device_give_another_key(tiny, what):
 def test_an_engine_is_set_for_a_study_a_method_or_a_sweep():
     """The engine determines a trial; the section that sets it does not."""
 
-    def of(training: str, method: str | None, own: str | None) -> tuple[str, str]:
+    def of(training, method, own):
         sections = tiny.tiny_sections({"engine": training}, {"kind": "film", "engine": method})
         sections["sweeps"]["digits"]["engine"] = own
         study = Study.model_validate(sections)
@@ -215,7 +214,7 @@ class Fixed(nn.Module):
 
 
 def measured(logits: Tensor, weight: float = 1.0, at_once: int = 512) -> dict[str, Any]:
-    def batch(examples: Examples, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(examples, rows):
         return examples.inputs[examples.rows[rows]], examples.labels[rows]
 
     context: Any = SimpleNamespace(

@@ -1,5 +1,6 @@
 """Studies of data with units: they are split, counted, sampled and released by unit."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ RELEASE = SCHEDULE | {"sweep": "coins", "epsilon": 4.0, "epochs": [2], "learning
 
 
 @pytest.fixture(scope="module")
-def coins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def coins(tmp_path_factory):
     """A file of images of patients whose labels are thrown by a coin for each patient."""
     random = np.random.default_rng(0)
     patients = np.repeat(np.arange(PATIENTS), IMAGES)
@@ -131,11 +132,11 @@ def test_a_unit_is_right_if_more_than_half_of_its_rows_are(coins, tmp_path):
     right = right[np.argsort(np.argsort(rows.units, kind="stable"))]
 
     class Oracle(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.place = 0
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        def forward(self, inputs):
             here = slice(self.place, self.place + len(inputs))
             self.place += len(inputs)
             wanted = rows.labels[here] ^ ~torch.from_numpy(right[here])
@@ -234,7 +235,8 @@ def test_units_are_cut_by_the_class_of_most_of_their_rows():
 
 
 def test_a_unit_on_both_sides_is_refused(coins, tmp_path):
-    source = {"kind": "arrays", "train": str(coins), "test": str(coins), "label_column": "y"}
+    other = shutil.copy(coins, tmp_path / "test.npz")
+    source = {"kind": "arrays", "train": str(coins), "test": str(other), "label_column": "y"}
     sizes = {"train_size": 600, "test_size": 600, "train_units": PATIENTS, "unit": "patient"}
     dataset = Dataset.model_validate(section(coins) | sizes | {"source": source})
     with pytest.raises(DatasetError, match="found 60 units in the training and in the test set"):
@@ -322,11 +324,11 @@ def test_one_unit_changes_the_score_of_tuning_by_at_most_one(coins, tmp_path, mo
     flipped = torch.arange(len(whole.labels)) % 7 < torch.from_numpy(whole.units) % 8
     whole = replace(whole, labels=whole.labels ^ flipped)
 
-    def score(examples: Examples) -> int:
+    def score(examples):
         context.holdout = examples
         return train_and_score(replace(spec, holdout=examples.protected), context, b"")[2]
 
-    def without(unit: int) -> Examples:
+    def without(unit):
         kept = np.flatnonzero(whole.units != unit)
         return Examples(whole.inputs, whole.labels[kept], whole.rows[kept], whole.units[kept])
 
