@@ -3,15 +3,17 @@
     python -m benchmarks.campaigns.planted_bugs                      # all of planted_bugs.yaml, two at a time
     python -m benchmarks.campaigns.planted_bugs --only release.train # bugs with this text in module or name
     python -m benchmarks.campaigns.planted_bugs --untried            # bugs without a result
-    python -m benchmarks.campaigns.planted_bugs --every-file         # all test files that catch each bug
+    python -m benchmarks.campaigns.planted_bugs --two-files          # go on until a second file catches it
 
 A bug is a mutation of a named function (`mutations`). It is planted when Python imports the module, in a fork
 of a process that has already imported the libraries; no file is changed. A test of the module must fail; an
 error during collection does not count. The test that failed the last time runs first. At the end, all failed
-tests must pass without a bug. With ``--every-file``, all files of fast tests that call the function run, each
-until its first failure, and the row gets the key ``files``: a test may go if other files catch its bugs.
-A first run without bugs records which file calls which function. A stopped call continues with the bugs whose
-rows have no such key.
+tests must pass without a bug.
+
+With ``--two-files``, the tests go on until a second file catches the bug, and the row gets the key ``files``
+with both. A file of tests may go if it stands nowhere alone. The tests of the bug's module run first, then
+all others that call its function, the quickest file first; a run without bugs records which file calls what.
+A stopped call continues with the bugs whose rows have no such key.
 
 Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
@@ -174,23 +176,17 @@ class Outcome:
     printed: str = "the process died"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the first test that fails, and count those that pass."""
+        """Keep the first test that fails and its file, and count those that pass."""
         self.passed += report.when == "call" and report.passed
         if report.failed:
             self.caught_by = self.caught_by or report.nodeid.partition("[")[0]
             self.files = [*dict.fromkeys([*self.files, report.nodeid.partition("::")[0]])]
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Leave out the other tests of a file in which one has failed."""
-        if item.nodeid.partition("::")[0] in self.files:
-            pytest.skip("its file has caught the bug")
 
-
-def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection) -> None:
+def run_tests(bug: Bug | None, runs: Runs, enough: int, answer: Connection) -> None:
     """Run fast tests with a bug or without, in this process; send an `Outcome`.
 
-    The tests end with the first that fails, or with ``every_file`` at the end of the last file.
+    Each run ends with the first test that fails. No run follows once ``enough`` files have a failed test.
     """
     found = Outcome()
     with tempfile.TemporaryFile() as log:
@@ -201,13 +197,10 @@ def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection)
         if bug is not None:
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
             sys.meta_path.insert(0, _Planter(bug))
-        options = [*OPTIONS, *(() if every_file else ("-x",))]
         for tests in runs:
-            status = pytest.main([*options, *tests], plugins=[found])
-            if status == pytest.ExitCode.TESTS_FAILED:
+            pytest.main([*OPTIONS, "-x", *tests], plugins=[found])
+            if len(found.files) >= enough:
                 break
-        else:
-            found.caught_by, found.files = None, []  # an error during collection does not count
         log.seek(0)
         found.printed = log.read().decode(errors="replace")[-3000:]
     found.seconds = sum(os.times()[:4])
@@ -215,7 +208,7 @@ def run_tests(bug: Bug | None, runs: Runs, every_file: bool, answer: Connection)
 
 
 def record_calls(file: str, answer: Connection) -> None:
-    """Run the fast tests of a file in this process; send the functions of dpsweep that they call.
+    """Run the fast tests of a file in this process; send what they call of dpsweep, and their processor time.
 
     A function is the pair of its module, without ``dpsweep.``, and its qualified name. The code of a
     class has the name of the class, that of a module ``<module>``.
@@ -232,9 +225,8 @@ def record_calls(file: str, answer: Connection) -> None:
         pytest.main([*OPTIONS, file])
     sys.setprofile(None)
     own = [code for code in called.values() if Path(code.co_filename).is_relative_to(_SOURCE)]
-    answer.send(
-        {(_module(code.co_filename), code.co_qualname.replace(".<locals>", "")) for code in own}
-    )
+    names = {(_module(code.co_filename), code.co_qualname.replace(".<locals>", "")) for code in own}
+    answer.send((names, sum(os.times()[:4])))
 
 
 def _module(file: str) -> str:
@@ -286,50 +278,56 @@ def import_libraries(tests: Iterable[str]) -> None:
 
 
 def files_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
-    """Return all files of fast tests that call the function of each bug.
+    """Return the files of fast tests that call the function of each bug.
 
-    A constant is no function: files that import its module are returned.
+    The tests of the bug's module come first, then the quickest. For a constant, files that import its
+    module are returned.
     """
-    tests = sorted(str(file.relative_to(REPOSITORY)) for file in TESTS.rglob("test_*.py"))
-    called = {}
-    for file, functions in in_forks(record_calls, ((file, (file,)) for file in tests), workers):
-        called[file] = functions or set()
-        print(f"{len(called[file]):6} functions  {file}", flush=True)
+    every = sorted(str(file.relative_to(REPOSITORY)) for file in TESTS.rglob("test_*.py"))
+    called, seconds = dict[str, set[tuple[str, str]]](), dict[str, float]()
+    for file, answer in in_forks(record_calls, ((file, (file,)) for file in every), workers):
+        called[file], seconds[file] = answer or (set(), 0.0)
+        print(f"{len(called[file]):4} functions {seconds[file]:5.0f} s  {file}", flush=True)
+    every.sort(key=lambda file: seconds[file])
 
-    def calling(bug: Bug, function: str) -> list[str]:
-        return [file for file in tests if (bug.module, function) in called[file]]
+    def files(bug: Bug, function: str) -> list[str]:
+        found = [file for file in every if (bug.module, function) in called[file]]
+        return sorted(found, key=lambda file: file not in bug.tests)
 
-    return {bug: calling(bug, bug.mutation.function) or calling(bug, "<module>") for bug in bugs}
+    return {bug: files(bug, bug.mutation.function) or files(bug, "<module>") for bug in bugs}
 
 
-def try_bugs(bugs: list[Bug], workers: int, every_file: bool) -> list[Row]:
+def try_bugs(bugs: list[Bug], workers: int, two_files: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
     work: list[tuple[Bug, Runs]] = []
-    if every_file:
-        work = [(bug, [files]) for bug, files in files_that_call(bugs, workers).items()]
+    if two_files:
+        work = [
+            (bug, [[file] for file in files])
+            for bug, files in files_that_call(bugs, workers).items()
+        ]
     else:
         for bug in bugs:
             known = before.get((bug.module, bug.name))
             work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
     rows = []
-    for bug, found in outcomes(work, workers, every_file):
+    for bug, found in outcomes(work, workers, 1 + two_files):
         word = "caught  " if found.caught_by else "SURVIVED"
         print(f"{word} {found.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
         if not found.caught_by:
             print(found.printed, flush=True)
         row = {"package": bug.package, "module": bug.module, "bug": bug.name}
         row |= {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)}
-        rows.append(row | ({"files": found.files} if every_file else {}))
+        rows.append(row | ({"files": found.files} if two_files else {}))
         write_json(RESULT, {"rows": merged(earlier(), rows)})
     return rows
 
 
 def outcomes(
-    work: Iterable[tuple[Any, Runs]], workers: int, every_file: bool = False
+    work: Iterable[tuple[Any, Runs]], workers: int, enough: int = 1
 ) -> Iterator[tuple[Any, Outcome]]:
     """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
-    calls = ((bug, (bug, runs, every_file)) for bug, runs in work)
+    calls = ((bug, (bug, runs, enough)) for bug, runs in work)
     for bug, found in in_forks(run_tests, calls, workers):
         yield bug, found or Outcome()
 
@@ -370,22 +368,22 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--only", default="", help="text in a bug's module or name")
     parser.add_argument("--untried", action="store_true", help="only bugs without a result")
-    parser.add_argument("--every-file", action="store_true", help="all files that catch each bug")
+    parser.add_argument("--two-files", action="store_true", help="until a second file catches it")
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     bugs = [bug for bug in read_bugs() if arguments.only in f"{bug.module}: {bug.name}"]
-    if arguments.untried or arguments.every_file:
-        known = (row for row in earlier() if "files" in row or not arguments.every_file)
+    if arguments.untried or arguments.two_files:
+        known = (row for row in earlier() if "files" in row or not arguments.two_files)
         tried = {(row["module"], row["bug"]) for row in known}
         bugs = [bug for bug in bugs if (bug.module, bug.name) not in tried]
     for bug in bugs:
         bug.planted()
     import_libraries(
         [str(TESTS)]
-        if arguments.every_file
+        if arguments.two_files
         else sorted({test for bug in bugs for test in bug.tests})
     )
-    rows = try_bugs(bugs, arguments.workers, arguments.every_file)
+    rows = try_bugs(bugs, arguments.workers, arguments.two_files)
     check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
     minutes = sum(row["seconds"] for row in rows) / 60
