@@ -182,7 +182,7 @@ def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
         (MAP.replace("return families", "families"), "line 3: mine: found null; allowed: a figure"),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
-            "mine.py, line 7: again: found a second target of the name mine (first: mine.py, line 3: mine)",
+            "mine.py, line 7: again: found a target of the name mine; allowed: a name that is unique",
         ),
         *(
             (MAP.replace("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")

@@ -6,35 +6,24 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study import section
 from dpsweep.study.datasets import KindName
-from dpsweep.study.section import (
-    ArgumentName,
-    Commit,
-    HubId,
-    LayerName,
-    LocalPath,
-    Name,
-    PositiveFloat,
-    Section,
-    Title,
-    usable_path,
-)
 
 # Names that timm resolves to a repository of the hub or to a folder.
 _DESCRIBED = re.compile(r"(hf-hub|hf_hub|local-dir):(.+)", re.IGNORECASE)
 
 
-class _OnHub(Section):
+class _OnHub(section.Section):
     kind: Literal["hub"]
-    id: HubId
+    id: section.HubId
     """owner/name on the Hugging Face hub"""
-    revision: Commit | None = None
+    revision: section.Commit | None = None
     """a commit"""
 
 
-class _InFile(Section):
+class _InFile(section.Section):
     kind: Literal["file"]
-    path: LocalPath
+    path: section.LocalPath
     """of the file"""
 
     def local_files(self) -> dict[str, str]:
@@ -42,29 +31,29 @@ class _InFile(Section):
         return {"path": self.path}
 
 
-class RandomWeights(Section):
+class RandomWeights(section.Section):
     """No pretraining: the trial's seed determines the initial parameters."""
 
     kind: Literal["random"]
 
 
-class NoWeights(Section):
+class NoWeights(section.Section):
     """A network without parameters before its head, such as the scattering transform."""
 
     kind: Literal["none"]
 
 
-class Pretraining(Section):
+class Pretraining(section.Section):
     """Non-private pretraining on a public dataset of the study, inside the pipeline."""
 
     kind: Literal["pretrain"]
-    dataset: Name
+    dataset: section.Name
     """a public dataset of the study"""
     epochs: PositiveInt
     """passes over it"""
     batch_size: PositiveInt = 128
     """examples in a step"""
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: section.PositiveFloat = 1e-3
     """the highest; it rises at first, then falls to 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     """of AdamW"""
@@ -74,7 +63,7 @@ class Pretraining(Section):
     """of initial parameters and order"""
 
 
-class PublishedWeights(Section):
+class PublishedWeights(section.Section):
     """Weights of a network, or of a part of it."""
 
     # Excluded if empty: studies without it keep their prepared networks.
@@ -106,17 +95,17 @@ class FileTokenizer(_InFile):
     """A local ``tokenizer.json``, or a ``vocab.txt`` of BERT's WordPiece."""
 
 
-class TrainedTokenizer(Section):
+class TrainedTokenizer(section.Section):
     """A WordPiece vocabulary, trained on the training texts of a public dataset of the study."""
 
     kind: Literal["train"]
-    dataset: Name
+    dataset: section.Name
     """a public dataset of the study"""
     vocab_size: Annotated[int, Field(ge=200)]
     """pieces, at most"""
 
 
-class BytesTokenizer(Section):
+class BytesTokenizer(section.Section):
     """Each byte of a lower-case text is a token; nothing is read or learned."""
 
     kind: Literal["bytes"] = "bytes"
@@ -125,7 +114,7 @@ class BytesTokenizer(Section):
 Tokenizer = Annotated[HubTokenizer | FileTokenizer | TrainedTokenizer, Field(discriminator="kind")]
 
 
-class GroupNorm(Section):
+class GroupNorm(section.Section):
     """Normalise groups of neighbouring features of one example: each to mean 0 and variance 1."""
 
     kind: Literal["group-norm"]
@@ -133,14 +122,14 @@ class GroupNorm(Section):
     """number of groups of the same size; a feature map has groups of channels, as in Wu and He (2018)"""
 
 
-class Features(Section):
+class Features(section.Section):
     """Features that a head trains on, computed once for each example.
 
     A transformation uses one example alone. Estimates from the data (standardisation, whitening,
     principal components) would not be private.
     """
 
-    layer: LayerName | None = None
+    layer: section.LayerName | None = None
     """name of the layer in the network whose outputs are the features (blocks.5); by default the inputs
     of the network's own head"""
     pooling: Literal["token", "mean"] | None = None
@@ -172,25 +161,25 @@ def kind_read_by(library: str, architecture: str) -> KindName:
 def _usable_architecture(name: str) -> str:
     """Return the name of an architecture; a folder in it is replaced as other paths of a study are."""
     source, colon, folder = name.partition(":")
-    return source + colon + usable_path(folder) if source.lower() == "local-dir" else name
+    return source + colon + section.usable_path(folder) if source.lower() == "local-dir" else name
 
 
-class Backbone(Section):
+class Backbone(section.Section):
     """A network body; the classification head is added for each dataset."""
 
-    title: Title
+    title: section.Title
     """in figures and tables"""
     library: Literal["timm", "transformers", "dpsweep"] = "timm"
     """the library that builds the architecture"""
     architecture: Annotated[str, AfterValidator(_usable_architecture)]
     """its name in the library"""
-    arguments: dict[ArgumentName, bool | int | float | str] = {}
+    arguments: dict[section.ArgumentName, bool | int | float | str] = {}
     """of the architecture's constructor"""
     weights: Weights
     """where the pretrained parameters come from"""
     mean: Annotated[list[FiniteFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     """subtracted from pixels in [0, 1], for each channel"""
-    std: Annotated[list[PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
+    std: Annotated[list[section.PositiveFloat], Field(min_length=1)] = [0.5, 0.5, 0.5]
     """divides pixels after that, for each channel"""
     tokenizer: Tokenizer | None = None
     """library transformers only; by default the tokenizer of the weights' repository on the hub"""

@@ -5,13 +5,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpsweep.study.backbones import (
-    Backbone,
-    Features,
-    Pretraining,
-    RandomWeights,
-    TrainedTokenizer,
-)
+from dpsweep.study.backbones import Backbone, Features, Pretraining, RandomWeights, TrainedTokenizer
 from dpsweep.study.cells import PARTS, BatchSize, number
 from dpsweep.study.datasets import (
     KINDS,

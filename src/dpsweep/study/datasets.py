@@ -16,17 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from dpsweep.base.files import canonical_json
-from dpsweep.study.section import (
-    Commit,
-    FolderName,
-    HubId,
-    LocalPath,
-    ModuleName,
-    Section,
-    Title,
-    require_disjoint,
-    strictly_increasing,
-)
+from dpsweep.study import section
 
 KindName = Literal["image", "text", "embedding"]
 UnitKey = Annotated[str, Field(min_length=1)]
@@ -106,7 +96,7 @@ def refuse_column_as_unit(source: "SourceSection", unit: str | None) -> None:
             )
 
 
-class SourceSection(Section):
+class SourceSection(section.Section):
     """Base of all sources."""
 
     holds: ClassVar[tuple[KindName, ...]] = ("image",)
@@ -132,7 +122,7 @@ class DigitsSource(SampledSource):
     digits: Annotated[
         list[Annotated[int, Field(ge=0, le=9)]],
         Field(min_length=2),
-        AfterValidator(strictly_increasing),
+        AfterValidator(section.strictly_increasing),
     ] = list(range(10))
     """the digits that are classes"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
@@ -161,7 +151,7 @@ class IdxSource(SampledSource):
 
     grey: ClassVar[bool] = True
     kind: Literal["idx"]
-    path: LocalPath
+    path: section.LocalPath
     """of the folder"""
 
     def local_folders(self) -> dict[str, str]:
@@ -174,11 +164,11 @@ class HubSource(SampledSource):
 
     holds: ClassVar[tuple[KindName, ...]] = ("image", "text")
     kind: Literal["hub"]
-    id: HubId
+    id: section.HubId
     """owner/name on the Hugging Face hub"""
-    revision: Commit | None = None
+    revision: section.Commit | None = None
     """a commit"""
-    path: LocalPath | None = None
+    path: section.LocalPath | None = None
     """a local copy, used instead of the hub"""
     configuration: str | None = None
     """for a repository with several configurations"""
@@ -201,8 +191,10 @@ class HubSource(SampledSource):
 
     @model_validator(mode="after")
     def _splits_and_columns_are_disjoint(self) -> Self:
-        require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
-        require_disjoint("input_column", [self.input_column], "label_column", self.label_column)
+        section.require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
+        section.require_disjoint(
+            "input_column", [self.input_column], "label_column", self.label_column
+        )
         return self
 
     def local_folders(self) -> dict[str, str]:
@@ -214,11 +206,11 @@ class FolderSource(SampledSource):
     """A folder of images, ``<path>/<split>/<class>/<image>``; hidden files are ignored."""
 
     kind: Literal["folder"]
-    path: LocalPath
+    path: section.LocalPath
     """of the folder"""
-    train_folders: Annotated[list[FolderName], Field(min_length=1)] = ["train"]
+    train_folders: Annotated[list[section.FolderName], Field(min_length=1)] = ["train"]
     """are merged; [.] is the folder itself"""
-    test_folder: FolderName = "test"
+    test_folder: section.FolderName = "test"
     """never trained on"""
     test_from_train: Annotated[float | None, Field(gt=0, lt=1)] = None
     """share of the training images that becomes the test set if there is no test folder; each image is
@@ -232,7 +224,7 @@ class FolderSource(SampledSource):
                 f"train_folders: found . with the test_folder {test}, which would be a class; allowed: "
                 "the names of folders, or . with test_from_train"
             )
-        require_disjoint("train_folders", self.train_folders, "test_folder", test)
+        section.require_disjoint("train_folders", self.train_folders, "test_folder", test)
         return self
 
     def local_folders(self) -> dict[str, str]:
@@ -243,9 +235,9 @@ class FolderSource(SampledSource):
 class TrainAndTest(SourceSection):
     """Local files for training and testing, or one file that is split into both."""
 
-    train: LocalPath
+    train: section.LocalPath
     """a file"""
-    test: LocalPath | None = None
+    test: section.LocalPath | None = None
     """a file of the same form"""
     # Excluded by default: studies without these keep their prepared data.
     test_from_train: Annotated[
@@ -257,7 +249,7 @@ class TrainAndTest(SourceSection):
 
     @model_validator(mode="after")
     def _one_test_set(self) -> Self:
-        require_disjoint("train", [self.train], "test", self.test)
+        section.require_disjoint("train", [self.train], "test", self.test)
         if (self.test is None) == (self.test_from_train is None):
             raise ValueError(
                 f"test: found {'neither' if self.test is None else 'both'} it and test_from_train; allowed: "
@@ -283,7 +275,9 @@ class FilesSource(TrainAndTest):
 
     @model_validator(mode="after")
     def _columns_are_disjoint(self) -> Self:
-        require_disjoint("input_column", [self.input_column], "label_column", self.label_column)
+        section.require_disjoint(
+            "input_column", [self.input_column], "label_column", self.label_column
+        )
         return self
 
 
@@ -292,9 +286,9 @@ class ArraysSource(TrainAndTest):
 
     holds: ClassVar[tuple[KindName, ...]] = ("embedding",)
     kind: Literal["arrays"]
-    train_labels: LocalPath | None = None
+    train_labels: section.LocalPath | None = None
     """a separate file of labels, which .npy needs"""
-    test_labels: LocalPath | None = None
+    test_labels: section.LocalPath | None = None
     """likewise, for testing"""
     input_column: str | None = None
     """the array, tensor or column of embeddings; by default one with a usual name (embeddings, x), or the
@@ -305,15 +299,12 @@ class ArraysSource(TrainAndTest):
     @model_validator(mode="after")
     def _labels_of_both(self) -> Self:
         files = [self.train, *filter(None, [self.train_labels])]
-        require_disjoint("train", files, "test_labels", self.test_labels)
-        if self.test is not None and (self.train_labels is None) != (self.test_labels is None):
-            missing = "train_labels" if self.train_labels is None else "test_labels"
+        section.require_disjoint("train", files, "test_labels", self.test_labels)
+        both = self.test is not None and self.train_labels is not None
+        if both != (self.test_labels is not None):
             raise ValueError(
-                f"{missing}: missing beside the other one; allowed: a file of labels for each, or none"
-            )
-        if self.test is None and self.test_labels is not None:
-            raise ValueError(
-                f"test_labels: found {self.test_labels} without test; allowed: with it"
+                f"test_labels: found {self.test_labels or 'nothing'} with test {self.test} and train_labels "
+                f"{self.train_labels}; allowed: a file of labels for each file, or for none"
             )
         return self
 
@@ -326,7 +317,7 @@ class DocstringsSource(SourceSection):
 
     holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["docstrings"]
-    modules: Annotated[list[ModuleName], Field(min_length=2)]
+    modules: Annotated[list[section.ModuleName], Field(min_length=2)]
     """packages or modules, with all their submodules"""
     train_per_class: PositiveInt
     """training examples of a class"""
@@ -396,10 +387,10 @@ def _kind_of(dataset: dict[str, Any]) -> KindName:
     return source.holds[0]
 
 
-class Dataset(Section):
+class Dataset(section.Section):
     """A labelled dataset, and the sizes that it must have once it is prepared."""
 
-    title: Title
+    title: section.Title
     """in figures and tables"""
     source: Source
     """where the examples come from"""

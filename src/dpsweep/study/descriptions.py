@@ -15,17 +15,15 @@ edited. `Words` has words for captions.
 """
 
 import importlib
-import importlib.util
 import inspect
 import itertools
 import re
-import sys
+import runpy
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
@@ -34,13 +32,7 @@ from dpsweep.base.units import count
 from dpsweep.study.cells import NAMED, PARTS, number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Grid, Grids, Line, LinePanel, MistakeError, NotDrawnError, Selection
-from dpsweep.study.messages import (
-    LONGEST_JOINED_NAME,
-    NAME_PATTERN,
-    explain,
-    shorten,
-    value,
-)
+from dpsweep.study.messages import LONGEST_JOINED_NAME, NAME_PATTERN, explain, shorten, value
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Figure, PrintedTable, Target, named_rule
 
@@ -145,41 +137,27 @@ def descriptions(files: Sequence[str], paper: bool = True) -> list[Description]:
         paper: whether to include the paper's.
 
     Raises:
-        MistakeError: a file cannot be read, or fails, or two targets of the files have one name; the message
-            names the line.
+        MistakeError: a file cannot be read, or fails; the message names the line.
     """
-    shipped = _described([importlib.import_module(PAPER)]) if paper else {}
-    return list((shipped | _described(map(_module, files))).values())
+    own = [each for file in files for each in _described(_content(file))]
+    shipped = _described(vars(importlib.import_module(PAPER))) if paper else []
+    names = {each.name for each in own}
+    return [*(each for each in shipped if each.name not in names), *own]
 
 
-def _described(modules: Iterable[ModuleType]) -> dict[str, Description]:
-    """Return the descriptions of modules by name."""
-    # By identity: modules may have one description under two names.
-    members = {id(each): each for module in modules for each in vars(module).values()}
-    found: dict[str, Description] = {}
-    for each in (each for each in members.values() if isinstance(each, Description)):
-        if each.name in found:
-            raise MistakeError(
-                f"{each.where}: found a second target of the name {each.name} (first: "
-                f"{found[each.name].where}); allowed: one"
-            )
-        found[each.name] = each
-    return found
+def _described(content: Mapping[str, Any]) -> list[Description]:
+    """Return the descriptions in a module, each once, also if it has two names."""
+    return list(
+        {id(each): each for each in content.values() if isinstance(each, Description)}.values()
+    )
 
 
-def _module(file: str) -> ModuleType:
-    path = Path(file)
-    name = f"dpsweep_figures_of_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise MistakeError(f"figures: found {file}; allowed: a Python file, whose name ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pydantic resolves annotations of its classes there
+def _content(file: str) -> dict[str, Any]:
+    """Run a Python file of a study, and return what it defines."""
     try:
-        spec.loader.exec_module(module)
+        return runpy.run_path(file, run_name=f"figures_of_{Path(file).stem}")
     except (Exception, SystemExit) as error:
-        raise MistakeError(_error_text(error, path)) from error
-    return module
+        raise MistakeError(_error_text(error, Path(file))) from error
 
 
 def _error_text(error: BaseException, file: Path, where: str = "") -> str:

@@ -6,16 +6,10 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
 from dpsweep.privacy import Sampling
+from dpsweep.study import section
 from dpsweep.study.backbones import Backbone, BytesTokenizer, Features
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.checks import disagreements
@@ -33,16 +27,6 @@ from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.methods import HeadOnly, Method
 from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
 from dpsweep.study.release import Audit, Budget, Release
-from dpsweep.study.section import (
-    Engine,
-    Gpus,
-    Name,
-    PositiveFloat,
-    Section,
-    Title,
-    strictly_increasing,
-    usable_folder,
-)
 from dpsweep.study.sweeps import Sweep, bracket_trials, one_method_each, one_optimizer_each
 from dpsweep.study.targets import Figure, PrintedTable
 
@@ -50,7 +34,7 @@ NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""
 
 
-class PaperNumber(Section):
+class PaperNumber(section.Section):
     """A number that a paper prints, and the cells that it describes; tables show ours beside it."""
 
     dataset: str
@@ -59,9 +43,9 @@ class PaperNumber(Section):
     """a name of backbones"""
     method: str
     """a name of methods"""
-    clipping_bound: PositiveFloat | PrivateRule | Literal["tuned"]
+    clipping_bound: section.PositiveFloat | PrivateRule | Literal["tuned"]
     """a C; automatic (AUTO-S); or tuned, the best of several C"""
-    epsilon: PositiveFloat
+    epsilon: section.PositiveFloat
     """ε of the number"""
     epochs: PositiveInt
     """E of the number"""
@@ -73,56 +57,56 @@ class PaperNumber(Section):
     """largest over seeds"""
 
 
-class DatasetRoles(Section):
+class DatasetRoles(section.Section):
     """Names of datasets."""
 
-    main: Name | None = None
+    main: section.Name | None = None
     """of most figures"""
-    large: Name | None = None
+    large: section.Name | None = None
     """many examples of every class"""
-    small: Name | None = None
+    small: section.Name | None = None
     """few examples of every class"""
-    imbalanced: Name | None = None
+    imbalanced: section.Name | None = None
     """classes of different sizes"""
-    scratch: Name | None = None
+    scratch: section.Name | None = None
     """for training from scratch"""
-    text: Name | None = None
+    text: section.Name | None = None
     """texts"""
 
 
-class BackboneRoles(Section):
+class BackboneRoles(section.Section):
     """Names of backbones."""
 
-    weak: Name | None = None
+    weak: section.Name | None = None
     """of most figures: the weaker one, or the only one"""
-    strong: Name | None = None
+    strong: section.Name | None = None
     """compared with the weak one"""
-    residual: Name | None = None
+    residual: section.Name | None = None
     """a convolutional network"""
-    scratch: Name | None = None
+    scratch: section.Name | None = None
     """a network without pretraining"""
-    text: Name | None = None
+    text: section.Name | None = None
     """reads texts"""
 
 
-class MethodRoles(Section):
+class MethodRoles(section.Section):
     """Names of methods."""
 
-    main: Name | None = None
+    main: section.Name | None = None
     """of most figures"""
-    lora: Name | None = None
+    lora: section.Name | None = None
     """low-rank adapters"""
-    ranks: list[Name] = []
+    ranks: list[section.Name] = []
     """low-rank adapters that differ in their rank"""
-    all: Name | None = None
+    all: section.Name | None = None
     """every parameter"""
-    scratch: Name | None = None
+    scratch: section.Name | None = None
     """every parameter, from random weights"""
-    text: Name | None = None
+    text: section.Name | None = None
     """for the dataset of texts"""
 
 
-class Roles(Section):
+class Roles(section.Section):
     """The datasets, backbones and methods of figures and tables.
 
     A target is left out if a role that it needs is not bound; `dpsweep check` lists such targets.
@@ -134,14 +118,7 @@ class Roles(Section):
     """backbones, by role"""
     methods: MethodRoles = MethodRoles()
     """methods, by role"""
-    neighbours: dict[
-        Name,
-        Annotated[
-            list[PositiveFloat],
-            Field(min_length=3, max_length=3),
-            AfterValidator(strictly_increasing),
-        ],
-    ] = {}
+    neighbours: dict[section.Name, Annotated[section.Grid, Field(min_length=3, max_length=3)]] = {}
     """for a method: the small, baseline and large clipping bound that figures compare; by default the
     bound nearest to 1 and its neighbours on the grid"""
 
@@ -155,10 +132,10 @@ class Roles(Section):
         Returns:
             Names, an empty list if the role is not bound; None if there is no such role.
         """
-        section = getattr(self, f"{part}s")
-        if name not in type(section).model_fields:
+        roles = getattr(self, f"{part}s")
+        if name not in type(roles).model_fields:
             return None
-        found = getattr(section, name)
+        found = getattr(roles, name)
         return found if isinstance(found, list) else [] if found is None else [found]
 
     def roles_of(self, part: str) -> list[str]:
@@ -175,14 +152,13 @@ def _colour_map(name: str) -> str:
 
 
 def _colour(name: str) -> str:
-    from matplotlib.colors import is_color_like  # noqa: PLC0415
+    from matplotlib.colors import to_rgba  # noqa: PLC0415
 
-    if not is_color_like(name):
-        raise ValueError('allowed: a colour of matplotlib, such as "#0173b2" or navy')
+    to_rgba(name)  # matplotlib's error names an unknown colour
     return name
 
 
-class Style(Section):
+class Style(section.Section):
     """Colours and sizes of all figures."""
 
     colour_map: Annotated[str, AfterValidator(_colour_map)] = "viridis"
@@ -223,7 +199,7 @@ class Style(Section):
         return size * self.font_size / 8
 
 
-class Privacy(Section):
+class Privacy(section.Section):
     """The guarantee that every private trial of the study is calibrated to."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -235,7 +211,7 @@ class Privacy(Section):
     """also check every noise multiplier with Opacus' accountant"""
 
 
-class Training(Section):
+class Training(section.Section):
     """How trials are trained and selected, for all sweeps."""
 
     selection: Literal["repeat-best", "exhaustive", "bracket"] = "repeat-best"
@@ -247,7 +223,7 @@ class Training(Section):
     the paper, which is optimistic; or a part of the training set that is held out of training"""
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """share of the training set, for holdout; each example is drawn independently"""
-    engine: Engine = "auto"
+    engine: section.Engine = "auto"
     """how per-example gradients are computed: auto takes the fastest engine that supports the network;
     a method and a sweep may have their own"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -256,11 +232,11 @@ class Training(Section):
     physical_batch: PositiveInt | Literal["auto"] = 256
     """examples on the device at once, halved if memory runs out. auto begins with a whole batch (256 on
     a CPU). Changes results only by rounding"""
-    automatic_clipping_gamma: PositiveFloat = 0.01
+    automatic_clipping_gamma: section.PositiveFloat = 0.01
     """gamma of AUTO-S (Bu et al. 2023)"""
-    checkpoint_minutes: PositiveFloat = 5.0
+    checkpoint_minutes: section.PositiveFloat = 5.0
     """most minutes of work that a killed trial may lose"""
-    gpus: Gpus = 1
+    gpus: section.Gpus = 1
     """GPUs of each job that trains trials or measures gradient norms: they share every batch of a trial.
     Results are the same up to rounding. It pays for few long trials; many trials are faster one per GPU"""
     threads: Annotated[int, Field(gt=0, le=512)] = 1
@@ -270,7 +246,7 @@ class Training(Section):
     of a cell, faster steps on a GPU"""
 
 
-class Theory(Section):
+class Theory(section.Section):
     """Batches for measuring per-example gradients along a trial. Not private."""
 
     draws: Annotated[PositiveInt, Field(le=1000)] = 3
@@ -282,14 +258,14 @@ class Theory(Section):
     again"""
 
 
-class Study(Section):
+class Study(section.Section):
     """The sections of a study file, which agree with each other; its cells, figures and tables."""
 
-    model_config = ConfigDict(serialize_by_alias=True)
+    model_config = {"serialize_by_alias": True}
 
-    title: Title
+    title: section.Title
     """of the report"""
-    results: Annotated[str, Field(min_length=1), AfterValidator(usable_folder)] = "results"
+    results: Annotated[str, Field(min_length=1), AfterValidator(section.usable_folder)] = "results"
     """folder of all outputs"""
     privacy: Privacy = Privacy()
     """the guarantee of every trial"""
@@ -297,16 +273,16 @@ class Study(Section):
     """how trials are trained and selected"""
     theory: Theory = Theory()
     """batches of the theory's figures"""
-    datasets: dict[Name, Dataset]
+    datasets: dict[section.Name, Dataset]
     """by name"""
-    backbones: dict[Name, Backbone]
+    backbones: dict[section.Name, Backbone]
     """by name"""
-    methods: dict[Name, Method]
+    methods: dict[section.Name, Method]
     """by name"""
-    optimizers: dict[Name, Optimizer] = {}
+    optimizers: dict[section.Name, Optimizer] = {}
     """adam, adamw, sgd and adam-bc have their defaults unless defined here"""
     sweeps: Annotated[
-        dict[Name, Sweep],
+        dict[section.Name, Sweep],
         BeforeValidator(one_method_each),
         Field(min_length=1),
         AfterValidator(one_optimizer_each),
@@ -547,7 +523,7 @@ class Study(Section):
         """Return the number of GPUs that a release trains on."""
         return release.gpus or self.gpus(self.sweeps[release.sweep].problem.name)
 
-    def engine(self, problem: str) -> Engine:
+    def engine(self, problem: str) -> section.Engine:
         """Return how the trials of a problem compute per-example gradients."""
         first = self.sweeps[self.sweeps_of(problem)[0]]
         return first.engine or self.methods[first.method].engine or self.training.engine

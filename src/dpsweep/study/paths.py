@@ -37,10 +37,10 @@ class Paths:
         existing = self.results
         while not existing.exists() and existing != existing.parent:
             existing = existing.parent
-        if not existing.is_dir():
-            raise DpsweepError(f"results: {self.results}: {existing} is not a folder")
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise DpsweepError(f"results: {self.results}: {existing} cannot be written")
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            raise DpsweepError(
+                f"results: {self.results}: {existing} is no folder that can be written"
+            )
 
     def dataset(self, name: str) -> Path:
         """Return the folder of a prepared dataset."""

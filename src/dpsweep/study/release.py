@@ -5,49 +5,39 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.study.cells import Cell, Full
+from dpsweep.base.units import count
+from dpsweep.study import section
+from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import PrivateRule
-from dpsweep.study.section import (
-    Gpus,
-    Grid,
-    LearningRate,
-    LearningRates,
-    Name,
-    PositiveFloat,
-    Section,
-    strictly_increasing,
-)
-from dpsweep.study.sweeps import batch_sizes_ascend, bounds_or_rule
+from dpsweep.study.sweeps import bounds_or_rule
 
 MOST_TRIALS = 1e6
 """Largest mean number of trials of a release."""
 
 
-class Budget(Section):
+class Budget(section.Section):
     """The joint (epsilon, delta) that all releases on the same data may spend; others are refused."""
 
-    epsilon: PositiveFloat
+    epsilon: section.PositiveFloat
     """the joint ε of all releases on the data"""
     delta: Annotated[float, Field(gt=0, lt=1)]
     """the joint δ of all releases on the data"""
 
 
-class Audit(Section):
+class Audit(section.Section):
     """An audit with canaries: a measured lower bound on epsilon beside the claimed epsilon."""
 
-    sweep: Name
+    sweep: section.Name
     """the sweep with the audited dataset, backbone, method and optimizer"""
-    epsilon: Grid
+    epsilon: section.Grid
     """claimed privacy budgets; each is audited at each batch size"""
     epochs: PositiveInt
     """E; T = round(E N / B) steps"""
-    batch_size: Annotated[
-        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
-    ]
+    batch_size: section.BatchSizes
     """expected batch sizes; full is the training set with its canaries"""
-    clipping_bound: PositiveFloat | PrivateRule
+    clipping_bound: section.PositiveFloat | PrivateRule
     """C, or automatic (AUTO-S)"""
-    learning_rate: LearningRate
+    learning_rate: section.LearningRate
     """of every audited training"""
     randomness: Literal["public", "secret"] = "public"
     """of sampling, noise and canaries: public is derived from the setting, as in sweeps; secret is
@@ -68,25 +58,25 @@ class Audit(Section):
         return self
 
 
-class Release(Section):
+class Release(section.Section):
     """A model trained with secret randomness, on one setting or on the best of several."""
 
-    sweep: Name
+    sweep: section.Name
     """the sweep with the dataset, backbone, method and optimizer to train"""
     selection: Literal["fixed", "private"] = "fixed"
     """fixed trains the one setting; private trains a secret random number of settings from the lists
     and keeps the best, and epsilon covers this selection"""
-    epsilon: PositiveFloat
+    epsilon: section.PositiveFloat
     """of the released model, tuning included"""
-    epochs: Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(strictly_increasing)]
-    """values of E; one if fixed"""
-    batch_size: Annotated[
-        list[PositiveInt | Full], Field(min_length=1), AfterValidator(batch_sizes_ascend)
+    epochs: Annotated[
+        list[PositiveInt], Field(min_length=1), AfterValidator(section.strictly_increasing)
     ]
+    """values of E; one if fixed"""
+    batch_size: section.BatchSizes
     """expected batch sizes; one if fixed; full is the whole training set"""
-    clipping_bound: Grid | PrivateRule
+    clipping_bound: section.Grid | PrivateRule
     """values of C, one if fixed; or automatic (AUTO-S)"""
-    learning_rate: LearningRates
+    learning_rate: section.LearningRates
     """one if fixed"""
     mean_trials: Annotated[float, Field(gt=1, le=MOST_TRIALS, allow_inf_nan=False)] = 3.0
     """expected number of trials; private"""
@@ -95,21 +85,17 @@ class Release(Section):
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """share of the training set that trials are scored on; private"""
 
-    gpus: Gpus | None = None
+    gpus: section.Gpus | None = None
     """GPUs of the training; by default those of the sweep's problem"""
 
     @model_validator(mode="after")
     def _lists_fit_the_selection(self) -> Self:
         size = len(self.candidates(""))
-        if self.selection == "fixed" and size > 1:
+        if (self.selection == "private") == (size == 1):
             raise ValueError(
-                f"selection: found fixed with {size} settings; allowed: one value in each of epochs, "
-                "batch_size, clipping_bound and learning_rate, or selection: private"
-            )
-        if self.selection == "private" and size == 1:
-            raise ValueError(
-                "selection: found private with a grid of one setting, which would pay for a choice "
-                "that there is not; allowed: fixed, or more values"
+                f"selection: found {self.selection} with {count(size, 'setting')}; allowed: fixed with one "
+                "value in each of epochs, batch_size, clipping_bound and learning_rate, or private with more "
+                "(a choice costs privacy)"
             )
         return self
 

@@ -12,23 +12,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PositiveInt,
     StringConstraints,
     model_validator,
 )
 
 from dpsweep.base.units import one_line
-from dpsweep.study.cells import number
-from dpsweep.study.messages import (
-    COMMIT_PATTERN,
-    FOLDER_PATTERN,
-    HUB_ID_PATTERN,
-    LAYER_PATTERN,
-    MODULE_PATTERN,
-    NAME_PATTERN,
-    nearest,
-)
+from dpsweep.study import messages
+from dpsweep.study.cells import Full, number
 
 Number = TypeVar("Number", int, float)
+Value = TypeVar("Value", int, float, int | Full)
 
 
 def _writable(title: str) -> str:
@@ -42,20 +36,20 @@ Title = Annotated[str, AfterValidator(_writable)]
 """A name in figures, tables and pages, on one line."""
 
 # Names become file names, so they have no special characters of paths or shells.
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=100)]
-HubId = Annotated[str, StringConstraints(pattern=HUB_ID_PATTERN)]
-FolderName = Annotated[str, StringConstraints(pattern=FOLDER_PATTERN)]
-Commit = Annotated[str, StringConstraints(pattern=COMMIT_PATTERN)]
-LayerName = Annotated[str, StringConstraints(pattern=LAYER_PATTERN, max_length=100)]
+Name = Annotated[str, StringConstraints(pattern=messages.NAME_PATTERN, max_length=100)]
+HubId = Annotated[str, StringConstraints(pattern=messages.HUB_ID_PATTERN)]
+FolderName = Annotated[str, StringConstraints(pattern=messages.FOLDER_PATTERN)]
+Commit = Annotated[str, StringConstraints(pattern=messages.COMMIT_PATTERN)]
+LayerName = Annotated[str, StringConstraints(pattern=messages.LAYER_PATTERN, max_length=100)]
 # It becomes Python code in a model card.
 ArgumentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100)]
-ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN)]
+ModuleName = Annotated[str, StringConstraints(pattern=messages.MODULE_PATTERN)]
 
 
-def strictly_increasing(values: list[Number]) -> list[Number]:
-    """Refuse numbers that are not sorted or are repeated."""
+def strictly_increasing(values: list[Value]) -> list[Value]:
+    """Refuse values that are not sorted or are repeated; ``full`` is the largest."""
     for smaller, larger in itertools.pairwise(values):
-        if larger <= smaller:
+        if smaller == "full" or (larger != "full" and larger <= smaller):
             raise ValueError(
                 "allowed: sorted from small to large, each value once, but "
                 f"{number(larger)} follows {number(smaller)}"
@@ -142,6 +136,11 @@ Axis = Annotated[
 ]
 """The values of an axis of a grid."""
 Grid = Axis[PositiveFloat]
+BatchSizes = Annotated[
+    list[PositiveInt | Full],
+    Field(min_length=1, max_length=LONGEST_AXIS),
+    AfterValidator(strictly_increasing),
+]
 # Above 1e30 the arithmetic of the optimizer overflows.
 LearningRate = Annotated[float, Field(gt=0, le=1e30)]
 LearningRates = Annotated[Axis[LearningRate], AfterValidator(distinct_when_printed)]
@@ -166,7 +165,9 @@ class Settings(BaseModel):
             [each for each in content if isinstance(each, str)] if isinstance(content, dict) else []
         )
         lines = [
-            f"{key}: unknown key; {nearest(key, allowed)}" for key in keys if key not in allowed
+            f"{key}: unknown key; {messages.nearest(key, allowed)}"
+            for key in keys
+            if key not in allowed
         ]
         if lines:
             raise ValueError("\n".join(lines))

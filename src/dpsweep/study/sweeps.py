@@ -5,24 +5,12 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, PositiveInt, WithJsonSchema, model_validator
+from pydantic import Field, PositiveInt, WithJsonSchema, model_validator
 
-from dpsweep.study.cells import CELL_AXES, Cell, Full, Problem, number
+from dpsweep.study import section
+from dpsweep.study.cells import CELL_AXES, Cell, Problem, number
 from dpsweep.study.clipping import RULES, ClippingBound, RuleName
 from dpsweep.study.messages import shorten
-from dpsweep.study.section import (
-    LONGEST_AXIS,
-    Axis,
-    Engine,
-    Epsilon,
-    Geometric,
-    Gpus,
-    Grid,
-    LearningRates,
-    Name,
-    Section,
-    strictly_increasing,
-)
 
 Part = TypeVar("Part")
 
@@ -31,24 +19,11 @@ Part = TypeVar("Part")
 KEPT_PARAMETER_BYTES = 100e6
 
 
-def batch_sizes_ascend(values: list[int | Full]) -> list[int | Full]:
-    """Refuse batch sizes that are not sorted, with ``full`` last."""
-    strictly_increasing([value for value in values if not isinstance(value, str)])
-    if "full" in values[:-1]:
-        raise ValueError("allowed: full as the last entry, once (it is the largest batch)")
-    return values
-
-
-def _all_different(names: list[str]) -> list[str]:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"allowed: each optimizer once, but {name} is there twice")
-    return names
-
-
 Optimizers = (
-    Annotated[list[Name], Field(min_length=1), AfterValidator(_all_different)]
-    | Annotated[dict[Name, LearningRates | Geometric | None], Field(min_length=1)]
+    Annotated[list[section.Name], Field(min_length=1)]
+    | Annotated[
+        dict[section.Name, section.LearningRates | section.Geometric | None], Field(min_length=1)
+    ]
 )
 """Several optimizers, optionally with their own learning rates."""
 
@@ -100,40 +75,36 @@ def bounds_or_rule(value: list[float] | RuleName) -> list[ClippingBound]:
     return [value] if isinstance(value, str) else list(value)
 
 
-class Sweep(Section):
+class Sweep(section.Section):
     """A grid of cells on one (dataset, backbone, method, optimizer), or on several optimizers."""
 
-    dataset: Name
+    dataset: section.Name
     """a name of datasets"""
-    backbone: Name
+    backbone: section.Name
     """a name of backbones"""
     method: Annotated[
-        Name, WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
+        section.Name, WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
     ]
     """a name of methods, or a list of names: one sweep for each, ``<sweep>_<method>``"""
-    optimizer: Name | Optimizers = "adam"
+    optimizer: section.Name | Optimizers = "adam"
     """a name, or a list of names; or a mapping from each to its own learning rates"""
-    epsilon: Axis[Epsilon]
+    epsilon: section.Axis[section.Epsilon]
     """values of ε; .inf trains without privacy"""
-    epochs: Axis[PositiveInt]
+    epochs: section.Axis[PositiveInt]
     """values of E; T = round(E N / B) steps"""
-    batch_size: Annotated[
-        list[PositiveInt | Full],
-        Field(min_length=1, max_length=LONGEST_AXIS),
-        AfterValidator(batch_sizes_ascend),
-    ]
+    batch_size: section.BatchSizes
     """expected batch sizes B, ascending; full is the whole training set"""
-    clipping_bound: Grid | RuleName
+    clipping_bound: section.Grid | RuleName
     """a list of C, or automatic (AUTO-S), or none (epsilon .inf only)"""
-    learning_rate: LearningRates | Geometric
+    learning_rate: section.LearningRates | section.Geometric
     """a list, or a geometric grid"""
-    seeds: Annotated[PositiveInt, Field(le=LONGEST_AXIS)]
+    seeds: Annotated[PositiveInt, Field(le=section.LONGEST_AXIS)]
     """number of seeds: 1, 2, ..."""
     physical_batch: PositiveInt | Literal["auto"] | None = None
     """overrides training.physical_batch"""
-    gpus: Gpus | None = None
+    gpus: section.Gpus | None = None
     """overrides training.gpus"""
-    engine: Engine | None = None
+    engine: section.Engine | None = None
     """overrides the method's engine and training.engine"""
 
     @model_validator(mode="after")
