@@ -11,6 +11,7 @@ import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import folder_beside
+from dpsweep.data.demo import load_digits, load_docstrings, load_glyphs
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.hub import fetch_file, load_hub
@@ -27,7 +28,6 @@ from dpsweep.data.prepared import (
     DatasetMetadata,
     PreparedDataset,
     Resize,
-    Split,
     TokenizerIdentity,
     find_duplicates,
     hash_rows,
@@ -42,9 +42,6 @@ from dpsweep.data.tokenizer import (
     save_tokenizer,
     train_word_pieces,
 )
-from dpsweep.demo import Generated
-from dpsweep.demo.docstrings import load_docstrings
-from dpsweep.demo.glyphs import load_digits, load_glyphs
 from dpsweep.study import datasets as sections
 from dpsweep.study.backbones import (
     Backbone,
@@ -236,11 +233,11 @@ def load(dataset: sections.Dataset) -> LabelledData:
     unit = dataset.unit if dataset.has_units else None
     match source:
         case sections.DigitsSource():
-            data = _labelled(load_digits(source, Resize.of(dataset).size))
+            data = load_digits(source, Resize.of(dataset).size)
         case sections.GlyphsSource():
-            data = _labelled(load_glyphs(source, Resize.of(dataset).size))
+            data = load_glyphs(source, Resize.of(dataset).size)
         case sections.DocstringsSource():
-            data = _labelled(load_docstrings(source))
+            data = load_docstrings(source)
         case sections.IdxSource():
             data = load_idx(source, Resize.of(dataset).size)
         case sections.FilesSource():
@@ -252,11 +249,6 @@ def load(dataset: sections.Dataset) -> LabelledData:
         case sections.HubSource():
             data = load_hub(source, dataset.kind, unit)
     return data
-
-
-def _labelled(made: Generated) -> LabelledData:
-    train, test = Split(*made.train), Split(*made.test)
-    return LabelledData(train, test, made.classes, made.origin, made.revision)
 
 
 @contextmanager

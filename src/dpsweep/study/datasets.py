@@ -136,7 +136,9 @@ class GlyphsSource(SourceSection):
 
     grey: ClassVar[bool] = True
     kind: Literal["glyphs"]
-    characters: str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    characters: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")] = (
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    )
     """one class each"""
     train_per_class: PositiveInt = 300
     """training examples of a class"""
