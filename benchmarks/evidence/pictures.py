@@ -5,7 +5,7 @@
 
 It is drawn from the numbers of a figure of a finished study. These numbers, and the study's verdicts about
 the tuning rules, are kept in docs/images. The text below the picture states the verdicts, so readers do not
-take noise for an effect. ``tests/figures/test_document_pictures.py`` draws the picture again.
+take noise for an effect. ``tests/figures/test_pictures.py`` draws the picture again.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Properties of figures of every family: files, reproducibility, missing results."""
+"""Properties of figures of every family: files, missing results, any frame, what a study may ask for."""
 
 import math
 import shutil
@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 from matplotlib.figure import Figure
-from tests.described import study_of
+from matplotlib.text import Text
+from pydantic import ValidationError
+from tests.described import by_name, study_of
 from tests.synthetic import (
     make_study,
     write_cells,
@@ -23,7 +25,7 @@ from tests.synthetic import (
 
 from dpsweep.analysis.frames import MissingResultsError, read_numbers
 from dpsweep.base.errors import DpsweepError
-from dpsweep.figures import ClippingCurve, draw, style
+from dpsweep.figures import draw, families, style
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 
@@ -145,38 +147,13 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "save", save)
 
 
-Printed = Callable[[str], Paths]
-
-
-@pytest.fixture(scope="module")
-def printed(folder: Folder) -> Printed:
-    """A function that draws a figure once, and returns its folder."""
-
-    @cache
-    def made(family: str) -> Paths:
-        draw(STUDY, folder("all"), family)
-        return folder("all")
-
-    return made
-
-
-PRINTED = ["heatmap", "clipping_curve"]
-"""A family of squares and one of lines; slow tests cover all families."""
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        each if each in PRINTED else pytest.param(each, marks=pytest.mark.nightly)
-        for each in FAMILIES
-    ],
-)
-def test_files_are_ready_for_print(printed: Printed, family: str) -> None:
-    paths = printed(family)
+@pytest.mark.parametrize("family", ["heatmap", "clipping_curve"])
+def test_files_are_ready_for_print(folder: Folder, family: str) -> None:
+    paths = folder("all")
+    draw(STUDY, paths, family)
     pdf, png = (paths.figure(family, suffix).read_bytes() for suffix in ("pdf", "png"))
     assert b"/FontFile2" in pdf and b"DejaVuSans" in pdf  # embedded as TrueType
-    assert b"/Type3" not in pdf
-    assert b"CreationDate" not in pdf
+    assert b"/Type3" not in pdf and b"CreationDate" not in pdf
     assert 1.5 * 300 < int.from_bytes(png[16:20], "big") <= 5.5 * 300
     position = png.index(b"pHYs") + 4
     assert int.from_bytes(png[position : position + 4], "big") == round(300 / 0.0254)
@@ -208,16 +185,110 @@ def test_absent_results_are_an_error_that_names_a_missing_file(tmp_path: Path, f
     (first,) = raised.value.remake
     assert str(first) in str(raised.value)
     assert not (tmp_path / "figures").exists()
-
-
-def test_the_error_about_an_unknown_figure_lists_existing_ones(tmp_path: Path) -> None:
     with pytest.raises(DpsweepError, match=r'"fig9"; .*allowed: .*clipping_curve'):
         draw(STUDY, Paths(tmp_path), "fig9")
+
+
+# -- any frame, as in a notebook -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def frames(results: Path) -> dict[str, pd.DataFrame]:
+    """A frame of one panel with the required columns, by family."""
+    found = {}
+    for family, figure in STUDY.figures.items():
+        numbers = figure.compute(STUDY, Paths(results))
+        keys, others = figure.columns()
+        for part in {"panel", "records", *([] if "label" in others else ["line"])} & {*numbers}:
+            numbers = numbers[numbers[part] == numbers[part].min()]
+        found[family] = numbers[list(dict.fromkeys([*keys, *others]))].reset_index(drop=True)
+    return found
+
+
+def drawn_from(family: str, frame: pd.DataFrame) -> Figure:
+    axes = [families.NoiseAxes(title="t", quantity="cumulative", x="steps")]
+    options: dict[str, Any] = {"axes": axes} if family == "noise_curve" else {}
+    figure: Figure = by_name(family).draw(frame, **options)
+    figure.draw_without_rendering()
+    return figure
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_required_columns_are_enough(frames: dict[str, pd.DataFrame], family: str) -> None:
+    found = [str(each.get_text()) for each in drawn_from(family, frames[family]).findobj(Text)]  # type: ignore[attr-defined]
+    assert not any("nan" in text or "()" in text for text in found)
+
+
+@pytest.mark.parametrize("family", ["heatmap", "clipping_curve"])
+def test_a_frame_that_cannot_be_drawn_is_refused(
+    frames: dict[str, pd.DataFrame], family: str
+) -> None:
+    frame = frames[family]
+    number = frame.select_dtypes("number").columns[-1]
+    for other, said in (
+        (frame.iloc[:0], "the frame has no row; "),
+        (pd.concat([frame, frame]), "found two rows of panel 0, "),
+        (frame.assign(**{number: "a"}), f"column {number}: .*allowed: numbers"),
+        (frame.assign(panel=np.nan), "column panel: found a row without a value"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            drawn_from(family, other)
 
 
 def test_two_lines_of_one_label_are_refused() -> None:
     """They would be drawn as one zigzag."""
     lines = {"clipping_bound": [0.1, 1.0] * 2, "centre": [0.1, 0.2, 0.3, 0.4], "line": [0, 0, 1, 1]}
-    ClippingCurve.draw(pd.DataFrame(lines | {"label": [0.3, 0.3, 0.1 + 0.2, 0.1 + 0.2]}))
+    families.ClippingCurve.draw(pd.DataFrame(lines | {"label": [0.3, 0.3, 0.1 + 0.2, 0.1 + 0.2]}))
     with pytest.raises(ValueError, match="found one for several lines"):
-        ClippingCurve.draw(pd.DataFrame(lines | {"label": "one"}))
+        families.ClippingCurve.draw(pd.DataFrame(lines | {"label": "one"}))
+
+
+# -- what a study may ask for --------------------------------------------------------------
+
+ASKED = {
+    **{"epsilon": [1.0, 8.0], "epochs": [1, 2]},
+    **{"batch_size": [100, 200], "clipping_bound": [0.1, 1.0]},
+}
+ONE = {"epsilon": 1.0, "epochs": 1}
+AUTOMATIC = {"title": "t", "clipping_bound": "automatic"}
+LINE_OF_AUTOMATIC = {"title": "t", "lines": [{"label": "l", "clipping_bound": "automatic"}]}
+LINES = {"title": "t", "lines": [{"label": "l", "epochs": 1}]}
+BASELINE: dict[str, Any] = {"baseline": 1.0, "panels": [{"title": "t"} | ONE]}
+
+
+def mistakes(family: str, **settings: Any) -> list[str]:
+    """Return a study's error messages about a figure."""
+    sweeps = {"s": ASKED, "auto": ASKED | {"clipping_bound": "automatic"}}
+    target = {"family": family, "caption": "c", "section": "s"} | settings
+    try:
+        make_study(sweeps, figures={"f": target})
+    except ValidationError as error:
+        (found,) = error.errors()
+        return str(found["ctx"]["error"]).splitlines()
+    return []
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "said"),
+    [
+        ("heatmap", {"x": "epsilon", "y": "clipping_bound", "panels": [{"title": "t", "epochs": 1}]}, ""),
+        ("method_comparison", {"panels": [LINES]}, ""),
+        ("clipping_curve", {"panels": [LINES]}, "f: epsilon: found 1, 8"),
+        ("per_class", BASELINE, ""),
+        ("per_class", BASELINE | {"baseline": 3.0},
+         "f: baseline: found 3; allowed: a clipping bound of digits_small_film"),
+        # Figures over C need a sweep with bounds.
+        ("clipping_curve", {"panels": [LINE_OF_AUTOMATIC]},
+         "clipping_bound: found automatic; allowed: numbers"),
+        ("gradient_norm_histogram", {"panels": [AUTOMATIC]},
+         "f: clipping_bound: found automatic; allowed: numbers"),
+        ("per_class", {"baseline": 1.0, "panels": [AUTOMATIC]},
+         "f: clipping_bound: found automatic; allowed: numbers"),
+    ],
+)  # fmt: skip
+def test_a_selection_that_a_figure_cannot_draw_is_named(
+    family: str, settings: dict[str, Any], said: str
+) -> None:
+    found = mistakes(family, **settings)
+    assert len(found) == bool(said)
+    assert all(each.startswith("figures.py, line 6: f: ") and said in each for each in found)

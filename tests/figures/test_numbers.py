@@ -12,9 +12,18 @@ import pandas as pd
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm as normal
-from tests.synthetic import make_study, write_cells, write_gradient_norms, write_overlaps
+from tests.synthetic import (
+    make_study,
+    write_cells,
+    write_dataset,
+    write_gradient_norms,
+    write_overlaps,
+)
 
+from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
 from dpsweep.analysis.statistics import as_good_as_best
+from dpsweep.base.parquet import UnreadableResultsError
+from dpsweep.figures import style
 from dpsweep.figures.gradient_norms import _support
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
@@ -318,10 +327,8 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
         {"title": f"C = {bound}", "clipping_bound": bound, "epochs": 2, "epsilon": 1.0}
         for bound in (0.1, 1.0)
     ]
-    study, paths = (
-        make_study({"film": GRID}, figures=figure(family, panels=panels)),
-        Paths(tmp_path),
-    )
+    study = make_study({"film": GRID}, figures=figure(family, panels=panels))
+    paths = Paths(tmp_path)
     norms = {}
     for cell in study.all_cells():
         if (cell.batch_size, cell.epochs, cell.epsilon) == (200, 2, 1.0):
@@ -466,6 +473,162 @@ def test_privacy_effects(tmp_path: Path) -> None:
             assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
             assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
             assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+
+
+# -- predicted bounds, from gradients with C* in closed form ---------------------------------
+
+SIGMA = {1.0: 8.0, 2.0: 4.0, 8.0: 1.0}
+NORM = {1.0: 30.0, 2.0: 20.0, 8.0: 10.0}
+
+
+def of_equal_gradients(
+    folder: Path, family: str, *panels: dict[str, Any], examples: int = 8
+) -> pd.DataFrame:
+    """Return the numbers of a figure; B is 8, and the gradients of a cell are equal, in 100 dimensions."""
+    grid = GRID | {
+        **{"epsilon": [1.0, 2.0, 8.0], "epochs": [2], "batch_size": [8], "learning_rate": [0.01]},
+        **{"clipping_bound": [0.1, 1.0, 10.0], "seeds": 2},
+    }
+    study, paths = (
+        make_study(
+            {"s": grid, "auto": grid | {"clipping_bound": "automatic"}},
+            figures=figure(family, panels=list(panels)),
+        ),
+        Paths(folder),
+    )
+
+    def accuracy(cell: Cell, *_: Any) -> dict[str, Any]:
+        if cell.clipping_bound == "automatic":
+            return {"macro_accuracy": 0.4}
+        # At epsilon 1 the largest bound is the best one, otherwise 1 is.
+        best = 10.0 if cell.epsilon == 1 else 1.0
+        return {"macro_accuracy": 0.9 - 0.1 * abs(np.log10(float(cell.clipping_bound) / best))}
+
+    write_cells(study, paths, accuracy)
+    for cell in study.sweep_cells("s"):
+        if cell.clipping_bound == 1.0:
+            gradients = np.zeros((examples, 100))
+            gradients[:, 0] = NORM[cell.epsilon]
+            write_overlaps(study, paths, cell, SIGMA[cell.epsilon], [[gradients] * 2] * 3)
+    return numbers_of(study, paths)
+
+
+def closed_form(norm: float, sigma: float, examples: int = 8) -> float:
+    return examples**2 * norm / (examples**2 + sigma**2 * 100)
+
+
+def test_noise_scales_with_the_number_of_measured_examples(tmp_path: Path) -> None:
+    panel = {"clipping_bound": 1.0, "title": "t"}
+    found = of_equal_gradients(tmp_path, "optimal_clipping_trace", panel, examples=2)
+    tight = found[found["epsilon"] == 1.0].iloc[0]
+    # Two of eight examples with a quarter of the noise have the same C*.
+    assert tight["best_bound"] == pytest.approx(closed_form(30, 8 * 2 / 8, 2))
+    assert tight["best_bound"] == pytest.approx(closed_form(30, 8))
+
+
+def test_predictions_are_compared_with_measured_bounds(tmp_path: Path) -> None:
+    panels = {"title": "t"}, {"title": "a", "clipping_bound": "automatic"}
+    found = of_equal_gradients(tmp_path, "predicted_clipping", *panels)
+    assert set(found["privacy"]) == {"not private"}
+    found = found.set_index(["rule", "epsilon"])
+    theorem, held, free = PREDICTIONS
+    for epsilon, norm in NORM.items():
+        predicted = found["predicted"].xs(epsilon, level="epsilon")
+        assert predicted[theorem] == pytest.approx(closed_form(norm, SIGMA[epsilon]))
+        assert predicted[held] == pytest.approx(closed_form(norm, SIGMA[8.0]))
+        assert predicted[free] == pytest.approx(norm)
+        assert found.loc[("AUTO-S", epsilon), "lost"] == pytest.approx(0.5)
+    # C* is 0.30, 0.77 and 3.9: on the grid 0.1 (log-nearest to 0.30), 1 and 10.
+    assert found.loc[theorem, "grid_bound"].to_dict() == {1.0: 0.1, 2.0: 1.0, 8.0: 10.0}
+    assert found.loc[theorem, "lost"].tolist() == pytest.approx([0.2, 0.0, 0.1])
+    assert found.loc[theorem, "mean_lost"].iloc[0] == pytest.approx(0.1)
+    assert found.loc[(theorem, 1.0), "rank_correlation"] < 0
+    assert found.loc[(free, 1.0), "rank_correlation"] > 0
+    assert found.loc[FIXED, "lost"].tolist() == pytest.approx([0.1, 0.0, 0.0])
+    assert found.loc[HINDSIGHT, "predicted"].unique().tolist() == [1.0]
+    assert bool(found.loc[(free, 1.0), "measured_on_plateau"])
+    # One problem at three epsilons gives no intervals for other problems.
+    assert found[["settings", "problems"]].drop_duplicates().to_numpy().tolist() == [[3, 1]]
+    assert found[["mean_lost_lower", "rank_correlation_upper"]].isna().all(axis=None)
+
+
+# -- classes -------------------------------------------------------------------------------
+
+ACCURACIES = {1.0: [0.3, 0.9, 0.5], 0.1: [0.1, 0.8, 0.7]}
+
+
+def per_class(
+    folder: Path, norms_of: int = 200, accuracies: Any = ACCURACIES, **settings: Any
+) -> tuple[Study, pd.DataFrame]:
+    """Return a study of three classes, and the numbers of its figure."""
+    panel = {"title": "Digits", "clipping_bound": [0.1, 1.0]}
+    study, paths = (
+        make_study(
+            {"s": {"clipping_bound": [0.1, 1.0], "batch_size": [100, 200], "seeds": 2}},
+            classes=3,
+            figures=figure("per_class", baseline=1.0, panels=[panel], **settings),
+        ),
+        Paths(folder),
+    )
+
+    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
+        if cell.batch_size == 100:
+            return {"macro_accuracy": 0.1}
+        known = accuracies[float(cell.clipping_bound)]
+        of_seed = [each - 0.1 * (seed == 2) for each in known]
+        return {"macro_accuracy": 0.5, "per_class_accuracy": of_seed}
+
+    write_cells(study, paths, outcome)
+    write_dataset(paths, "digits", [2, 2, 2])
+    labels = [0, 0, 1, 1, 2, 2]
+    norms = {1.0: [1, 4, 2, 2, 10, 10], 0.1: [1, 1, 0.2, 0.2, 0.1, 0.05]}
+    for cell in study.sweep_cells("s"):
+        if cell.batch_size == norms_of:
+            values = norms[float(cell.clipping_bound)]
+            earlier = [5.0] * 6  # after the first epoch: not what is drawn
+            write_gradient_norms(study, paths, cell, 0.01, [(labels, earlier), (labels, values)])
+    return study, numbers_of(study, paths)
+
+
+def test_per_class_numbers_by_hand(tmp_path: Path) -> None:
+    numbers = per_class(tmp_path)[1].set_index(["clipping_bound", "class_rank"])
+    base, small = numbers.loc[1.0], numbers.loc[0.1]
+    # By falling accuracy at C = 1 (0.9, 0.5, 0.3), in both lines, of the first seed.
+    assert base["class"].tolist() == small["class"].tolist() == [1, 2, 0]
+    assert base["class_name"].tolist() == ["one", "two", "zero"]
+    assert small["accuracy_difference"].tolist() == pytest.approx([-0.1, 0.2, -0.2])
+    assert base["accuracy_difference"].tolist() == [0, 0, 0]
+    # Retained at C = 1: (1 + 1/4)/2, 1/2, 1/10; the largest, 0.625, is the unit.
+    assert base["retained_weight"].tolist() == pytest.approx([0.5, 0.1, 0.625])
+    assert base["relative_retained_weight"].tolist() == pytest.approx([0.8, 0.16, 1.0])
+    # Retained at C = 0.1: 0.1, 1/2, 1.
+    assert small["relative_retained_weight"].tolist() == pytest.approx([0.8, 1.6, 0.16])
+    assert set(numbers["batch_size"]) == {200}
+
+    # The classifier's norms are half of those above: 1/2, 2; 1, 1; 5, 5.
+    of_head = per_class(tmp_path, retained_weight_of="classifier")[1].query("clipping_bound == 1.0")
+    assert of_head["retained_weight"].tolist() == pytest.approx([1.0, 0.2, 0.75])
+
+
+def test_a_class_without_test_examples_is_named_but_not_drawn(tmp_path: Path) -> None:
+    accuracies = {1.0: [0.3, math.nan, 0.5], 0.1: [0.1, math.nan, 0.7]}
+    study, numbers = per_class(tmp_path, accuracies=accuracies)
+    of_class = numbers.set_index(["clipping_bound", "class"])
+    assert of_class.loc[1.0]["class_rank"].dropna().to_dict() == {2: 1, 0: 2}, "easy to hard"
+    assert pd.isna(of_class.loc[(1.0, 1), "class_rank"])
+    with style.style():
+        drawing = study.figures["drawn"].plot(numbers)
+    labels = [each.get_text() for each in drawing.axes[-1].get_xticklabels()]
+    assert labels == ["two", "zero"]
+    assert "no test example: one." in drawing.get_supxlabel().replace("\n", " ")
+    for line in (line for axes in drawing.axes for line in axes.get_lines()):
+        assert set(line.get_xdata()) <= {0, 1, 2}
+
+
+def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
+    said = r"of digits_small_film at C = 0.1 is digits_small_film/eps8_epochs2_B200_C0\.1"
+    with pytest.raises(UnreadableResultsError, match=said):
+        per_class(tmp_path, norms_of=100)
 
 
 def test_a_density_is_drawn_up_to_its_last_visible_point() -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.evidence import pictures
 from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
@@ -38,6 +39,15 @@ def test_the_picture_is_the_reviewed_one(drawn: Drawn, tmp_path: Path, family: s
     picture = tmp_path / f"{family}.png"
     save_picture(drawn(family), picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
+
+
+def test_the_picture_of_the_first_steps_and_its_caption_are_up_to_date(tmp_path: Path) -> None:
+    pictures.draw(tmp_path / "drawn.png")
+    drawn = str(tmp_path / "drawn.png")
+    assert compare_images(str(pictures.PICTURE), drawn, TOLERANCE) is None
+    document = pictures.DOCUMENT.read_text(encoding="utf-8")
+    assert document.count(pictures.START) == 1
+    assert pictures.filled(document) == document, "python -m benchmarks.evidence.pictures"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,9 +1,19 @@
+"""Values and texts of figures: short, told apart, escaped, and in a font that has them."""
+
 import math
+import warnings
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from matplotlib.cbook import is_math_text
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from tests.tables.test_tables import TEXTS
 
+from dpsweep.base.units import one_line
 from dpsweep.figures import style
 
 
@@ -41,3 +51,37 @@ def test_the_ends_of_an_axis_have_labels_before_powers_of_ten() -> None:
     axes = mpl.figure.Figure().subplots()
     style.value_axis(axes, "x", [1, 10, 10.1], labels=3)
     assert axes.get_xticks().tolist() == [1, 10.1]
+
+
+@settings(max_examples=50)
+@given(TEXTS)
+@example("_")
+@example("\\$")
+def test_matplotlib_draws_escaped_texts_without_mathematics_and_in_full(text: str) -> None:
+    escaped = style.literal(text)
+    assert not is_math_text(escaped)
+    assert escaped.replace("\\$", "$").removeprefix("\N{ZERO WIDTH SPACE}") == one_line(
+        text
+    ).removeprefix("\N{ZERO WIDTH SPACE}")
+    legend = Figure().legend(handles=[Line2D([], [], label=escaped)])
+    assert [each.get_text() for each in legend.get_texts()] == [escaped]
+
+
+def test_characters_come_from_the_first_font_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two fonts that ship with matplotlib."""
+    monkeypatch.setattr(style, "font_family", lambda: [style.FONT, "STIXGeneral"])
+    style._characters.cache_clear()
+    for text, written in (("cat", True), ("\U0001d49c", True), ("\U00014400", False)):
+        with style.style(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # matplotlib warns about every box
+            figure, png = Figure(), tmp_path / f"{text}.png"
+            figure.add_subplot(title=text)
+            if written:
+                style.save(figure, tmp_path / "figure.pdf", png)
+            else:
+                with pytest.raises(style.UnwritableTextError, match=r"can write.*apt install"):
+                    style.save(figure, tmp_path / "figure.pdf", png)
+        assert png.exists() == written
+    style._characters.cache_clear()

@@ -1,3 +1,5 @@
+"""Tables of a study: their numbers, and their texts in Markdown and LaTeX."""
+
 import csv
 import math
 import re
@@ -7,8 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from tests.synthetic import make_study, write_cells, write_dataset
 
+from dpsweep.base.units import one_line
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write
@@ -60,6 +66,50 @@ def markdown_rows(paths: Paths) -> list[list[str]]:
 
 
 # -- text ----------------------------------------------------------------------------------
+
+# Characters with a special meaning in some format.
+MARKS = "$_*`~|\\<>&;#[](){}^%!-+=.'\"\n\r\t/:@ \u200b\x00\x07\x85\u2028ab1é"
+TEXTS = st.one_of(st.text(), st.text(alphabet=MARKS))
+
+
+def read_markdown(source: str) -> list[str]:
+    """Return the texts of a page of Markdown without marks, by another parser than GitHub's."""
+    found = []
+    for token in MarkdownIt("gfm-like", {"linkify": False}).parse(source):
+        if token.type == "inline":
+            children = token.children or []
+            assert {child.type for child in children} <= {"text", "text_special"}, source
+            found.append("".join(child.content for child in children))
+    return found
+
+
+@given(TEXTS, TEXTS)
+def test_markdown_keeps_texts(cell: str, caption: str) -> None:
+    caption = f"a{caption}"
+    source = TextTable(["h", "i"], [[cell, "x"]], ["l", "l"]).markdown(caption)
+    assert read_markdown(source) == [one_line(caption), "h", "i", one_line(cell), "x"]
+    assert "$" not in re.sub(r"\\\$", "", source)  # GitHub would render mathematics
+
+
+_OF_LATEX = re.compile(
+    r"\\text(backslash|asciitilde|asciicircum|bar|asciigrave)\{\}|\\dots\{\}|\\([&%$#_{}])"
+    r"|\$([<>-]|\\\w+|\^\{[\d-]+\}|\^\{\\circ\})\$|\{\}|([^\\&%$#_{}~^`])"
+)
+_MEANT = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "bar": "|", "asciigrave": "`"}
+
+
+@given(st.text(alphabet="".join(set(MARKS) - set("\u200b"))))
+def test_latex_keeps_texts(text: str) -> None:
+    """A small parser reads LaTeX back; every special character must be part of a command for it."""
+    source, read = latex(text), ""
+    while source:
+        found = _OF_LATEX.match(source)
+        assert found, source
+        word, mark, mathematics, letter = found.groups()
+        read += _MEANT.get(word, "") + (mark or "") + (mathematics or "") + (letter or "")
+        source = source[found.end() :]
+    assert read == one_line(text)
+    assert not re.search("--|''", latex(text))
 
 
 def test_latex_of_plain_text() -> None:

@@ -200,7 +200,7 @@ def draw_frame(figure: targets.Figure, frame: pd.DataFrame, look: Style | None) 
         ValueError: the frame cannot be drawn.
     """
     keys, others = figure.columns()
-    needed = [*keys, *others]
+    needed = list(dict.fromkeys([*keys, *others]))
     lacking = [column for column in needed if column not in frame]
     if lacking or frame.empty:
         found = f"no column {', '.join(lacking)}" if lacking else "no row"
