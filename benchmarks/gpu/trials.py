@@ -21,10 +21,9 @@ from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import Film
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
-from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import TrialContext
 from dpsweep.training.job import Interrupted, interruption, watched
-from dpsweep.training.store import TrialStore
+from dpsweep.training.store import TrialStore, parameters_after
 from dpsweep.training.trial import TrialSpec, specify, train_trial
 
 STUDY = REPOSITORY / "studies" / "gpu-cifar100.yaml"

@@ -30,11 +30,10 @@ from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms
 from dpsweep.training.cell import run_cell
-from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import load_trainable
 from dpsweep.training.gradient_norms import Trajectory, TrajectoryError
 from dpsweep.training.job import EXIT_AGAIN, Interrupted
-from dpsweep.training.store import TrialStore
+from dpsweep.training.store import TrialStore, parameters_after
 
 PROBLEM, EPOCHS = "digits_vit_method", 2
 CELL = Cell.parse(PROBLEM, f"eps8_epochs{EPOCHS}_B30_C1")

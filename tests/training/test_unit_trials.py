@@ -36,10 +36,9 @@ from dpsweep.study.datasets import Dataset, held_out_rows, origins
 from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums
 from dpsweep.training.cell import CellError, OpenCell, _row, check_size, run_cell, trial_table
-from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Examples, TrialContext
 from dpsweep.training.gradient_norms import draw_batches, measure_gradient_norms, measure_overlap
-from dpsweep.training.store import TrialStore
+from dpsweep.training.store import TrialStore, parameters_after
 from dpsweep.training.trial import evaluate, train_trial
 
 PATIENTS, IMAGES, WIDTH = 60, 10, 16

@@ -59,13 +59,12 @@ from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training.cell import check_size
-from dpsweep.training.checkpoint import final_parameters
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import FeatureRun, open_inputs
 from dpsweep.training.launch import launch
 from dpsweep.training.processes import on_first
 from dpsweep.training.randomness import new_secret, numpy_stream
-from dpsweep.training.store import TrialStore
+from dpsweep.training.store import TrialStore, final_parameters
 from dpsweep.training.trial import TrialSpec, evaluate, specify, train_trial
 
 log = logging.getLogger(__name__)

@@ -41,12 +41,11 @@ from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums, Rows
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
-from dpsweep.training.checkpoint import parameters_after
 from dpsweep.training.context import Sampled, TrialContext, load_trainable, sample
 from dpsweep.training.job import interruption
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.randomness import PoissonSampler, numpy_stream
-from dpsweep.training.store import Arrays, TrialStore
+from dpsweep.training.store import Arrays, TrialStore, parameters_after
 from dpsweep.training.trial import TrialSpec, train_trial
 
 log = logging.getLogger(__name__)

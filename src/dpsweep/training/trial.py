@@ -33,7 +33,6 @@ from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.study.section import Precision
 from dpsweep.training import processes
-from dpsweep.training.checkpoint import TrialState, load_checkpoint, save_checkpoint
 from dpsweep.training.context import (
     Examples,
     Sampled,
@@ -59,7 +58,7 @@ from dpsweep.training.randomness import (
     PoissonSampler,
     microbatches,
 )
-from dpsweep.training.store import Arrays, StoredTrial
+from dpsweep.training.store import Arrays, StoredTrial, TrialState, load_checkpoint, save_checkpoint
 
 log = logging.getLogger(__name__)
 
