@@ -354,11 +354,7 @@ class ReleasePlan:
         held_out = len(held_out_rows(examples, share)) if share else 0
         unit, rows = (dataset.unit, dataset.rows_per_unit) if dataset.has_units else (None, None)
         return DataSplit(
-            examples=examples,
-            unit=unit,
-            rows_per_unit=rows,
-            holdout_share=share,
-            held_out=held_out,
+            examples=examples, unit=unit, rows_per_unit=rows, holdout_share=share, held_out=held_out
         )
 
     @property

@@ -458,11 +458,7 @@ def _tokenizer(plan: ReleasePlan, paths: Paths) -> Tokenizer | None:
 
 
 def _write_network(
-    plan: ReleasePlan,
-    paths: Paths,
-    model: TrainedModel,
-    tokenizer: Tokenizer | None,
-    folder: Path,
+    plan: ReleasePlan, paths: Paths, model: TrainedModel, tokenizer: Tokenizer | None, folder: Path
 ) -> Network:
     """Write both files of parameters and the tokenizer, and return the network of the certificate."""
     sweep = plan.sweep

@@ -398,10 +398,7 @@ def _parameter_mistakes(
         yield f"{TOKENIZER}: is not a file of a release of this kind"
     try:
         found, trained, frozen = outline(
-            _architecture(network),
-            network.method,
-            len(network.classes),
-            network.features,
+            _architecture(network), network.method, len(network.classes), network.features
         )
     except BackboneError as error:
         yield f"network: {error}"

@@ -216,10 +216,7 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         model = build_head(inputs.shape[1], dataset.classes)
     engine = make_engine(study.engine(grid.problem.name), model, head_parameter_names(model))
     step = engine.clipped_sum(
-        inputs,
-        torch.arange(_EXAMPLES),
-        torch.ones(_EXAMPLES, dtype=torch.bool),
-        FlatClipping(1.0),
+        inputs, torch.arange(_EXAMPLES), torch.ones(_EXAMPLES, dtype=torch.bool), FlatClipping(1.0)
     )
     # The gradient of an adapter's first factor is zero until the second one has changed.
     adapters = {name: each for name, each in step.gradients.items() if ".lora_B." in name}

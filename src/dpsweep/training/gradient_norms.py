@@ -341,8 +341,7 @@ def measure_gradient_norms(
             most = sampled.rows_per_unit
             log.info("norms of %s: of the mean gradient of at most %d rows of each", of, most)
         physical = context.physical_batch(
-            *(study.physical_batch(problem), engine, int(row["batch_size"])),
-            sampled.rows_per_unit,
+            *(study.physical_batch(problem), engine, int(row["batch_size"])), sampled.rows_per_unit
         )
         norms, head_norms = training_set_norms(engine, context, physical, sampled)
         return pd.DataFrame(

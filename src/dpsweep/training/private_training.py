@@ -34,12 +34,7 @@ from dpsweep.training.physical import (
     parts_of_units,
     usual_batch,
 )
-from dpsweep.training.randomness import (
-    GaussianNoise,
-    Indices,
-    PoissonSampler,
-    new_secret,
-)
+from dpsweep.training.randomness import GaussianNoise, Indices, PoissonSampler, new_secret
 
 # Identity of the noise of the training that took steps with a parameter.
 _TRAINED_BY = WeakIdKeyDictionary()

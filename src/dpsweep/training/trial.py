@@ -33,14 +33,7 @@ from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.study.section import Precision
 from dpsweep.training import processes
-from dpsweep.training.context import (
-    Examples,
-    Sampled,
-    TrialContext,
-    Views,
-    load_trainable,
-    sample,
-)
+from dpsweep.training.context import Examples, Sampled, TrialContext, Views, load_trainable, sample
 from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import (
     MicroBatch,
@@ -51,13 +44,7 @@ from dpsweep.training.optimizer import (
     set_learning_rate,
 )
 from dpsweep.training.physical import MicroBatches, PhysicalBatchSize, padded_size, parts_of_units
-from dpsweep.training.randomness import (
-    GaussianNoise,
-    Indices,
-    Mask,
-    PoissonSampler,
-    microbatches,
-)
+from dpsweep.training.randomness import GaussianNoise, Indices, Mask, PoissonSampler, microbatches
 from dpsweep.training.store import Arrays, StoredTrial, TrialState, load_checkpoint, save_checkpoint
 
 log = logging.getLogger(__name__)
@@ -327,10 +314,7 @@ def _take_steps(
 
 
 def _microbatches(
-    sampled: Sampled,
-    spec: TrialSpec,
-    context: TrialContext,
-    physical_batch: int,
+    sampled: Sampled, spec: TrialSpec, context: TrialContext, physical_batch: int
 ) -> Sequence[MicroBatch]:
     """Return the micro-batches of a sampled batch, which are loaded without waiting for the device.
 
