@@ -20,7 +20,7 @@ proofs: dict[Any, Any] = {}
 @pytest.fixture(autouse=True)
 def slow_results_are_kept(monkeypatch):
     """Cache outlines of networks and proofs of accountants, because many forgeries have the same ones."""
-    outline, prove = verify.outline, verify._proven
+    outline, prove = files.outline, verify._proven
 
     def kept_outline(architecture, method, classes, features=None):
         key = architecture.model_dump_json(), method.model_dump_json(), classes, str(features)
@@ -38,8 +38,7 @@ def slow_results_are_kept(monkeypatch):
             proofs[key] = prove(certificate)
         return proofs[key]
 
-    for module in (files, verify):
-        monkeypatch.setattr(module, "outline", kept_outline)
+    monkeypatch.setattr(files, "outline", kept_outline)
     monkeypatch.setattr(verify, "_proven", kept_proof)
 
 

@@ -66,7 +66,7 @@ def test_a_stream_without_a_secret_warns(
     assert not recwarn
     with pytest.warns(PublicStreamWarning, match=r"new_secret\(\)"):
         stream("noise")
-    with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
+    with pytest.raises(TypeError, match="bytes-like"):
         stream("noise", secret=str(7))
 
 

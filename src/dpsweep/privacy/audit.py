@@ -85,18 +85,10 @@ def refuted(curve: Rate, canaries: int, guesses: int, correct: int, level: float
     Args:
         curve: the claim; concave, and a bound for both values of a coin.
         canaries: m, the number of coins.
-        guesses: c', fixed beforehand.
-        correct: c, the number of right guesses.
+        guesses: c', fixed beforehand, at most m.
+        correct: c, the number of right guesses, at most c'.
         level: in (0, 1).
-
-    Raises:
-        ValueError: unless 0 <= correct <= guesses <= canaries.
     """
-    if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(
-            f"{correct} right of {guesses} guesses about {canaries} canaries: it must be "
-            "0 <= right <= guesses <= canaries"
-        )
     whole = guesses / canaries
     right, wrong = level * correct / canaries, level * (guesses - correct) / canaries
     for j in range(correct - 1, -1, -1):

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from dpsweep.base.files import DamagedFileError, checked, sync_folder, with_fingerprint
 from dpsweep.base.units import count, rounded_down, rounded_up
@@ -34,7 +34,6 @@ from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.record import mistakes
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel, Releases
@@ -90,8 +89,6 @@ class Ledger:
             line = LedgerEntry.model_validate(checked(Path(where), read))
         except DamagedFileError as error:
             raise ReleaseError(str(error)) from None
-        except ValidationError as error:
-            raise ReleaseError(f"{where}: damaged: {'; '.join(mistakes(error))}") from None
         except ValueError as error:
             raise ReleaseError(f"{where}: damaged: {error}") from None
         if line.previous != self._head:

@@ -12,14 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpsweep.base.files import (
-    checksum,
-    fingerprint,
-    folder_beside,
-    sync_folder,
-    write_checked_json,
-    write_text,
-)
+from dpsweep.base import files
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
 from dpsweep.data.tokenizer import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
@@ -333,7 +326,7 @@ def write_release(study: Study, paths: Paths) -> Path:
     folder = paths.release
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Before training, this removes the model that a killed call has left without a line in the ledger.
-    with _alone(folder), folder_beside(folder) as aside:
+    with _alone(folder), files.folder_beside(folder) as aside:
         _make(study, paths, aside / folder.name)
     return folder
 
@@ -378,17 +371,17 @@ def _make(study: Study, paths: Paths, made: Path) -> None:
                 "earlier_trials": trials,
                 "releases": together,
                 "network": network,
-                "files": {name: checksum(made / name) for name in binary_files(network.kind)},
+                "files": {name: files.checksum(made / name) for name in binary_files(network.kind)},
             }
         )
         content = certificate.model_dump(mode="json")
-        write_text(made / CARD, model_card(certificate))
-        write_checked_json(made / CERTIFICATE, content)
+        files.write_text(made / CARD, model_card(certificate))
+        files.write_checked_json(made / CERTIFICATE, content)
         _refuse_another(folder)
         # Add the line first, so that no model exists without a line.
-        ledger.add(*data, certificate.in_ledger(fingerprint(content)))
+        ledger.add(*data, certificate.in_ledger(files.fingerprint(content)))
         made.replace(folder)
-        sync_folder(folder.parent)
+        files.sync_folder(folder.parent)
 
 
 def _test_set(dataset: Path, unit_accuracy: float | None) -> TestSet:

@@ -43,6 +43,7 @@ from dpsweep.release import (
     TRAINED,
     ReleaseError,
     binary_files,
+    files,
 )
 from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
@@ -56,14 +57,6 @@ from dpsweep.release.certificate import (
     best_attacks,
     certify_tuning,
     epsilon_by_pld,
-)
-from dpsweep.release.files import (
-    file_content,
-    file_mistakes,
-    outline,
-    refuse,
-    split_state,
-    tensor_mistakes,
 )
 from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
 from dpsweep.study import Study
@@ -109,7 +102,7 @@ def verify(
     """
     folder = Path(folder)
     wrong = f"{folder}: does not verify:"
-    refuse(wrong, file_mistakes(folder))
+    files.refuse(wrong, files.file_mistakes(folder))
     content, certificate = _read(folder)
     prepared = PreparedBackbone.open(backbone) if backbone else None
     # Each check is fast only if the checks before it passed: contradictory numbers could cost the accountants
@@ -125,7 +118,7 @@ def verify(
     if beside := ledger_of(folder, ledger):
         checks.append(ledger_mistakes(certificate, fingerprint(content), Ledger(beside)))
     for mistakes in checks:
-        refuse(wrong, _until_error(mistakes))
+        files.refuse(wrong, _until_error(mistakes))
     return certificate
 
 
@@ -159,7 +152,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], Certificate]:
     except DamagedFileError as error:
         raise ReleaseError(str(error)) from None
     except ValidationError as error:
-        refuse(f"{file}: not a certificate:", mistakes_of(error))
+        files.refuse(f"{file}: not a certificate:", mistakes_of(error))
         raise
 
 
@@ -228,7 +221,7 @@ _differs = partial(differences, rounding=_ROUNDING)
 
 
 def _card_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
-    if file_content(folder, CARD) != model_card(certificate).encode():
+    if files.file_content(folder, CARD) != model_card(certificate).encode():
         yield f"{CARD}: is not the card of this certificate"
 
 
@@ -397,7 +390,7 @@ def _parameter_mistakes(
     if network.tokenizer is None and (folder / TOKENIZER).exists():
         yield f"{TOKENIZER}: is not a file of a release of this kind"
     try:
-        found, trained, frozen = outline(
+        found, trained, frozen = files.outline(
             _architecture(network), network.method, len(network.classes), network.features
         )
     except BackboneError as error:
@@ -409,13 +402,13 @@ def _parameter_mistakes(
             given = {"module": given.module, "side": given.side}
         yield from _differs(f"network.{name}", given, expected)
     for name, layout in ((TRAINED, trained), (FROZEN, frozen)):
-        mistakes = [f"{name}: {each}" for each in tensor_mistakes(folder / name, layout)]
+        mistakes = [f"{name}: {each}" for each in files.tensor_mistakes(folder / name, layout)]
         yield from mistakes
         # Hash only files that fit the network; others may be huge.
         if not mistakes and checksum(folder / name) != certificate.files.get(name):
             yield f"{name}: is not the file that the certificate is about"
     if network.tokenizer is not None:
-        yield from _tokenizer_mistakes(file_content(folder, TOKENIZER), certificate)
+        yield from _tokenizer_mistakes(files.file_content(folder, TOKENIZER), certificate)
     if prepared is not None:
         yield from _differs("network.backbone", network.backbone, prepared.metadata.checksum)
         initial = build_model(prepared.folder, network.method, len(network.classes), seed=1)
@@ -436,7 +429,7 @@ def _tokenizer_mistakes(written: bytes, certificate: Certificate) -> Iterator[st
 
 
 def _value_mistakes(file: Path, initial: nn.Module) -> Iterator[str]:
-    _, frozen = split_state(initial)
+    _, frozen = files.split_state(initial)
     with safe_open(file, framework="pt") as stored:
         for name in sorted(frozen.keys() & set(stored.keys())):
             if not torch.equal(stored.get_tensor(name), frozen[name]):
@@ -464,7 +457,7 @@ def compare(
     """
     found = read_checked_json(folder / CERTIFICATE)
     plan = ReleasePlan(study)
-    refuse(
+    files.refuse(
         f"{folder}: has a release with other settings than `release` in the study. No model can be made "
         "again: take the section back, or move the folder away for another release, which spends epsilon a "
         "second time:",

@@ -15,29 +15,11 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import canonical_json
 from dpsweep.data.hub import UnreachableHubError
 from dpsweep.gradients import make_engine
-from dpsweep.models.architectures import (
-    create,
-    described_architecture,
-    refuse_unknown_statistics,
-    seeded,
-)
-from dpsweep.models.build import (
-    build_head,
-    head_parameter_names,
-    make_trainable,
-    notes_on_film,
-    select,
-)
+from dpsweep.models import architectures, build, sequence_classifier
 from dpsweep.models.featurisers import HashedNgrams
 from dpsweep.models.prepare import check_tokenizer
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
-from dpsweep.models.sequence_classifier import (
-    Outline,
-    SequenceClassifier,
-    asks_for_values,
-    require_length,
-)
 from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.clipping import FlatClipping
@@ -74,19 +56,19 @@ def dry_run(study: Study, seconds: float) -> DryRun:
     """
     found = DryRun()
     sizes: dict[str, int] = {}
-    architectures: dict[str, Architecture] = {}
+    described: dict[str, Architecture] = {}
     # Pairs of a place and a sentence.
     unknown, wrong, unusual = (list[tuple[str, str]]() for _ in range(3))
     for name in study.swept_backbones:
         where = f"backbones.{name}.architecture"
         try:
-            architectures[name] = described_architecture(study.backbones[name])
+            described[name] = architectures.described_architecture(study.backbones[name])
         except UnreachableHubError as error:
             unknown.append((where, f"not looked at: {error}"))
         except DpsweepError as error:
             found.mistakes.append(f"{where}: {error}")
     for sweeps in _alike(study, exclude={"title"}):
-        architecture = architectures.get(study.sweeps[sweeps[0]].backbone)
+        architecture = described.get(study.sweeps[sweeps[0]].backbone)
         if architecture is None:
             continue
         try:
@@ -106,7 +88,7 @@ def dry_run(study: Study, seconds: float) -> DryRun:
             continue
         found.tried += 1
         try:
-            _step(study, sweeps[0], architectures[study.sweeps[sweeps[0]].backbone])
+            _step(study, sweeps[0], described[study.sweeps[sweeps[0]].backbone])
         except Exception as error:
             wrong += [(each, str(error) or type(error).__name__) for each in sweeps]
     found.mistakes += [_line(sweeps, what) for what, sweeps in group_by_message(wrong).items()]
@@ -146,27 +128,27 @@ def _outline(study: Study, sweep: str, architecture: Architecture) -> tuple[int,
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
     method = study.methods[grid.method]
-    with torch.device("meta"), Outline():
-        model = create(architecture, dataset.classes).eval()
+    with torch.device("meta"), sequence_classifier.Outline():
+        model = architectures.create(architecture, dataset.classes).eval()
         if backbone.weights.kind == "random":
-            refuse_unknown_statistics(model)
+            architectures.refuse_unknown_statistics(model)
         size = sum(parameter.numel() for parameter in model.parameters())
-        select(model, method)
-        notes = notes_on_film(model) if isinstance(method, Film) else []
+        build.select(model, method)
+        notes = build.notes_on_film(model) if isinstance(method, Film) else []
         preprocess = make_preprocess(*backbone.normalisation)
     features = study.features(grid.problem.name)
-    if isinstance(model, SequenceClassifier):
-        require_length(architecture, dataset.max_length or 1)
+    if isinstance(model, sequence_classifier.SequenceClassifier):
+        sequence_classifier.require_length(architecture, dataset.max_length or 1)
         check_tokenizer(grid.backbone, backbone, model)
     try:
-        with Outline():
+        with sequence_classifier.Outline():
             inputs = preprocess(_inputs(dataset, model))
             if features is not None:
                 Representation(model, features)(inputs)
                 return size, notes
             outputs = model(inputs)
     except Exception as error:
-        if asks_for_values(error):  # only the step can test this
+        if sequence_classifier.asks_for_values(error):  # only the step can test this
             return size, notes
         _refuse_size(dataset, architecture, model, error)
         raise
@@ -203,9 +185,9 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
     """
     grid = study.sweeps[sweep]
     dataset, backbone = study.datasets[grid.dataset], study.backbones[grid.backbone]
-    with seeded(1):
-        model = create(architecture, dataset.classes)
-        make_trainable(model, study.methods[grid.method])
+    with architectures.seeded(1):
+        model = architectures.create(architecture, dataset.classes)
+        build.make_trainable(model, study.methods[grid.method])
         _replace_zeros(model, all_of_it=backbone.weights.kind != "random")
     model.eval()
     inputs = make_preprocess(*backbone.normalisation)(_inputs(dataset, model))
@@ -213,8 +195,8 @@ def _step(study: Study, sweep: str, architecture: Architecture) -> None:
         network = Representation(model, features)
         check_representation(network, inputs, inputs.flip(0))
         inputs = represent(network, inputs)
-        model = build_head(inputs.shape[1], dataset.classes)
-    engine = make_engine(study.engine(grid.problem.name), model, head_parameter_names(model))
+        model = build.build_head(inputs.shape[1], dataset.classes)
+    engine = make_engine(study.engine(grid.problem.name), model, build.head_parameter_names(model))
     step = engine.clipped_sum(
         inputs, torch.arange(_EXAMPLES), torch.ones(_EXAMPLES, dtype=torch.bool), FlatClipping(1.0)
     )
@@ -236,7 +218,7 @@ def _replace_zeros(model: nn.Module, all_of_it: bool) -> None:
         model: in its initial state, with a head of zeros.
         all_of_it: whether to replace zeros outside the head too, because pretrained weights are not zero.
     """
-    head = head_parameter_names(model)
+    head = build.head_parameter_names(model)
     for name, parameter in model.named_parameters():
         if name in head or (all_of_it and ".lora_" not in name and not parameter.any()):
             nn.init.normal_(parameter, std=0.02)
@@ -245,7 +227,7 @@ def _replace_zeros(model: nn.Module, all_of_it: bool) -> None:
 def _inputs(dataset: Dataset, model: nn.Module) -> Tensor:
     random = torch.Generator().manual_seed(0)
     if dataset.kind == "text":
-        if not isinstance(model, SequenceClassifier | HashedNgrams):
+        if not isinstance(model, sequence_classifier.SequenceClassifier | HashedNgrams):
             raise BackboneError(f"{type(model).__name__} reads no text, as {dataset.title} is")
         return model.made_up(_EXAMPLES, dataset.max_length or 1)
     shape = (_EXAMPLES, *dataset.input_shape)

@@ -13,16 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpsweep.data.prepared import (
-    DatasetError,
-    DatasetMetadata,
-    FeatureIdentity,
-    PreparedDataset,
-    Split,
-    progress,
-    read_metadata,
-    write_prepared,
-)
+from dpsweep.data import prepared
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.checks import check_passes, refuse_mixing
 from dpsweep.gradients.precision import full_precision
@@ -48,7 +39,7 @@ _CHECKED = 3
 """Examples to check the network with before."""
 
 
-def compute_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
+def compute_features(study: Study, paths: Paths, source: FeatureSource) -> prepared.PreparedDataset:
     """Compute features in eval mode and float32, on a GPU if there is one, and write them.
 
     Args:
@@ -65,7 +56,7 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
     check_settings(study, paths, "dataset", source.dataset)
     check_settings(study, paths, "backbone", source.backbone)
     torch.set_num_threads(study.training.threads)
-    data = PreparedDataset.open(paths.dataset(source.dataset))
+    data = prepared.PreparedDataset.open(paths.dataset(source.dataset))
     backbone = PreparedBackbone.open(paths.backbone(source.backbone))
     backbone.check_reads(data)
     features = study.backbones[source.backbone].features or Features()
@@ -81,13 +72,13 @@ def compute_features(study: Study, paths: Paths, source: FeatureSource) -> Prepa
         folder, width, known.train_size + known.test_size, device.type,
     )  # fmt: skip
     train, test = (
-        Split(_blocks(inputs, run), labels, units=_names(units))
+        prepared.Split(_blocks(inputs, run), labels, units=_names(units))
         for inputs, labels, units in (
             (data.train_inputs, data.train_labels, data.train_units),
             (data.test_inputs, data.test_labels, data.test_units),
         )
     )
-    return write_prepared(
+    return prepared.write_prepared(
         folder,
         name=known.name,
         title=known.title,
@@ -108,7 +99,7 @@ def _names(units: npt.NDArray[np.int64] | None) -> npt.NDArray[np.str_] | None:
     return None if units is None else np.array([f"{unit:019d}" for unit in units], dtype=np.str_)
 
 
-def open_features(study: Study, paths: Paths, source: FeatureSource) -> PreparedDataset:
+def open_features(study: Study, paths: Paths, source: FeatureSource) -> prepared.PreparedDataset:
     """Open the features of a dataset.
 
     Returns:
@@ -120,23 +111,23 @@ def open_features(study: Study, paths: Paths, source: FeatureSource) -> Prepared
             layer, or by another version.
     """
     folder = paths.features(*source)
-    data = read_metadata(paths.dataset(source.dataset))
+    data = prepared.read_metadata(paths.dataset(source.dataset))
     backbone = PreparedBackbone.open(paths.backbone(source.backbone))
     features = study.backbones[source.backbone].features or Features()
     expected = _identity(data, backbone, features)
-    metadata = read_metadata(folder)
+    metadata = prepared.read_metadata(folder)
     found = metadata.features.model_dump() if metadata.features else {}
     for key, value in expected.model_dump().items():
         if found.get(key) != value:
-            raise DatasetError(
+            raise prepared.DatasetError(
                 f"{folder}: found {key} {found.get(key)}, expected {value}: they were computed "
                 "from something else and must be computed again",
                 (folder / "metadata.json",),
             )
-    return PreparedDataset.open(folder)
+    return prepared.PreparedDataset.open(folder)
 
 
-def open_inputs(study: Study, paths: Paths, problem: str) -> PreparedDataset:
+def open_inputs(study: Study, paths: Paths, problem: str) -> prepared.PreparedDataset:
     """Open the inputs of a problem's trials: a dataset, or its features.
 
     Raises:
@@ -148,13 +139,13 @@ def open_inputs(study: Study, paths: Paths, problem: str) -> PreparedDataset:
     check_settings(study, paths, "backbone", parts.backbone)
     if study.features(problem) is not None:
         return open_features(study, paths, FeatureSource(parts.dataset, parts.backbone))
-    return PreparedDataset.open(paths.dataset(parts.dataset))
+    return prepared.PreparedDataset.open(paths.dataset(parts.dataset))
 
 
 def _identity(
-    data: DatasetMetadata, backbone: PreparedBackbone, features: Features
-) -> FeatureIdentity:
-    return FeatureIdentity(
+    data: prepared.DatasetMetadata, backbone: PreparedBackbone, features: Features
+) -> prepared.FeatureIdentity:
+    return prepared.FeatureIdentity(
         dataset=data.checksum,
         backbone=backbone.metadata.checksum,
         features=features.model_dump(),
@@ -192,7 +183,7 @@ class FeatureRun:
 
     def __init__(
         self,
-        data: DatasetMetadata,
+        data: prepared.DatasetMetadata,
         backbone: PreparedBackbone,
         features: Features,
         device: torch.device,
@@ -224,7 +215,7 @@ def _blocks(
     inputs: np.ndarray, run: Callable[[np.ndarray], Tensor]
 ) -> Iterator[npt.NDArray[np.float32]]:
     """Yield the features of a split, batch by batch."""
-    advance = progress("features", len(inputs))
+    advance = prepared.progress("features", len(inputs))
     for start in range(0, len(inputs), _BATCH):
         if stop := interruption(saved=False):
             raise stop

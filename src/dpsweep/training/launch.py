@@ -28,14 +28,7 @@ import torch.distributed as dist
 
 from dpsweep.base.errors import start_log
 from dpsweep.base.gpus import visible_gpus
-from dpsweep.training.job import (
-    EXIT_AGAIN,
-    EXIT_TERMINATED,
-    Interrupted,
-    interruption,
-    refuse_network,
-    watched,
-)
+from dpsweep.training import job
 from dpsweep.training.processes import OtherProcessError, ProcessError
 
 Value = TypeVar("Value")
@@ -77,8 +70,8 @@ def launch(gpus: int, function: Callable[..., Value], *arguments: Any) -> Value:
     errors = [each for each in answers.values() if isinstance(each, Exception)]
     for error in sorted(errors, key=lambda each: isinstance(each, OtherProcessError)):
         raise error
-    if stops := set(statuses.values()) & {EXIT_AGAIN, EXIT_TERMINATED}:
-        raise Interrupted(max(stops))
+    if stops := set(statuses.values()) & {job.EXIT_AGAIN, job.EXIT_TERMINATED}:
+        raise job.Interrupted(max(stops))
     return cast("Value", answers[0])
 
 
@@ -104,7 +97,7 @@ def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     before = {each: signal.signal(each, forward) for each in _FORWARDED}
     try:
-        if stop := interruption(saved=False):
+        if stop := job.interruption(saved=False):
             raise stop
         for rank, each in enumerate(members):
             each.start()
@@ -115,7 +108,7 @@ def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any)
                 rank = running.pop(sentinel)
                 members[rank].join()
                 statuses[rank] = members[rank].exitcode or 0
-                if statuses[rank] not in (0, EXIT_AGAIN, EXIT_TERMINATED):
+                if statuses[rank] not in (0, job.EXIT_AGAIN, job.EXIT_TERMINATED):
                     until = min(until, time.monotonic() + _GRACE_SECONDS)
     finally:
         for each in members:
@@ -133,7 +126,7 @@ def _answer(folder: Path, rank: int, count: int, status: int) -> Any:
     file = _file(folder, rank)
     if file.exists():
         return pickle.loads(file.read_bytes())  # noqa: S301 (written here)
-    if status in (EXIT_AGAIN, EXIT_TERMINATED):
+    if status in (job.EXIT_AGAIN, job.EXIT_TERMINATED):
         return None
     if status >= 0:
         return ProcessError(
@@ -162,8 +155,8 @@ def _member(
     start_log(logging.INFO if rank == 0 else logging.ERROR)
     if rank > 0:
         warnings.simplefilter("ignore")  # the first one warns
-    refuse_network()
-    with watched():
+    job.refuse_network()
+    with job.watched():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         try:
             _join(rank, count, folder)
@@ -175,7 +168,7 @@ def _member(
             _file(folder, rank).write_bytes(_pickled(error))
             sys.stderr.flush()
             os._exit(1)  # NCCL's threads may wait for the others
-        except Interrupted as stop:
+        except job.Interrupted as stop:
             sys.stderr.flush()
             # Threads of gloo that still run as Python ends would abort the process.
             os._exit(cast("int", stop.code))

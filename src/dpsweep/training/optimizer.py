@@ -5,7 +5,7 @@ docs/privacy.md, "What comes after the noise".
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -446,14 +446,8 @@ class AdamBC(torch.optim.Optimizer):
         super().__init__(parameters, defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Take one step.
-
-        Raises:
-            ValueError: there is a closure: private gradients are computed once.
-        """
-        if closure is not None:
-            raise ValueError("closure: found one; allowed: none, because gradients are given")
+    def step(self) -> None:  # type: ignore[override]
+        """Take one step; there is no closure, because private gradients are computed once."""
         for group in self.param_groups:
             parameters = [each for each in group["params"] if each.grad is not None]
             if not parameters:

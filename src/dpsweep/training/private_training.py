@@ -25,15 +25,8 @@ from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
 from dpsweep.privacy.record import Calibration
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.datasets import ROWS_PER_UNIT
-from dpsweep.training import processes
+from dpsweep.training import physical, processes
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer, StepStatistics
-from dpsweep.training.physical import (
-    ON_THE_CPU,
-    MicroBatches,
-    PhysicalBatch,
-    parts_of_units,
-    usual_batch,
-)
 from dpsweep.training.randomness import GaussianNoise, Indices, PoissonSampler, new_secret
 
 # Identity of the noise of the training that took steps with a parameter.
@@ -119,11 +112,11 @@ class PrivateTraining:
         self._use_secret(processes.on_first(new_secret))
         self._optimizer = self._private(optimizer)
         rows = self._sampler.most_rows
-        usual = rows * usual_batch(calibration.batch_size, calibration.train_size)
+        usual = rows * physical.usual_batch(calibration.batch_size, calibration.train_size)
         on_the_cpu = self._device.type == "cpu"
-        size = physical_batch or (ON_THE_CPU if on_the_cpu else usual)
+        size = physical_batch or (physical.ON_THE_CPU if on_the_cpu else usual)
         size = integer("physical_batch", size, least=1)
-        self._physical = PhysicalBatch(processes.smallest(size), smallest=rows)
+        self._physical = physical.PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
         self._labels: str | None = None
 
@@ -254,7 +247,7 @@ class PrivateTraining:
                 )
             _TRAINED_BY[parameter] = mine
 
-    def _parts(self, batch: Batch, size: int) -> MicroBatches:
+    def _parts(self, batch: Batch, size: int) -> physical.MicroBatches:
         units = self._sampler.units
 
         def load(rows: Indices) -> MicroBatch:
@@ -264,7 +257,9 @@ class PrivateTraining:
             return part if units is None else (*part, units[rows])
 
         ids = batch.rows if units is None else units[batch.rows]
-        return MicroBatches([batch.rows[some] for some in parts_of_units(ids, size)], load)
+        return physical.MicroBatches(
+            [batch.rows[some] for some in physical.parts_of_units(ids, size)], load
+        )
 
     def _refuse(self, steps: int) -> NoReturn:
         noise = self.calibration
