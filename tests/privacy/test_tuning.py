@@ -18,10 +18,10 @@ from dpsweep.privacy.tuning import (
     certify_tuning_again,
     draw_trial_count,
     gamma_of_mean,
-    largest_profile,
     total_epsilon,
     training_profile,
     trial_count_probabilities,
+    trial_profile,
 )
 
 SETTINGS = [(-0.5, 10), (0, 5), (0, 10), (0, 30), (1, 10), (1, 30)]
@@ -119,9 +119,7 @@ DELTA = 1e-5
 
 def total(noise: TuningNoise) -> float:
     """Return the total epsilon of the mechanism, by the bound itself."""
-    score = noise.score_noise
-    profiles = [*map(training_profile, noise.noise), lambda epsilon: gaussian_delta(epsilon, score)]
-    return total_epsilon(largest_profile(profiles), noise.delta, noise.mean_trials, noise.shape)
+    return total_epsilon(trial_profile(noise), noise.delta, noise.mean_trials, noise.shape)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1, 8])

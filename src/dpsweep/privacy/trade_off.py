@@ -17,7 +17,7 @@ present records, and one who searches for absent records.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from scipy.special import ndtr, ndtri
 from dpsweep.privacy.accountants import pld_interval, privacy_loss, rounding_allowance
 from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration, Sampling
-from dpsweep.privacy.tuning import TuningNoise, gaussian_profile, largest_profile, training_profile
+from dpsweep.privacy.tuning import TuningNoise, trial_profile
 
 Floats = npt.NDArray[np.float64]
 Rate = Annotated[StrictFloat, Field(ge=0, le=1)]
@@ -42,28 +42,6 @@ GROUPS = (1, 2, 5, 10)
 _EPSILONS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 2000), np.linspace(1, 25, 2401)[1:]])
 # A coarser mesh for groups. It raises the rates by at most a few thousandths of their values.
 _GROUP_INTERVAL = 4
-
-
-class TradeOff(Protocol):
-    """An upper bound on the best attacker's true positive rate at every false positive rate."""
-
-    def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return the largest true positive rate, in [0, 1].
-
-        Args:
-            false_positive_rate: in [0, 1].
-        """
-
-    def false_positive_rate(self, true_positive_rate: float) -> float:
-        """Return the least false positive rate that allows a true positive rate, in [0, 1].
-
-        Args:
-            true_positive_rate: in [0, 1].
-        """
-
-    @property
-    def advantage(self) -> float:
-        """The largest difference of both rates, in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +60,16 @@ class GaussianTradeOff:
     mu: float
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """See `TradeOff`."""
+        """Return the best attacker's true positive rate at a false positive rate; both in [0, 1]."""
         return float(ndtr(ndtri(false_positive_rate) + self.mu))
 
     def false_positive_rate(self, true_positive_rate: float) -> float:
-        """See `TradeOff`."""
+        """Return the least false positive rate that allows a true positive rate; both in [0, 1]."""
         return float(ndtr(ndtri(true_positive_rate) - self.mu))
 
     @property
     def advantage(self) -> float:
-        """See `TradeOff`."""
+        """The largest difference of both rates, in [0, 1]."""
         return float(2 * ndtr(self.mu / 2) - 1)
 
 
@@ -110,7 +88,7 @@ class GuaranteedTradeOff:
     adding: Floats
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """See `TradeOff`; the worse of both directions."""
+        """Return an upper bound on that of `GaussianTradeOff`: the worse of both directions."""
         return max(
             self._rate(false_positive_rate, self.removing, self.adding),
             self._rate(false_positive_rate, self.adding, self.removing),
@@ -125,7 +103,7 @@ class GuaranteedTradeOff:
         return min(1.0, float(np.min(bounds)))
 
     def false_positive_rate(self, true_positive_rate: float) -> float:
-        """See `TradeOff`; from the concave curve above the curves of both directions."""
+        """Return a lower bound, from the concave curve above the curves of both directions."""
         delta, factor = self._larger, np.exp(np.minimum(self.epsilons, 700))
         bounds = (
             (true_positive_rate - delta) / factor,
@@ -139,7 +117,7 @@ class GuaranteedTradeOff:
 
     @property
     def advantage(self) -> float:
-        """See `TradeOff`."""
+        """An upper bound on the largest difference of both rates, in [0, 1]."""
         delta, gone = self._larger, np.exp(-self.epsilons)
         return min(1.0, float(np.min((1 - gone + 2 * delta * gone) / (1 + gone))))
 
@@ -151,6 +129,10 @@ class GuaranteedTradeOff:
         factor = np.exp(np.minimum(np.outer(np.arange(records), self.epsilons), 700)).sum(axis=0)
         deltas = (np.minimum(1, factor * each) for each in (self.removing, self.adding))
         return GuaranteedTradeOff(records * self.epsilons, *deltas)
+
+
+TradeOff = GaussianTradeOff | GuaranteedTradeOff
+"""The best attacker's curve: exact, or bounds on it."""
 
 
 def guarantee_trade_off(epsilon: float, delta: float, records: int = 1) -> GuaranteedTradeOff:
@@ -235,8 +217,7 @@ def tuned_trade_off(noise: TuningNoise) -> GuaranteedTradeOff:
     (e + (shape + 1) second_epsilon, mean delta(e)) for every e >= 0, where delta(e) is the profile of
     the trials and their score.
     """
-    profiles = [*map(training_profile, noise.noise), gaussian_profile(noise.score_noise)]
-    profile = largest_profile(profiles)
+    profile = trial_profile(noise)
     own = np.linspace(0, 2 * noise.first_epsilon, 400)
     delta = np.array([min(1.0, noise.mean_trials * profile(each)) for each in own])
     epsilons = own + (noise.shape + 1) * noise.second_epsilon

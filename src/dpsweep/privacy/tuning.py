@@ -123,11 +123,6 @@ def draw_trial_count(mean: float, shape: float, random: np.random.Generator) -> 
         largest *= 4
 
 
-def largest_profile(profiles: Sequence[Profile]) -> Profile:
-    """Return the pointwise largest profile, a bound for a random choice among settings."""
-    return lambda epsilon: max(profile(epsilon) for profile in profiles)
-
-
 def total_epsilon(profile: Profile, delta: float, mean: float, shape: float) -> float:
     """Return an epsilon for which the selection is (epsilon, delta)-private.
 
@@ -359,3 +354,9 @@ def training_profile(noise: Calibration) -> Profile:
     )
     allowance = rounding_allowance(noise.steps)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon)) + allowance
+
+
+def trial_profile(noise: TuningNoise) -> Profile:
+    """Return the largest profile of the settings and of the score: a bound for a random choice among them."""
+    profiles = [*map(training_profile, noise.noise), gaussian_profile(noise.score_noise)]
+    return lambda epsilon: max(profile(epsilon) for profile in profiles)

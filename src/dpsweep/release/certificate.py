@@ -19,13 +19,7 @@ from pydantic import (
 from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
-from dpsweep.privacy.tuning import (
-    TuningNoise,
-    gaussian_profile,
-    largest_profile,
-    total_epsilon,
-    training_profile,
-)
+from dpsweep.privacy.tuning import TuningNoise, total_epsilon, trial_profile
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.backbones import Features, Reduction
 from dpsweep.study.cells import optimizer_steps
@@ -498,9 +492,7 @@ def epsilon_by_pld(noise: Calibration, tuning: TuningNoise | None) -> float:
     """Return the epsilon of a release by privacy loss distributions."""
     if tuning is None:
         return noise.pld_epsilon
-    profiles = [training_profile(each) for each in tuning.noise]
-    profile = largest_profile([*profiles, gaussian_profile(tuning.score_noise)])
-    return total_epsilon(profile, tuning.delta, tuning.mean_trials, tuning.shape)
+    return total_epsilon(trial_profile(tuning), tuning.delta, tuning.mean_trials, tuning.shape)
 
 
 def best_attacks(noise: Calibration, tuning: TuningNoise | None) -> list[Attack]:

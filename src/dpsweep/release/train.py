@@ -109,17 +109,14 @@ def tuning_noise(study: Study) -> TuningNoise:
     return noise
 
 
-def fixed_noise(study: Study) -> Calibration | None:
-    """Return the noise of a release with ``selection: fixed``; None for a tuned release.
+def fixed_noise(plan: ReleasePlan) -> Calibration:
+    """Return the noise of the only setting of a release with ``selection: fixed``.
 
     Raises:
         CalibrationError: no noise gives the total epsilon.
     """
-    plan = ReleasePlan(study)
-    if plan.release.selection == "private":
-        return None
-    (cell, _) = plan.candidates[0]
-    return calibrate_sampling(plan.release.epsilon, study.privacy.delta, plan.sampling(cell))
+    ((cell, _),) = plan.candidates
+    return calibrate_sampling(plan.release.epsilon, plan.study.privacy.delta, plan.sampling(cell))
 
 
 def train_release(study: Study, paths: Paths) -> tuple[TrainedModel, TuningNoise | None, float]:
@@ -146,11 +143,7 @@ def train_release(study: Study, paths: Paths) -> tuple[TrainedModel, TuningNoise
 
     def train(candidate: Candidate) -> tuple[TrainedModel, int]:
         cell, rate = candidate
-        sampling = plan.sampling(cell)
-        if tuning is None:
-            own = calibrate_sampling(release.epsilon, study.privacy.delta, sampling)
-        else:
-            own = tuning.calibration(sampling)
+        own = tuning.calibration(plan.sampling(cell)) if tuning else fixed_noise(plan)
         check_size(own, context, data)
         spec = specify(study, cell, own, data, backbone, context.device, rate, seed=1)
         spec = replace(spec, holdout=plan.split.held_out)
@@ -273,7 +266,7 @@ def _planned(study: Study) -> ReleasedModel:
         certificate="0" * 64,
         epsilon=plan.release.epsilon,
         delta=study.privacy.delta,
-        noise=fixed_noise(study),
+        noise=None if plan.release.selection == "private" else fixed_noise(plan),
         unit=plan.split.unit,
         rows_per_unit=plan.split.rows_per_unit,
     )
