@@ -19,7 +19,6 @@ from dpsweep.privacy.accountants import (
     certified_bound,
     composed_epsilon,
     pld_epsilon,
-    pld_interval,
     prv_epsilon,
     rounding_allowance,
 )
@@ -206,10 +205,7 @@ def test_prv_accountant_agrees(setting):
     epsilon = bound(*setting)
     found = prv_epsilon(sigma, Sampling(SIZE, batch, steps), delta, epsilon)
     assert found == pytest.approx(epsilon, rel=5e-3)
-
-
-def test_prv_accountant_is_left_out_where_it_takes_long():
-    assert prv_epsilon(2.0, Sampling(SIZE, 1_000, 10**6), DELTA, 0.05) is None
+    assert prv_epsilon(2.0, Sampling(SIZE, 1_000, 10**6), DELTA, 0.05) is None  # it takes long
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -219,20 +215,6 @@ def test_trainings_on_the_full_batch_are_one_longer_training(count):
     exact = gaussian_epsilon(count * DELTA, noise.noise_multiplier, 10 * count)
     assert exact <= found <= 1.001 * exact
     assert found <= (8.0 if count == 1 else 0.8 * 8.0 * count)
-
-
-def test_two_different_trainings_lie_between_two_equal_ones():
-    few, many = (calibrate(8.0, DELTA, 1000, 100, steps) for steps in (10, 40))
-    both = composed_epsilon([few, many], [], DELTA)
-
-    def twice(noise):
-        return composed_epsilon([noise, noise], [], DELTA)  # type: ignore[list-item]
-
-    assert min(twice(few), twice(many)) * 0.999 <= both <= max(twice(few), twice(many)) * 1.001
-    once = pld_epsilon(
-        few.noise_multiplier, few.sampling_rate, 20, DELTA, pld_interval(8.0, few.steps)
-    )
-    assert twice(few) == pytest.approx(once, rel=1e-3)
 
 
 def test_the_joint_epsilon_is_that_of_delta_less_the_allowance(monkeypatch):

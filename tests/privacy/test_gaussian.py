@@ -1,8 +1,6 @@
 """The closed form of full-batch training, and the delta that noise without tails loses."""
 
 import math
-import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,11 +8,8 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 from scipy.integrate import quad
 from scipy.stats import norm
-from tests.training.tiny_study import N, tiny_sections
 
-from dpsweep.cli.studies import study_calibrations
 from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.gaussian import (
     GENERATORS,
     gaussian_delta,
@@ -23,9 +18,6 @@ from dpsweep.privacy.gaussian import (
     outside_probability,
     tail_costs,
 )
-from dpsweep.privacy.record import write_calibration
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
 
 REFERENCE = {0.25: 13.285525, 0.5: 7.031827, 1: 3.730632, 2: 1.993812, 4: 1.081162, 8: 0.600229}
 
@@ -94,16 +86,3 @@ def test_a_generator_in_use_that_costs_much_is_refused():
         CalibrationError, match=r"Philox.*, CUDA\): found a cost of more than 0.001"
     ):
         next(costs)
-
-
-def test_calibrations_of_a_study_are_read_or_made(tmp_path):
-    study, paths = Study.model_validate(tiny_sections({}, {"kind": "film"})), Paths(tmp_path)
-    (made,) = study_calibrations(study, paths)
-    assert made == calibrate(8.0, study.privacy.delta, N, N, 1)
-    file = paths.noise(study, "digits", 8.0, 1, "full")
-    stored = replace(made, opacus_note="not asked for here")
-    write_calibration(file, stored)
-    assert study_calibrations(study, paths) == [stored]
-    write_calibration(file, replace(made, steps=made.steps + 1))
-    with pytest.raises(CalibrationError, match=re.escape(str(file))):
-        study_calibrations(study, paths)
