@@ -253,6 +253,8 @@ def test_empty_texts_are_refused_or_left_out(tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     save_tokenizer(train_word_pieces(lines, 200), tokenizer)
     with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
+        inspect("mails", Dataset.model_validate(keys))
+    with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
         prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
     skipping = Dataset.model_validate(keys | {"corrupt": "skip"})
     made = prepare("mails", skipping, tmp_path / "out", tokenizer)

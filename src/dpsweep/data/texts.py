@@ -205,7 +205,8 @@ def long_texts(data: LabelledData, max_length: int, of_bytes: bool = False) -> s
         return len(text.split(maxsplit=max_length))
 
     texts = itertools.chain(data.train.inputs, data.test.inputs)
-    longer = sum(length(text) > max_length for text in texts)
+    # A missing text is left out later.
+    longer = sum(length(text) > max_length for text in texts if isinstance(text, str))
     if not longer:
         return ""
     return (
