@@ -14,39 +14,91 @@ from dpsweep.cli import releases, run, stages, studies
 from dpsweep.study import StudyError
 
 FILM = "digits_vit-strong_film"
+CELL = "eps8_epochs4_B64_C1"
+STUDIES = {
+    "mine.yaml": "extends: demo\nresults: results/mine\n",
+    "private.yaml": "extends: demo\ndatasets: {digits: {private: true}}\n",
+}
 
 
 @pytest.mark.parametrize(
-    ("command", "allowed"),
+    ("command", "said"),
     [
-        ("prepare-dataset digit", "digits"),
-        ("prepare-tokenizer txt", "text"),
-        ("prepare-backbone vit-strng", "vit-strong"),
-        ("calibrate digit 8 8 64", "digits"),
-        ("calibrate digits 8 8 all", "full, or 1 to 1347"),
-        ("calibrate digits 8 8 9999", "full, or 1 to 1347"),
-        (f"train {FILM}s eps8_epochs4_B64_C1", FILM),
-        (f"train {FILM} eps8_epochs4_B65_C1", "eps8_epochs4_B64_C1"),
-        (f"gradient-norms {FILM} 8 4 x", "eps8_epochs4_C1"),
-        (f"aggregate {FILM}s", FILM),
-        ("audit-setting eps8", "eps1_epochs"),
-        ("figure fig1", "fig1_accuracy_heatmaps"),
-        ("table table", "tab1_tuning_implications"),
-        ("plan digit", "digits_"),
+        # stages
+        ("prepare-dataset digit", "allowed: *digits"),
+        ("prepare-dataset digits --study nope.yaml", "study: no such file as nope.yaml"),
+        ("prepare-tokenizer txt", "allowed: *text"),
+        ("prepare-tokenizer vit-strong", "backbones.vit-strong: reads no text"),
+        ("prepare-backbone vit-strng", "did you mean vit-strong?"),
+        ("compute-features digits vit-strong", 'found "digits vit-strong"; allowed: nothing'),
+        ("calibrate digit 8 8 64", "allowed: *digits"),
+        ("calibrate digits 8 8 all", "allowed: full, or 1 to 1347"),
+        ("calibrate digits 8 8 9999", "allowed: full, or 1 to 1347"),
+        (f"train {FILM}s {CELL}", f"allowed: *{FILM}"),
+        (f"train {FILM} eps8_epochs4_B65_C1", f"allowed: *{CELL}"),
+        (f"train {FILM} B64", f"allowed: *{CELL}"),
+        (f"gradient-norms {FILM} 8 4 x", "allowed: *eps8_epochs4_C1"),
+        (f"aggregate {FILM}s", f"allowed: *{FILM}"),
+        ("audit-setting eps8", "allowed: *eps1_epochs"),
+        ("audit", "settings are not audited*To make it again:\n  dpsweep run mine.yaml audit"),
+        ("figure fig1", "allowed: *fig1_accuracy_heatmaps"),
+        ("table table", "allowed: *tab1_tuning_implications"),
+        ("report", "are missing:*.parquet is missing*--partial*dpsweep run mine.yaml all"),
+        # studies
+        ("check nope.yaml", 'no such file as nope.yaml: found "nope.yaml"; allowed: mine.yaml'),
+        ("check nowhere/nope.yaml", "study: no such file as nowhere/nope.yaml"),
+        ("check dmo", "did you mean demo? allowed: *, or the path of a file"),
+        ("compare mine.yaml min.yaml", "did you mean mine.yaml?"),
+        ("clean nope.yaml", "study: no such file as nope.yaml"),
+        ("keys relase", "did you mean release?"),
+        ("new mine.yaml --images x", "mine.yaml: exists already; allowed: the name of a new file"),
+        ("new a.yaml", "none or several of --images, --hub, --texts, --embeddings; allowed: one"),
+        ("new a.yaml --images nowhere", "nowhere: no such folder; allowed: <split>/<class>/"),
+        ("plan digit", "allowed: *digits_"),
+        *((f"plan --teraflops={each}", "teraflops") for each in ("abc", "-2", "nan", "inf", "1,4")),
+        ("status mine.yaml", "nothing of mine.yaml has run; begin with: dpsweep run mine.yaml"),
+        # run
+        ("run mine.yaml alll", "did you mean all?"),
+        ("run mine.yaml release", "target: release: the study has no section `release`"),
+        *(
+            (f"run mine.yaml {each}", f"found {each}; options of Snakemake stand behind --")
+            for each in ("-n", "--cores", "--no-such")
+        ),
+        # Of two, Snakemake would drop the first: the study, or what the user gave.
+        *(
+            (f"run mine.yaml -- {each}", f"found {each.split()[0]}; dpsweep run sets it")
+            for each in ("-C study=other.yaml", "-Cunaccounted=1", "--config=a=1", "--config a=1")
+        ),
+        ("run private.yaml -- -n", " and 21 more: 708 trials on*--unaccounted"),
+        # releases
+        ("recommend --epsilon 1 digit", "allowed: *digits_vit-weak_all"),
+        (f"recommend --epsilon -1 {FILM}", "found epsilon = -1*allowed: an epsilon above 0"),
+        ("explain 1 2", "delta = 2; allowed: *a delta above 0 and below 1"),
+        ("explain 1 1e-5 --steps 10", "found --steps alone; allowed: --train-size and --steps"),
+        ("release", "release: missing; allowed: a section that says what is trained"),
+        ("verify nowhere", "nowhere: cannot be read: No such file or directory"),
     ],
 )
-def test_errors_about_wrong_names_list_the_right_ones(
-    command: str, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_word_is_answered_with_the_right_ones(
+    command: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    study = tmp_path / "mine.yaml"
-    study.write_text("extends: demo\n")
+    study = "private.yaml" if "private.yaml" in command else "mine.yaml"
+    (tmp_path / study).write_text(STUDIES[study])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["dpsweep", *command.split(), "--study", str(study)])
+    monkeypatch.setattr(sys, "argv", ["dpsweep", *command.split()])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
-    message = str(stopped.value.code)
-    assert message.startswith("error: ") and allowed in message.partition("allowed: ")[2], message
-    assert list(tmp_path.iterdir()) == [study]
+    # Typer prints the errors of options, and exits with 2.
+    message = capsys.readouterr().err if stopped.value.code == 2 else str(stopped.value.code)
+    assert message.lower().lstrip("╭─ ").startswith(("error: ", "usage: "))
+    for part in said.split("*"):
+        assert part in message, message
+        message = message.partition(part)[2]
+    assert [file.name for file in tmp_path.iterdir()] == [study]
 
 
 PATHS = [

@@ -117,21 +117,6 @@ def test_targets_reach_snakemake_as_files(call: Call) -> None:
         assert (list(read.targets), read.config[-1]) == (targets, "study=mine.yaml")
 
 
-@pytest.mark.parametrize(
-    "words", ["-C study=other.yaml", "-Cunaccounted=1", "--config=a=1", "--config a=1"]
-)
-def test_config_of_snakemake_is_refused(folder: Path, words: str) -> None:
-    """Of two, Snakemake would drop the first: the study, or what the user gave."""
-    said = CliRunner().invoke(app, ["run", "mine.yaml", "--", *words.split()])
-    assert f"found {words.split(maxsplit=1)[0]}; dpsweep run sets it" in str(said.exception)
-
-
-@pytest.mark.parametrize("option", ["-n", "--cores", "--no-such"])
-def test_options_of_snakemake_before_the_dashes_are_refused(folder: Path, option: str) -> None:
-    said = CliRunner().invoke(app, ["run", "mine.yaml", option])
-    assert f"options: found {option}; options of Snakemake stand behind --" in str(said.exception)
-
-
 def test_a_run_without_a_terminal_tells_the_first_figure_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

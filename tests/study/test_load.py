@@ -266,8 +266,7 @@ def test_random_bytes_are_refused(
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "absent.yaml"
-    said = f"{path}: cannot be read as YAML: [Errno 2] No such file or directory: '{path}'"
-    assert refused(path) == said
+    assert refused(path) == f"study: no such file as {path}"
     assert "cannot be read as YAML: [Errno 21] Is a directory" in refused(tmp_path)
 
 

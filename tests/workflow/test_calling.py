@@ -14,10 +14,8 @@ from packaging.requirements import Requirement
 from snakemake.cli import get_argument_parser
 from tests.waiting import PATIENCE, called, wait_for
 from tests.workflow.chain import ROOT
-from typer.testing import CliRunner
 from workflow.resources import JobResources
 
-from dpsweep.cli.main import app
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
@@ -84,24 +82,9 @@ def test_profiles_have_no_keys_that_the_default_one_decides() -> None:
     assert {name: default & own for name, own in keys.items() if default & own} == {}
 
 
-@pytest.mark.slow
-def test_config_on_the_command_line_keeps_the_study_of_the_demo(tmp_path: Path) -> None:
-    words = ["--profile", str(ROOT / "profiles/demo"), "--config", "targets=x", "--", "plan"]
-    said = called(snakemake(tmp_path, "-n", *words), tmp_path, status=1)
-    assert "studies/demo.yaml" in said.stdout + said.stderr  # which this folder does not have
-
-
 @pytest.mark.parametrize("typed", ["1.4", "0.5", "20", "1e3", '"0.5"', "abc"])
 def test_a_profile_gives_the_speed_that_was_typed(tmp_path: Path, typed: str) -> None:
     """YAML takes 1e3 for text, which Snakemake puts into quotes."""
     (tmp_path / "config.yaml").write_text(f"set-resources: {{plan: {{teraflops: {typed}}}}}\n")
     given = get_argument_parser([str(tmp_path)]).parse_args([]).set_resources
     assert JobResources.plan_teraflops(given) == typed.strip('"')
-
-
-def test_a_speed_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(STUDY)
-    for teraflops in ("abc", "-2", "nan", "inf", "1,4"):
-        words = ["plan", f"--teraflops={teraflops}", "--study", str(tmp_path / "mine.yaml")]
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 2 and "teraflops" in done.output

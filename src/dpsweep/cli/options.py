@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -24,6 +24,8 @@ from dpsweep.study.load import (
     study_path,
 )
 from dpsweep.study.paths import Paths
+
+Found = TypeVar("Found")
 
 # The start of the job, for its timing breakdown (see `dpsweep.cli.preload`).
 STARTED = time.monotonic()
@@ -145,23 +147,28 @@ def find_study(named: str | Path | None, figures: bool = True) -> tuple[Path, St
     return file, study, paths
 
 
-def check_planned(planned: str | None, settings: Callable[[], str]) -> None:
-    """Refuse a job if the study was edited after the workflow had planned it.
+def check_planned(
+    planned: str | None, find: Callable[[], Found], settings: Callable[[Found], str]
+) -> Found:
+    """Find what a job works on; refuse the job if the study was edited after the workflow had planned it.
 
     Such a job would spend hours on other settings, and its planned files would still be missing.
 
     Args:
         planned: the hash of the settings that the workflow has planned with; None: a call by hand.
-        settings: returns their hash now; raises an error if the study has no such thing.
+        find: returns a section, cell or target of the study; raises an error if there is no such thing.
+        settings: returns the hash of its settings now.
 
     Raises:
         DpsweepError: the settings are other ones now.
     """
-    if planned is None:
-        return
-    with contextlib.suppress(DpsweepError, KeyError):
-        if settings() == planned:
-            return
+    try:
+        found = find()
+        if planned is None or settings(found) == planned:
+            return found
+    except DpsweepError:
+        if planned is None:
+            raise
     raise _edited()
 
 

@@ -27,7 +27,6 @@ _WORKFLOW = (
     *("--snakefile", str(PROJECT / "Snakefile")),
     *("--workflow-profile", str(PROJECT / "profiles" / "default")),
 )
-_RUNS_NOTHING = re.compile(f"{progress.DRY.pattern}|--unlock")
 _PREPARED = [(name,) for name in ("data", "backbones", "tokenizers", "features", "noise")]
 _RULES = ("all", "report", "explore", "audit", "release", "plan", "check_cluster")
 
@@ -78,13 +77,9 @@ def run(
         study_file, study, paths = find_study(named)
         folder = Path.cwd()
     files = [file for each in targets for file in target_files(study, paths, each)]
-    paths, dry = Paths(folder / study.results), any(map(_RUNS_NOTHING.fullmatch, options))
-    if not (dry or unaccounted or is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))):
-        _refuse_unaccounted(study, paths, targets)
-    if not dry and "release" in targets:
-        from dpsweep.release.train import check_budget
-
-        check_budget(study, paths)
+    paths = Paths(folder / study.results)
+    if "--unlock" not in options:
+        _refuse(study, paths, targets, unaccounted)
     if note := _note_on_sources(study, paths):
         typer.echo(f"note: {note}", err=True)
     status = run_snakemake(
@@ -98,6 +93,7 @@ def run(
             *(["--", *files] if files else []),
         ]
     )
+    dry = any(map(progress.DRY.fullmatch, options))
     if status == 0 and not dry and (not targets or "report" in targets):
         typer.echo(f"Report: {paths.report}")
     sys.exit(status)
@@ -142,9 +138,14 @@ def _profile(name: str) -> str:
     return str(own)
 
 
-def _refuse_unaccounted(study: Study, paths: Paths, targets: Sequence[str]) -> None:
-    """Refuse a call that would train sweeps of private data, before anything runs."""
-    if not study.has_private_data:
+def _refuse(study: Study, paths: Paths, targets: Sequence[str], unaccounted: bool) -> None:
+    """Refuse a call, and its dry run, of which a job would be refused: by the budget, or on private data."""
+    if "release" in targets:
+        from dpsweep.release.train import check_budget
+
+        check_budget(study, paths)
+    permitted = is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))
+    if unaccounted or permitted or not study.has_private_data:
         return
     # It imports accountants, which takes a moment.
     from dpsweep.release.ledger import private_sweeps, refusal

@@ -24,10 +24,10 @@ from dpsweep.cli.options import (
 )
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.study import Study, StudyError, fingerprints
-from dpsweep.study.cells import number
+from dpsweep.study.cells import BatchSize, FeatureSource, number
 from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
 from dpsweep.study.load import DEFAULT_STUDY
-from dpsweep.study.messages import pick, shorten
+from dpsweep.study.messages import pick
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -44,8 +44,9 @@ def prepare_dataset(
     from dpsweep.data.prepare import prepare
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: fingerprints.source_fingerprint(study.datasets[name]))
-    dataset = pick("dataset", name, study.datasets)
+    dataset = check_planned(
+        planned, lambda: pick("dataset", name, study.datasets), fingerprints.source_fingerprint
+    )
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
     if dataset.tokenizer is not None:
         check_settings(study, paths, "tokenizer", dataset.tokenizer)
@@ -61,8 +62,11 @@ def prepare_tokenizer(
     from dpsweep.data.prepare import prepare_tokenizer as prepare
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: fingerprints.tokenizer_fingerprint(study, backbone))
-    chosen = pick("backbone", backbone, study.backbones)
+    chosen = check_planned(
+        planned,
+        lambda: pick("backbone", backbone, study.backbones),
+        lambda _: fingerprints.tokenizer_fingerprint(study, backbone),
+    )
     prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
     note_settings(study, paths, "tokenizer", backbone)
 
@@ -79,8 +83,9 @@ def prepare_backbone(
     study, paths = open_study(study_file)
     # The number of threads changes the last digits of weights; their checksum is part of every trial's key.
     torch.set_num_threads(study.training.threads)
-    check_planned(planned, lambda: fingerprints.source_fingerprint(study.backbones[name]))
-    backbone = pick("backbone", name, study.backbones)
+    backbone = check_planned(
+        planned, lambda: pick("backbone", name, study.backbones), fingerprints.source_fingerprint
+    )
     if backbone.reads_with is not None:
         check_settings(study, paths, "tokenizer", name)
     if public := backbone.made_from.get("weights"):
@@ -97,24 +102,20 @@ def compute_features(
 
     SIGTERM and SIGUSR1 end it with saved state, as they end `train`.
     """
-    from dpsweep.study.cells import FeatureSource
     from dpsweep.training.features import compute_features as compute
 
     study, paths = open_study(study_file)
+    sources = {" ".join(each): each for each in study.feature_sources()}
 
-    def settings() -> str:
-        return fingerprints.section_fingerprint(study.backbones[backbone].features)
+    def settings(source: FeatureSource) -> str:
+        return fingerprints.section_fingerprint(study.backbones[source.backbone].features)
 
-    check_planned(planned, settings)
-    chosen = FeatureSource(dataset, backbone)
-    if chosen not in study.feature_sources():
-        known = shorten(" ".join(each) for each in study.feature_sources())
-        raise StudyError(
-            f"{study_file}: found no head that trains on {' '.join(chosen)}; allowed: {known}"
-        )
+    chosen = check_planned(
+        planned, lambda: pick("features", f"{dataset} {backbone}", sources), settings
+    )
     with training():
         compute(study, paths, chosen)
-    write_settings(paths.features(*chosen) / "metadata.json", settings())
+    write_settings(paths.features(*chosen) / "metadata.json", settings(chosen))
 
 
 @app.command()
@@ -129,11 +130,14 @@ def calibrate(
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
     from dpsweep.privacy.calibration import calibrate_sampling
     from dpsweep.privacy.record import write_calibration
-    from dpsweep.study.cells import BatchSize
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: study.settings_hash.noise(dataset))
-    train_size = pick("dataset", dataset, study.datasets).train_size
+    section = check_planned(
+        planned,
+        lambda: pick("dataset", dataset, study.datasets),
+        lambda _: study.settings_hash.noise(dataset),
+    )
+    train_size = section.train_size
     if batch_size != "full" and not (batch_size.isdecimal() and 1 <= int(batch_size) <= train_size):
         raise StudyError(f"batch size: found {batch_size}; allowed: full, or 1 to {train_size}")
     batch: BatchSize = "full" if batch_size == "full" else int(batch_size)
@@ -166,8 +170,9 @@ def train(
     from dpsweep.training.launch import launch
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: study.settings_hash.cell(pick_cell(study, problem, cell)))
-    chosen = pick_cell(study, problem, cell)
+    chosen = check_planned(
+        planned, lambda: pick_cell(study, problem, cell), study.settings_hash.cell
+    )
     _refuse_unaccounted(study, study.problems[problem].dataset)
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
@@ -198,8 +203,7 @@ def gradient_norms(
         name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
         return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
 
-    check_planned(planned, lambda: study.settings_hash.gradient_norms(*find()))
-    key = find()
+    key = check_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
     _refuse_unaccounted(study, study.problems[problem].dataset)
     gpus = study.gpus(problem)
     with training(gpus):
@@ -217,8 +221,9 @@ def theory(
     from dpsweep.training.gradient_norms import measure_overlap
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: study.settings_hash.theory(pick_cell(study, problem, cell)))
-    chosen = pick_cell(study, problem, cell)
+    chosen = check_planned(
+        planned, lambda: pick_cell(study, problem, cell), study.settings_hash.theory
+    )
     _refuse_unaccounted(study, study.problems[problem].dataset)
     with training():
         measure_overlap(study, paths, chosen)
@@ -236,10 +241,11 @@ def audit_setting(
 
     study, paths = open_study(study_file)
     cells = {each.name: each for each in study.audit_cells()}
-    check_planned(
-        planned, lambda: fingerprints.audit_fingerprint(study) if setting in cells else ""
+    cell = check_planned(
+        planned,
+        lambda: pick("setting of the audit", setting, cells),
+        lambda _: fingerprints.audit_fingerprint(study),
     )
-    cell = pick("setting of the audit", setting, cells)
     assert study.audit is not None  # noqa: S101 (it has settings)
     _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
     with training():
@@ -253,7 +259,7 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY, planned: Planned = Non
     from dpsweep.figures.audit import write_audit
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
+    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_audit(study, paths)
 
 
@@ -274,8 +280,11 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY, planned: Plan
     from dpsweep.analysis.frames import write_problem
 
     study, paths = open_study(study_file)
-    check_planned(planned, lambda: fingerprints.problem_fingerprint(study, problem))
-    pick("problem", problem, study.problems)
+    check_planned(
+        planned,
+        lambda: pick("problem", problem, study.problems),
+        lambda _: fingerprints.problem_fingerprint(study, problem),
+    )
     write_problem(study, paths, problem)
 
 
@@ -290,8 +299,11 @@ def figure(
     from dpsweep.figures import draw
 
     study, paths = open_study(study_file, partial)
-    check_planned(planned, lambda: fingerprints.target_fingerprint(study, study.figures[target]))
-    pick("figure", target, study.figures)
+    check_planned(
+        planned,
+        lambda: pick("figure", target, study.figures),
+        lambda found: fingerprints.target_fingerprint(study, found),
+    )
     draw(study, paths, target)
 
 
@@ -306,8 +318,11 @@ def table(
     from dpsweep.tables import write
 
     study, paths = open_study(study_file, partial)
-    check_planned(planned, lambda: fingerprints.target_fingerprint(study, study.tables[target]))
-    pick("table", target, study.tables)
+    check_planned(
+        planned,
+        lambda: pick("table", target, study.tables),
+        lambda found: fingerprints.target_fingerprint(study, found),
+    )
     write(study, paths, target)
 
 
@@ -322,7 +337,7 @@ def explore(
     from dpsweep.report import write_explore
 
     file, study, whole = find_study(study_name or study_file)
-    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
+    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_explore(study, file, Paths(whole.results, partial))
 
 
@@ -341,7 +356,7 @@ def report(
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)
-    check_planned(planned, lambda: fingerprints.report_fingerprint(study))
+    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     cells = planned_cells(study, ())
     # Without a cell to train, nothing but the releases is reported.

@@ -40,6 +40,7 @@ from dpsweep.release.certificate import Certificate, ReleasedModel, Releases
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.datasets import Origins, origins, overlap, shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true
+from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
 log = logging.getLogger(__name__)
@@ -429,7 +430,7 @@ def price(study: Study) -> str:
     )
     joint = "have no privacy" if math.isinf(together) else f"spend about epsilon {together:.3g}"
     return (
-        f"{', '.join(sweeps)}: {count(trials, 'trial')} on data marked private, with {alone}; their results "
+        f"{shorten(sweeps)}: {count(trials, 'trial')} on data marked private, with {alone}; their results "
         f"together {joint} at delta {study.privacy.delta:g}, and no account covers what is chosen by them"
     )
 

@@ -112,6 +112,8 @@ def _read(path: Path, overlays: tuple[Path, ...] = ()) -> dict[str, Any]:
         require_content(path)
         with path.open(encoding="utf-8") as stream:
             content = parse_yaml(stream)
+    except FileNotFoundError:
+        raise StudyError(f"study: no such file as {whole}") from None
     except (OSError, RecursionError, yaml.YAMLError, ValueError, AttributeError) as error:
         # PyYAML does not catch the ValueError of int() and of dates.
         raise StudyError(f"{whole}: cannot be read as YAML: {error}") from None
