@@ -128,9 +128,8 @@ def start() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for index in range(GPUS):
         os.mknod(STATE / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    host = socket.gethostname().split(".")[0]
     CONFIGURATION.mkdir(exist_ok=True)
-    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=host))
+    (CONFIGURATION / "slurm.conf").write_text(SLURM_CONF.format(host=_host()))
     (CONFIGURATION / "gres.conf").write_text(
         "".join(
             f"Name=gpu Type={kind} File={STATE}/gpu[{2 * index}-{2 * index + 1}]\n"
@@ -139,20 +138,10 @@ def start() -> None:
     )
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
     _run("runuser", "-u", "munge", "--", "munged")
-    start_controller()
-    _run("slurmd")
-    _wait_for_node()
-
-
-def start_controller() -> None:
-    """Start slurmctld, which restores its queue."""
     _run("slurmctld")
     _until(lambda: "is UP" in _output("scontrol", "ping", check=False), PATIENCE)
-
-
-def stop_controller() -> None:
-    """End slurmctld regularly, as for an upgrade of a real cluster."""
-    _end("slurmctld")
+    _run("slurmd")
+    _wait_for_node()
 
 
 @contextmanager
@@ -203,7 +192,7 @@ def gpus_of(number: str) -> str:
 
 def update(number: str, change: str) -> None:
     """Change a job, as its owner or an operator may."""
-    _run("scontrol", "update", f"JobId={number}", change)
+    _set(f"JobId={number}", change)
 
 
 def let_start_first(name: str) -> None:
@@ -212,13 +201,8 @@ def let_start_first(name: str) -> None:
     for number, priority, comment in (line.split(maxsplit=2) for line in waiting):
         if name in comment and int(priority) < FIRST:
             # It may start at this moment.
-            _succeeds("scontrol", "update", f"JobId={number}", f"Priority={FIRST}")
-
-
-def node(state: str) -> None:
-    """Set the node DOWN, with all its jobs, or back into service (RESUME)."""
-    name = socket.gethostname().split(".")[0]
-    _run("scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=tests")
+            change = ["scontrol", "update", f"JobId={number}", f"Priority={FIRST}"]
+            subprocess.run(change, capture_output=True, check=False)
 
 
 def lose_node() -> None:
@@ -226,21 +210,24 @@ def lose_node() -> None:
 
     No job starts before the node is completely back, because a job without a step would fail.
     """
-    partition("gpu", "DOWN")
-    node("DOWN")
+    _set("PartitionName=gpu", "State=DOWN")
+    _set(f"NodeName={_host()}", "State=DOWN", "Reason=tests")
     if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
         raise RuntimeError("jobs of a node that is down do not end")
     _kill_jobs()
     _end("slurmd")
     _run("slurmd")  # a new one knows nothing of the jobs
-    node("RESUME")
+    _set(f"NodeName={_host()}", "State=RESUME", "Reason=tests")
     _wait_for_node()
-    partition("gpu", "UP")
+    _set("PartitionName=gpu", "State=UP")
 
 
-def partition(name: str, state: str) -> None:
-    """Open a partition (UP), or stop starting jobs in it (DOWN)."""
-    _run("scontrol", "update", f"PartitionName={name}", f"State={state}")
+def _set(*what: str) -> None:
+    _run("scontrol", "update", *what)
+
+
+def _host() -> str:
+    return socket.gethostname().split(".")[0]
 
 
 def _output(*command: str, check: bool = True) -> str:
@@ -251,10 +238,6 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
-
-
-def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _pids(daemon: str) -> list[int]:
@@ -283,13 +266,10 @@ def _end(daemon: str) -> None:
             return
 
 
-def _state() -> str:
-    """Return the state of the node, with a mark if it does not answer, as ``idle*``."""
-    return (_output("sinfo", "--noheader", "--format=%T", check=False).split() or [""])[0]
-
-
 def _wait_for_node() -> None:
-    if not _until(lambda: _state() == "idle", PATIENCE):
+    # A node that does not answer is "idle*".
+    state = ("sinfo", "--noheader", "--format=%T")
+    if not _until(lambda: _output(*state, check=False).split()[:1] == ["idle"], PATIENCE):
         log = (STATE / "slurmctld.log").read_text()[-2000:]
         raise RuntimeError(f"the node did not come up:\n{log}")
 

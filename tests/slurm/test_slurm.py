@@ -1,4 +1,4 @@
-"""Ten cells on a real Slurm without accounting, and everything that can end jobs there.
+"""Ten cells on a real Slurm without accounting, and everything that can end jobs there; requests for GPUs.
 
 In the first call, a cell fails, one runs out of memory, one reaches its time limit, one is cancelled by
 hand, and the node is lost. Ctrl-C ends the second call, and the third makes the missing outputs. All counts
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+import yaml
 from tests.slurm import cluster
 from tests.slurm.site import Site
 from tests.waiting import PATIENCE, wait_for
-from tests.workflow.chain import STUDY, Chain
+from tests.workflow.chain import ROOT, STUDY, Chain
 
-pytestmark = pytest.mark.slow
 if "DPSWEEP_TEST_SLURM" not in os.environ:
     pytest.skip("takes a cluster: make test-slurm", allow_module_level=True)
 
@@ -82,6 +83,15 @@ def was_told(pid: int) -> bool:
         return True
     bits = int(re.findall(r"^ShdPnd:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
     return bool(bits >> (signal.SIGUSR1 - 1) & 1)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[None]:
+    """Start a fresh cluster."""
+    if reason := cluster.missing():
+        pytest.skip(reason)
+    with cluster.running():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +214,7 @@ def disturb(site: Site, run: "subprocess.Popen[bytes]") -> None:
     cluster.lose_node()
 
 
+@pytest.mark.slow
 def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     done = disturbed.cells()
     assert len(done) == 9
@@ -212,6 +223,7 @@ def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
 
 
+@pytest.mark.slow
 def test_slurm_restarts_jobs_that_met_their_limit_or_lost_their_node(disturbed: Site) -> None:
     """The same job of Slurm is requeued; after a cancellation or kill it is another job."""
     jobs = {
@@ -230,17 +242,20 @@ def test_slurm_restarts_jobs_that_met_their_limit_or_lost_their_node(disturbed: 
     }
 
 
+@pytest.mark.slow
 def test_a_cell_without_enough_memory_is_tried_again(disturbed: Site) -> None:
     jobs = [job for job, _, cell, _ in disturbed.starts(SHORT) if cell == GREEDY]
     assert len(set(jobs)) == 2
     assert f"{SHORT}/{GREEDY}" in disturbed.cells()
 
 
+@pytest.mark.slow
 def test_no_trial_is_trained_twice(disturbed: Site) -> None:
     finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
     assert len(finished) == len(disturbed.stored_trials()) == 9
 
 
+@pytest.mark.slow
 def test_every_job_had_a_gpu(disturbed: Site) -> None:
     assert {gpu for sweep in (SHORT, LONG) for _, gpu, _, _ in disturbed.starts(sweep)} == {
         str(number) for number in range(cluster.GPUS)
@@ -258,6 +273,7 @@ def status(site: Site, *options: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_status_lists_failures_from_files(disturbed: Site) -> None:
     everything = next(line for line in status(disturbed).splitlines() if line.startswith("all "))
     assert everything.split()[1:5] == ["9", "0", "1", "0"]
@@ -271,6 +287,7 @@ def test_status_lists_failures_from_files(disturbed: Site) -> None:
     assert any("exceeded memory limit" in log.read_text() for log in slurms)
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_the_jobs_and_the_same_call_continues(disturbed: Site) -> None:
     before, trials, begun = disturbed.cells(), disturbed.stored_trials(), disturbed.journal_text()
     (disturbed.folder / "bad").unlink()
@@ -293,6 +310,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_same_call_continues(disturbed: Site) ->
     assert "Nothing to be done" in disturbed.run("--", *TARGETS)
 
 
+@pytest.mark.slow
 def test_interrupted_cells_equal_those_of_an_undisturbed_run(disturbed: Site, local: Chain) -> None:
     local.run(TARGETS[0])
     ours, alone = (
@@ -300,3 +318,98 @@ def test_interrupted_cells_equal_those_of_an_undisturbed_run(disturbed: Site, lo
     )
     measured = [column for column in ours if "second" not in column and "time" not in column]
     pd.testing.assert_frame_equal(ours[measured], alone[measured])
+
+
+# -- GPUs ----------------------------------------------------------------------------------------
+
+
+def one_cell(gpus: int) -> dict[str, Any]:
+    study = copy.deepcopy(ten_cells())
+    study["sweeps"] = {LONG: study["sweeps"][LONG] | {"clipping_bound": [0.1]}}
+    study["training"]["gpus"] = gpus
+    return study
+
+
+def ended(cells: LongCells) -> bool:
+    return not any(process.is_running() for process in cells.processes[LIMITED])
+
+
+@pytest.mark.nightly
+def test_two_processes_of_a_job_survive_its_limit_and_a_cancellation(
+    slurm: None, tmp_path: Path
+) -> None:
+    (tmp_path / "local").mkdir()
+    local = Chain(tmp_path / "local", one_cell(gpus=1))
+    local.run(TARGETS[0], options=("--until", "calibrate", "prepare_dataset", "prepare_backbone"))
+    site = Site(tmp_path / "clone", one_cell(gpus=2), local.results)
+    run = site.start("--", TARGETS[0])
+    cells = LongCells(site, run)
+    try:
+        cells.suspend(LIMITED)
+        (number,) = cells.starts(LIMITED)
+        assert cluster.job(number)["NumCPUs"] == "2"
+        assert sum(map(int, re.findall(r":(\d+)(?:[,(]|$)", cluster.gpus_of(number)))) == 2
+        commands = [" ".join(process.cmdline()) for process in cells.processes[LIMITED]]
+        assert sum("spawn_main" in command for command in commands) == 2
+        cells.meet_limit(LIMITED)
+        wait_for(lambda: ended(cells), "end of the processes at the limit", run)
+        cells.suspend(LIMITED, start=2)
+        subprocess.run(["scancel", number], check=True)
+        cells.resume(LIMITED)
+        wait_for(lambda: ended(cells), "end of the cancelled processes", run)
+        assert run.wait(timeout=PATIENCE) == 0, site.said
+    except AssertionError as error:
+        error.add_note(site.evidence())
+        raise
+    finally:
+        if run.poll() is None:
+            run.kill()
+    jobs = cells.starts(LIMITED)
+    assert [job == number for job in jobs] == [True, True, False]
+    assert continued(site, jobs) == 2
+    assert site.journal_text().count("stopped by SIGUSR1, exit status 75") == 1
+
+    local.run(TARGETS[0])
+    (found,), (expected,) = (
+        pd.read_parquet(chain.results / f"problems/{LONG}.parquet").to_dict("records")
+        for chain in (site, local)
+    )
+    assert (found["trial_key"], found["steps"]) == (expected["trial_key"], expected["steps"])
+    numbers = [name for name, value in expected.items() if isinstance(value, float)]
+    measured = [name for name in numbers if "second" not in name]
+    assert {name: found[name] for name in measured} == pytest.approx(
+        {name: expected[name] for name in measured}, rel=1e-5
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("example", "kind"), [(1, "gpu:a100-sxm4-80gb:1"), (2, "gpu:"), (None, "gpu:1g.10gb:1")]
+)
+def test_the_examples_get_the_gpus_that_they_request(
+    slurm: None, example: int | None, kind: str, tmp_path: Path
+) -> None:
+    """``check_cluster``, with the requests for GPUs of the page's examples, and with a MIG slice."""
+    asked = {"gpu": 0, "gres": "gpu:1g.10gb:1"}
+    if example is not None:
+        blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+        settings = yaml.safe_load(blocks[example])
+        asked = dict(settings["set-resources"]["check_gpu"])
+        extra = settings.get("default-resources", {}).get("slurm_extra")
+        asked |= {"slurm_extra": extra} if extra else {}
+    site = Site(tmp_path / "clone", ten_cells())
+    file = site.folder / "profiles/slurm/config.yaml"
+    profile = yaml.safe_load(file.read_text())
+    profile["default-resources"]["slurm_account"] = "good"
+    profile["set-resources"]["check_gpu"] = asked
+    file.write_text(yaml.safe_dump(profile))
+    run = site.start("check_cluster")
+    try:
+        number = wait_for(lambda: [n for n, _ in cluster.queue()], "job", run)[0]
+        given = wait_for(lambda: cluster.gpus_of(number), "GPU of the job", run)
+        assert run.wait(timeout=PATIENCE) == 0, site.said
+    finally:
+        if run.poll() is None:
+            run.kill()
+    assert kind in given
+    assert f"signal and requeue: Slurm job {number} went on after" in site.said
