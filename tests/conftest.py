@@ -26,9 +26,8 @@ settings.load_profile("any machine")
 # Started first, because a worker that starts one of these last would keep the others waiting.
 LONGEST = (
     "test_golden.py",
-    *("test_wheel.py", "test_chain.py"),
-    "test_suggested_commands.py",
-    *("test_gpu_kit.py", "test_release_rule.py", "test_notebooks.py", "test_calling.py"),
+    *("test_chain.py", "test_gpu_kit.py", "test_release_rule.py", "test_notebooks.py"),
+    "test_calling.py",
 )
 
 

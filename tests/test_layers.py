@@ -80,15 +80,6 @@ def test_imports_point_upwards_in_the_table() -> None:
     assert not wrong
 
 
-def test_only_the_command_that_calls_snakemake_imports_it() -> None:
-    users = [
-        path.relative_to(SOURCE).as_posix()
-        for path in sorted(SOURCE.rglob("*.py"))
-        if any(module.split(".")[0].startswith("snakemake") for module in imported_modules(path))
-    ]
-    assert users == ["cli/progress.py", "cli/run.py"]
-
-
 # In the order of import in one process, each with what must not be imported by then.
 LIGHT = {
     "dpsweep": "torch pandas numpy scipy",

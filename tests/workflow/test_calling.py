@@ -1,9 +1,10 @@
-"""Calls of the workflow from another folder, without an activated environment, and with SIGTERM."""
+"""Calls of the workflow from another folder: environment, SIGTERM, profiles, and the scheduler's sleep."""
 
 import os
 import re
 import signal
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from snakemake.cli import get_argument_parser
 from tests.waiting import PATIENCE, called, wait_for
 from tests.workflow.chain import ROOT
+from tests.workflow.tiny import SWEEP, TinyChain
 from workflow.resources import JobResources
 
 from dpsweep.study import load_study
@@ -88,3 +90,51 @@ def test_a_profile_gives_the_speed_that_was_typed(tmp_path: Path, typed: str) ->
     (tmp_path / "config.yaml").write_text(f"set-resources: {{plan: {{teraflops: {typed}}}}}\n")
     given = get_argument_parser([str(tmp_path)]).parse_args([]).set_resources
     assert JobResources.plan_teraflops(given) == typed.strip('"')
+
+
+# Every pass of Snakemake's scheduler with a ready job starts one, if jobs per second are limited.
+COUNTS_TIMERS = """\
+import sys, threading
+start = threading.Timer.start
+def counted(timer):
+    print("a timer", flush=True)
+    start(timer)
+threading.Timer.start = counted
+from snakemake.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_no_timer_wakes_the_scheduler(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    data = "results/data/digits-tail/metadata.json"
+    _, _, _, *arguments = snakemake(tmp_path, "--config", "study=mine.yaml", "--", data)
+    command = [sys.executable, "-c", COUNTS_TIMERS, *arguments]
+    assert "a timer" not in called(command, tmp_path).stdout
+    assert (tmp_path / data).exists()
+
+
+@pytest.mark.slow
+def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
+    """As in docs/your-own-data.md."""
+    chain = TinyChain(tmp_path)
+    chain.study["sweeps"][SWEEP] |= {"batch_size": [32], "learning_rate": [0.01], "seeds": 1}
+    chain.write()
+    page = (ROOT / "docs" / "your-own-data.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?module dpsweep.*?)```", page, re.DOTALL)
+    (tmp_path / "Snakefile").write_text(block.replace("pets.yaml", "study.yaml"))
+    (tmp_path / "heading.txt").write_text("ours")
+
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "progress"]
+    called(command, tmp_path, chain.environment)
+    assert (tmp_path / "summary.txt").read_text() == "ours\npets_vit_film\n"
+
+    # Changed inputs of the other workflow's rules trigger only these rules.
+    (tmp_path / "heading.txt").write_text("newer")
+    table = chain.results / "problems" / "pets_vit_film.parquet"
+    made = table.stat().st_mtime_ns
+    os.utime(chain.results / "data" / "pets" / "metadata.json", (2e9, 2e9))
+    called(command, tmp_path, chain.environment)
+    assert (tmp_path / "summary.txt").read_text() == "newer\npets_vit_film\n"
+    assert table.stat().st_mtime_ns == made

@@ -1,16 +1,16 @@
-"""Lost files, failures, kills and edits of a running study. test_golden.py has the regular calls."""
+"""Lost files, failures, damage, kills and edits of a study. test_golden.py has the regular calls."""
 
-import contextlib
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.waiting import wait_for
-from tests.workflow.chain import PATHS, STUDY, Chain
+from benchmarks.campaigns import kills
+from benchmarks.campaigns.histories import run_history
+from tests.waiting import called
+from tests.workflow.chain import PATHS, Chain
 
+from dpsweep.base.files import read_json, write_json
 from dpsweep.planning.outputs import Outputs
 
 pytestmark = pytest.mark.nightly
@@ -60,21 +60,27 @@ def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:
     assert len(trials(chain)) == 3
 
 
-def test_jobs_planned_before_an_edit_end_with_a_sentence(tmp_path: Path) -> None:
-    chain = Chain(tmp_path, STUDY)
-    run = chain.fork()
-    cells = chain.results / "cells" / SWEEP
-    try:
-        wait_for(lambda: list(cells.glob("*/trials-*.parquet")), "cell", run)
-        os.killpg(run.pid, signal.SIGSTOP)
-        chain.study["sweeps"][SWEEP]["seeds"] = 3
-        chain.write()
-        os.killpg(run.pid, signal.SIGCONT)
-        assert run.wait() == 1
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)
-    assert "changed after this job was planned" in chain.logs()
-    assert "latency" not in chain.said
-    chain.run()
-    assert all(len(trials(chain, each.name)) == 4 for each in cells.iterdir())
+def test_the_suggested_command_mends_damaged_noise(chain: Chain) -> None:
+    (file,) = chain.results.glob("noise/digits/eps8_epochs2_B128-*.json")
+    content = read_json(file)
+    write_json(file, content | {"noise_multiplier": content["noise_multiplier"] / 2})
+    train = f"dpsweep train --study study.yaml {SWEEP} {CELL}"
+
+    def shell(command: str, status: int) -> str:
+        return called(["sh", "-c", command], chain.folder, chain.environment, status).stderr
+
+    message, _, suggested = shell(train, 1).partition("To make it again:\n")
+    assert file.name in message
+    shell(suggested, 0)
+    assert read_json(file) == content
+    shell(train, 0)
+
+
+def test_a_history_has_the_results_of_a_fresh_run(tmp_path: Path) -> None:
+    assert run_history(tmp_path, seed=1)["wrong"] == []
+
+
+def test_the_same_command_completes_killed_runs(tmp_path: Path) -> None:
+    result = kills.history(tmp_path, seed=1)
+    assert result["kills"]
+    assert kills.is_good(result), result

@@ -16,11 +16,6 @@ from dpsweep.study import load_study
 from dpsweep.study.datasets import is_within
 
 
-@pytest.mark.parametrize("example", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_is_short(example: Path) -> None:
-    assert len(example.read_text(encoding="utf-8").splitlines()) <= 65
-
-
 def shown(notebook: NotebookNode) -> list[list[tuple[str, str]]]:
     """Return the outputs of each cell: kind and text, with # for numbers and the spaces beside them.
 

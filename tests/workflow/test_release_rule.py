@@ -1,15 +1,21 @@
-"""`snakemake release`: the workflow makes one model, and never again."""
+"""Releases by the workflow: one model and never again; private images become a verified model."""
 
+import contextlib
 import copy
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.workflow.chain import STUDY, Chain
+from PIL import Image
+from sklearn.datasets import load_digits
+from tests.workflow.chain import STUDY, Chain, Workflow
 
-from dpsweep.release import TRAINED
+from dpsweep.base.files import read_json
+from dpsweep.cli.main import app
+from dpsweep.release import CERTIFICATE, TRAINED
 from dpsweep.release.verify import verify
 
 RELEASE: dict[str, Any] = {
@@ -57,3 +63,27 @@ def test_a_release_is_made_once(tmp_path: Path) -> None:
     assert "differentially private" in chain.run("release")
     assert (folder / TRAINED).read_bytes() != made[folder / TRAINED]
     assert len(verify(folder).releases.earlier) == 1
+
+
+@pytest.mark.nightly
+def test_a_folder_of_images_becomes_a_verified_release(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By three commands, without a download."""
+    pixels, labels = load_digits(n_class=4, return_X_y=True)
+    for number, (image, name) in enumerate(zip(pixels, labels, strict=True)):
+        file = tmp_path / "images" / str(name) / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image.reshape(8, 8) * 15.9).astype(np.uint8)).save(file)
+    proposed = "new images.yaml --images images --private --epsilon 2 --backbone scattering"
+    with contextlib.chdir(tmp_path):
+        app(proposed.split(), standalone_mode=False)
+    results = "results/images"
+    without_hub = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    Workflow(tmp_path, "images.yaml", results, without_hub).run("release")
+    capsys.readouterr()
+    app(["verify", str(tmp_path / results / "release")], standalone_mode=False)
+    assert "release: (2, " in capsys.readouterr().out
+    certificate = read_json(tmp_path / results / "release" / CERTIFICATE)
+    assert certificate["network"]["architecture"] == "scattering"
+    assert certificate["test_accuracy"] > 0.85  # by chance 0.25
