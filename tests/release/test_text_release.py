@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.real_data.test_tickets import write_tickets
+from tests.real_data.test_real_data import write_tickets
 from typer.testing import CliRunner
 
 from dpsweep.cli import stages
