@@ -88,7 +88,7 @@ test-slurm: setup ## the workflow on a real Slurm on this machine (root; install
 	@$(BIN)/python -m tests.slurm.cluster install
 	DPSWEEP_TEST_SLURM=1 $(BIN)/pytest -m "not nightly" $(SLOWEST) tests/slurm
 
-planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (50 minutes)
+planted-bugs: setup ## plant one bug after another and check that the fast tests catch it (30 minutes)
 	$(BIN)/python -m benchmarks.campaigns.planted_bugs
 
 findings-check: ## run the scripts of findings/ with the packages that they pin (a network, half an hour)
