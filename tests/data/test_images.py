@@ -146,7 +146,7 @@ REFUSED = {
     ),
     "truncated JPEG": (saved(NOISE, "JPEG")[:2000], "truncated"),
     "truncated PNG": (saved(NOISE, "PNG")[:2000], "not an image"),
-    "nothing in it": (b"", "of no format that Pillow reads"),
+    "nothing in it": (b"", "it is empty"),
     "a text": (b"where are the cats?", "of no format that Pillow reads"),
     "a pointer": (LFS, "a pointer of git-lfs, not the file itself; fetch that: git lfs pull"),
 }
@@ -207,16 +207,34 @@ def test_images_of_one_small_size_are_stored_in_this_size(
 SMALL = Transform(Resize(size=2, interpolation="nearest"))
 
 
-@pytest.mark.parametrize("bits", [12, 16])
-def test_images_of_fewer_bits_than_their_file_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
+def test_animations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In every format; the second picture of a photograph is its preview."""
+    several = [
+        saved(
+            Image.new("RGB", (8, 8)),
+            form,
+            save_all=True,
+            append_images=[Image.new("RGB", (8, 8), "white")],
+        )
+        for form in ("GIF", "PNG", "WEBP", "MPO", "TIFF")
+    ]
+    split = in_memory(*several, plain("RGB", "black", "GIF"))
+    left, errors = decode_images(split, SMALL, tmp_path / "train.npy")
+    assert len(left.labels) == 5 and len(errors) == 1 and "2 pages" in errors[0]
+    assert np.load(tmp_path / "train.npy").max() < 10
+    assert "train: 3 of 6 images are animations, of which the first frame is read" in caplog.text
+
+
+def test_images_of_fewer_bits_than_their_file_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where bicubic interpolation overshoots at edges."""
-    brightest = 2**bits - 1
-    edges = np.tile(np.array([[0, brightest], [brightest, 0]], np.uint16), (16, 16)).repeat(2, 0)
+    """Before they are resized: bicubic interpolation overshoots at edges."""
+    edges = np.tile(np.array([[0, 4095], [4095, 0]], np.uint16), (16, 16)).repeat(2, 0)
+    image = in_memory(saved(Image.fromarray(edges), "PNG"))
     larger = Transform(Resize(size=224, interpolation="bicubic"))
-    decode_images(in_memory(saved(Image.fromarray(edges))), larger, tmp_path / "train.npy")
-    assert ("train: no image has a level from 32 to 255" in caplog.text) == (bits == 12)
+    decode_images(image, larger, tmp_path / "train.npy")
+    assert np.load(tmp_path / "train.npy").max() > 16
+    assert "train: 1 of 1 images have no level from 17 to 255" in caplog.text
 
 
 def test_decoding_in_threads_keeps_the_order(tmp_path: Path) -> None:
@@ -341,7 +359,7 @@ FOLDERS = {
     ),
     "classes without images": (
         lambda pets: [each.unlink() for each in pets.glob("test/*/*")],
-        "test_size: the study says 2, 0 found",
+        "pets: found no image in test; allowed: one or more",
     ),
     "no test folder": (rename("test", "other"), "test: no such folder; allowed: <split>/<class>/<image>"),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from tests.data.pictures import LFS
 
 from dpsweep.data import DatasetError
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.prepare import inspect, prepare
+from dpsweep.data.prepare import alike_classes, inspect, prepare
 from dpsweep.data.prepared import Split
 from dpsweep.data.texts import load_files, long_texts, read_table
 from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
@@ -153,6 +153,7 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
     (".csv", "buy now,spam\nsee you,ham\n",
      "0 columns 'text'; allowed: one, of buy now, spam .*The first line of a .csv names the columns"),
+    (".csv", f"{GOOD}{GOOD}", "line 4: found the first line again, as if two files were joined"),
     (".csv", "text,label\nwell, hello,1\n", r"line 2: found 3 fields for text, label"),
     (".csv", "text,label\na,1\nb\n", r"line 3: found 1 field for text, label"),
     (".csv", 'text,label\nx,0\n"a,1\nb,0\n',
@@ -181,6 +182,22 @@ def test_invalid_tables_are_refused(
     with pytest.raises(DatasetError, match=rf"(?s)train{re.escape(suffix)}.*{message}") as refusal:
         read(tmp_path, content, GOOD, suffix, ".csv")
     assert len(str(refusal.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("labels", "alike"),
+    [
+        ("TRUE true b", "'TRUE' and 'true'"),
+        ("1 01 002 2 a", "'01' and '1' (1 and 1 training examples), '002' and '2'"),
+        ("1 true", "'1' and 'true'"),
+        ("01 02 10 20", ""),
+        ("00 a", ""),
+    ],
+)
+def test_classes_in_two_notations_are_named(tmp_path: Path, labels: str, alike: str) -> None:
+    rows = "".join(f"{label} text,{label}\n" for label in labels.split())
+    found = alike_classes(read(tmp_path, f"text,label\n{rows}", f"text,label\n{rows}"))
+    assert found.startswith(f"nearly the same: {alike}") if alike else found == ""
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,10 @@ def test_training_is_deterministic() -> None:
 def test_invalid_tokenizers_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     for name, content, problem in (
-        ("none.json", None, "No such file"),
+        ("none.json", None, "no such file"),
         ("lfs.json", LFS, "a pointer of git-lfs"),
         ("some.json", b"{}", "cannot be read"),
-        ("some.txt", b"cat\ndog\n", "cannot be read .*sep_token not found"),
+        ("some.txt", b"cat\ndog\n", r"not a vocabulary of BERT, \[PAD\], \[UNK\]"),
         ("latin.txt", b"caf\xe9\n", "Save it as UTF-8"),
     ):
         if content is not None:

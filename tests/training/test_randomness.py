@@ -66,8 +66,9 @@ def test_a_stream_without_a_secret_warns(
     assert not recwarn
     with pytest.warns(PublicStreamWarning, match=r"new_secret\(\)"):
         stream("noise")
-    with pytest.raises(TypeError, match="bytes-like"):
-        stream("noise", secret=str(7))
+    for secret in ("7", ""):  # an empty text must not ask for a public stream
+        with pytest.raises(ValueError, match="secret: found a str; allowed: bytes"):
+            stream("noise", secret=secret)
 
 
 @cache

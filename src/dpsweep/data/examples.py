@@ -320,6 +320,8 @@ def reading(path: Path, part: str = "") -> Iterator[None]:
         yield
     except (DpsweepError, MemoryError):
         raise
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: no such file; put it there") from None
     except Exception as error:  # readers raise many types for broken files
         hint = ". Save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         what = ", ".join(filter(None, [str(path), part]))

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import unicodedata
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -48,11 +48,18 @@ Pixels = npt.NDArray[np.uint8]
 _CHUNK = 32
 """Number of images that a thread decodes at a time."""
 _MOST_THREADS = 16
-_DARK = 32
-"""Numbers of 12 bits that were saved with 16 become levels below it, also where interpolation overshoots."""
+_FEW_LEVELS = 17
+"""Levels of 12-bit numbers that were saved with 16 bits and are scaled to 8."""
+_ANIMATED = "are animations, of which the first frame is read"
+_DARK = (
+    f"have no level from {_FEW_LEVELS} to 255: they are black, or have 12 bits or fewer of 16, and should be "
+    "stretched"
+)
 _MOST_PIXELS = 2**27
 """Limit of the resized image, before cropping."""
 
+# Formats whose further pages are previews, depths or layers of the first.
+_ONE_PICTURE = frozenset({"MPO", "PSD"})
 # Pixels of a PNG whose transparent colour Pillow compares with other bits than the file has.
 _OTHER_BITS = frozenset({"L;2", "L;4", "I;16B", "RGB;16B"})
 # Tags of TIFF, and values of two of them.
@@ -80,7 +87,11 @@ class Transform:
         Raises:
             ValueError: it is not an image that can be read. Pillow raises other types, too.
         """
-        image = _picture(content)
+        return self.with_remarks(content)[0]
+
+    def with_remarks(self, content: Content) -> tuple[Pixels, list[str]]:
+        """Return pixels, uint8 of ``shape``, and what is odd about the image, in words."""
+        image, remarks = _picture(content)
         if self.stored is None:
             size = self.resize.size
             height, width, top, left = self.resize.geometry(image.height, image.width)
@@ -89,7 +100,7 @@ class Transform:
             method = Image.Resampling[self.resize.interpolation.upper()]
             image = image.resize((width, height), method)
             image = image.crop((left, top, left + size, top + size))
-        return np.asarray(image)
+        return np.asarray(image), remarks
 
 
 def make_transform(resize: Resize, *splits: Split) -> Transform:
@@ -102,7 +113,7 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
     for split in splits:
         for _, content in split.inputs.read():
             try:
-                image = _picture(content)
+                image, _ = _picture(content)
             except MemoryError:
                 raise
             except Exception:  # noqa: S112 (decoders raise many types; `decode_images` reports them)
@@ -113,8 +124,10 @@ def make_transform(resize: Resize, *splits: Split) -> Transform:
     return Transform(resize, *sizes)
 
 
-def _picture(content: Content) -> Image.Image:
-    """Return the first frame of an image in 8-bit RGB."""
+def _picture(content: Content) -> tuple[Image.Image, list[str]]:
+    """Return the first frame of an image in 8-bit RGB, and what is odd about it."""
+    if content == b"" or (isinstance(content, Path) and content.stat().st_size == 0):
+        raise ValueError("it is empty")
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as opened:
             pages = getattr(opened, "n_frames", 1)
@@ -122,7 +135,11 @@ def _picture(content: Content) -> Image.Image:
                 raise ValueError(f"{pages} pages; allowed: one, so save each page as an image")
             if "transparency" in opened.info and opened.tile and opened.tile[0].args in _OTHER_BITS:
                 raise ValueError("a transparent colour; save it with an alpha channel")
-            return _rgb(ImageOps.exif_transpose(opened), opened)
+            animated = pages > 1 and opened.format not in _ONE_PICTURE
+            image = _rgb(ImageOps.exif_transpose(opened), opened)
+            # Before it is resized: interpolation overshoots at edges.
+            dark = bool(np.max(image.getextrema()) < _FEW_LEVELS)
+            return image, [_ANIMATED] * animated + [_DARK] * dark
     except UnidentifiedImageError:
         raise ValueError(found_pointer(content) or "of no format that Pillow reads") from None
 
@@ -183,34 +200,31 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
     """
     examples = len(split.labels)
     errors: dict[int, str] = {}
-    done = brightest = 0
+    done, odd = 0, Counter[str]()
 
     def blocks() -> Iterator[Pixels]:
-        nonlocal done, brightest
+        nonlocal done
         advance = progress(f"{path.stem} images", examples)
         yield np.empty((0, *transform.shape), np.uint8)
-        for chunk in _decoded(split.inputs, transform):
+        for chunk, remarks in _decoded(split.inputs, transform):
             rows = [each for each in chunk if not isinstance(each, str)]
             errors.update(
                 (done + at, each) for at, each in enumerate(chunk) if isinstance(each, str)
             )
+            odd.update(remarks)
             done += len(chunk)
             if rows:
-                yield (block := np.stack(rows))
-                brightest = max(brightest, int(block.max()))
+                yield np.stack(rows)
             advance(len(chunk))
 
     write_array(path, blocks(), examples)
-    if brightest < _DARK:
-        log.warning(
-            "%s: no image has a level from %d to 255: they are black, or have 12 bits or fewer of 16, and "
-            "should be stretched", path.stem, _DARK,
-        )  # fmt: skip
+    for remark, images in odd.items():
+        log.warning("%s: %d of %d images %s", path.stem, images, examples, remark)
     return split.without(list(errors), path), list(errors.values())
 
 
-_Chunk = list[Pixels | str]
-"""Pixels or an error for each of some images."""
+_Chunk = tuple[list[Pixels | str], list[str]]
+"""Pixels or an error for each of some images, and all that is odd about them."""
 
 
 def _decoded(images: EncodedImages, transform: Transform) -> Iterator[_Chunk]:
@@ -229,22 +243,26 @@ def _decoded(images: EncodedImages, transform: Transform) -> Iterator[_Chunk]:
 
 
 def _decode(transform: Transform, chunk: Sequence[tuple[str, Content]]) -> _Chunk:
-    results: _Chunk = []
+    """Return the pixels or the error of every image, and what is odd about them."""
+    results: list[Pixels | str] = []
+    odd: list[str] = []
     for name, content in chunk:
         try:
-            results.append(transform(content))
+            pixels, remarks = transform.with_remarks(content)
+            results.append(pixels)
+            odd += remarks
         except MemoryError:
             raise
         except Exception as error:  # decoders raise many types for broken files
             results.append(f"{name}: not an image that can be read ({error})")
-    return results
+    return results, odd
 
 
 def first_corrupt(split: Split, resize: Resize) -> list[str]:
     """Decode the first image of every class, and return the errors."""
     places = set(np.unique(split.labels, return_index=True)[1].tolist())
     first = [each for place, each in enumerate(split.inputs.read()) if place in places]
-    return [each for each in _decode(Transform(resize), first) if isinstance(each, str)]
+    return [each for each in _decode(Transform(resize), first)[0] if isinstance(each, str)]
 
 
 LAYOUT = "<split>/<class>/<image>"
@@ -275,7 +293,7 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
     folder = _Folder(Path(source.path), None if unit is None else _pattern(unit))
     classes = list(folder.classes(source.train_folders[0]))
     images = folder.images(source.train_folders, classes)
-    labels = np.array([each.label for each in images], dtype=np.int64)
+    labels = np.array([each.label for each in images])
     kept = stratified_share(
         labels, lambda place: [images[place].name], source.train_share, source.seed
     )
@@ -350,6 +368,10 @@ class _Folder:
                         )
                     place, unit = str(file.relative_to(self.root)), self._unit_of(file, folder)
                     found.append(_Image(file, place, classes.index(name), unit))
+        if not found:
+            raise DatasetError(
+                f"{self.root}: found no image in {shorten(splits)}; allowed: one or more"
+            )
         return found
 
     def _files(self, folder: Path) -> Iterator[Path]:

@@ -1,6 +1,8 @@
 """Preparation of datasets and tokenizers of the study: reading, checks, and writing of the prepared files."""
 
 import logging
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -307,8 +309,11 @@ def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
         for key, value in found.items()
         if getattr(dataset, key) != value
     ]
+    alike = alike_classes(data)
     if dataset.classes != len(classes):
-        wrong.append(f"  the classes are: {shorten(classes)}")
+        wrong.append("; ".join(filter(None, [f"  the classes are: {shorten(classes)}", alike])))
+    elif alike:
+        log.warning("%s: found classes that are %s", name, alike)
     if empty := [each for each, count in zip(classes, counts, strict=True) if not count]:
         wrong.append(f"datasets.{name}: no training example of {shorten(empty)}")
     warn_of_untested(name, classes, tested)
@@ -324,3 +329,26 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
         log.warning(
             "%s: no test example of %s; macro accuracy leaves them out", name, shorten(untested)
         )
+
+
+def alike_classes(data: LabelledData) -> str:
+    """Name classes that differ only in their notation, which is often a mistake.
+
+    It is capitals, inner punctuation, leading zeros (1 and 01), or truth values and numbers (true and 1).
+
+    Returns:
+        ``nearly the same: 'Cat' and 'cat' (20 and 3 training examples)``; empty if there are none.
+    """
+    counts = np.bincount(data.train.labels, minlength=len(data.classes)).tolist()
+    first: dict[str, int] = {}
+    pairs = []
+    for number, each in enumerate(data.classes):
+        plain = re.sub(r"(?<=\w)[\W_]+(?=\w)", "", unicodedata.normalize("NFKC", each).casefold())
+        plain = re.sub(r"^0+(?=\d)", "", {"true": "1", "false": "0"}.get(plain, plain))
+        other = first.setdefault(plain, number)
+        if other != number:
+            pairs.append(
+                f"{data.classes[other]!r} and {each!r} ({counts[other]:,} and {counts[number]:,} training "
+                "examples)"
+            )
+    return f"nearly the same: {shorten(pairs)}" if pairs else ""

@@ -119,6 +119,8 @@ def _separated(delimiter: str, path: Path) -> _Table:
                     records.append(record)
                 if len(record) not in (0, len(records[0]) if records else 0):
                     raise csv.Error(f"{count(len(record), 'field')} for {shorten(records[0])}")
+                if record and len(records) > 1 and record == records[0]:
+                    raise csv.Error("the first line again, as if two files were joined")
         except csv.Error as error:
             raise DatasetError(
                 f"{path}, up to line {lines.line_num}: found {error}; allowed: the fields of the first line, "

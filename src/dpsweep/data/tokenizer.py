@@ -146,7 +146,10 @@ def read_tokenizer(source: Path) -> tokenizers.Tokenizer:
         require_content(source)
         if source.suffix != ".txt":
             return tokenizers.Tokenizer.from_buffer(source.read_bytes())
-        return _word_pieces(source.read_text(encoding="utf-8").splitlines())
+        pieces = source.read_text(encoding="utf-8").splitlines()
+        if missing := [piece for piece in _SPECIAL if piece not in pieces]:
+            raise DatasetError(f"{source}: not a vocabulary of BERT, {', '.join(missing)} missing")
+        return _word_pieces(pieces)
 
 
 def vocabulary_size(library: tokenizers.Tokenizer) -> int:

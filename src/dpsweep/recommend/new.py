@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
 from dpsweep.data.hub import open_hub
-from dpsweep.data.prepare import load
+from dpsweep.data.prepare import alike_classes, load
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, long_texts
 from dpsweep.recommend.rule import (
@@ -164,11 +164,12 @@ def look_at(
     with _mistakes_of(content):
         section = Dataset.model_validate(content)
     data = load(section)
-    notes = list[str]()
+    alike, notes = alike_classes(data), list[str]()
     if what == "images" and unit is None:
         splits = (data.train, data.test)
         names = [each.where(row) for each in splits for row in range(len(each.labels))]
         notes += filter(None, [names_of_several_rows(names)])
+    notes += [f"found classes that are {alike}"] if alike else []
     cut = ("", "")
     if kind == "text":
         cut = long_texts(data, MAX_LENGTH), long_texts(data, _MAX_BYTES, of_bytes=True)

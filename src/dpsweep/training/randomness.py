@@ -108,6 +108,10 @@ def _checked(secret: bytes | None) -> bytes:
             PublicStreamWarning,
             stacklevel=3,
         )
+    elif not isinstance(secret, bytes):
+        raise ValueError(
+            f"secret: found a {type(secret).__name__}; allowed: bytes, as dpsweep.new_secret() returns"
+        )
     return secret or b""
 
 
