@@ -378,6 +378,8 @@ def main() -> None:
         bugs = [bug for bug in bugs if (bug.module, bug.name) not in tried]
     for bug in bugs:
         bug.planted()
+    # A fork of a process with threads of OpenMP would wait for them for ever.
+    os.environ["OMP_NUM_THREADS"] = "1"
     import_libraries(
         [str(TESTS)]
         if arguments.two_files
