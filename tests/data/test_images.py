@@ -64,8 +64,8 @@ def plain(mode: str, colour: Any = 0, form: str = "PNG", **options: Any) -> byte
 
 
 def several(form: str) -> bytes:
-    """Encode three pictures, of which the first is white."""
-    frames = [Image.new("L", (SIZE, SIZE), level) for level in (255, 0, 0)]
+    """Encode two pictures, of which the first is white."""
+    frames = [Image.new("L", (SIZE, SIZE), level) for level in (255, 0)]
     return saved(frames[0], form, save_all=True, append_images=frames[1:])
 
 
@@ -138,7 +138,7 @@ REFUSED = {
         tiff(4, 8, 1, bytes([0, 50, 156, 127] * 4), 2),
         "pixels of mode L, whose",
     ),
-    "pages": (several("TIFF"), "3 pages; allowed: one, so save each page as an image"),
+    "pages": (several("TIFF"), "2 pages; allowed: one, so save each page as an image"),
     "white is zero": (tiff(4, 16, 0, bytes(32)), "zero as black"),
     "16-bit PNG with a transparent colour": (
         saved(Image.frombytes("I;16", (4, 4), bytes(32)), transparency=7),
