@@ -72,6 +72,7 @@ STUDIES = {
         ("run private.yaml -- -n", " and 21 more: 708 trials on*--unaccounted"),
         # releases
         ("recommend --epsilon 1 digit", "allowed: *digits_vit-weak_all"),
+        ("recommend --epsilon 1", "sweep: found nothing; allowed: *digits_vit-weak_film"),
         (f"recommend --epsilon -1 {FILM}", "found epsilon = -1*allowed: an epsilon above 0"),
         ("explain 1 2", "delta = 2; allowed: *a delta above 0 and below 1"),
         ("explain 1 1e-5 --steps 10", "found --steps alone; allowed: --train-size and --steps"),

@@ -41,7 +41,7 @@ _LONGEST_NAME = 200  # of a file, or of two
 
 def unknown(found: str, allowed: Iterable[str]) -> str:
     """Return a message that ``found`` is not an ``allowed`` name, with the nearest names."""
-    return f"found {value(found)}; {nearest(found, allowed)}"
+    return f"found {value(found) if found else 'nothing'}; {nearest(found, allowed)}"
 
 
 def nearest(found: str, allowed: Iterable[str]) -> str:

@@ -21,6 +21,14 @@ Decay = Annotated[float, Field(gt=0, lt=1)]
 Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
 Argument = bool | int | FiniteFloat | str | list[FiniteFloat]
 
+UNFIT = ("LBFGS", "SparseAdam")
+"""The optimizers of torch that cannot take steps along sums of clipped gradients with noise."""
+ONE_GRADIENT = (
+    "an optimizer of torch that takes one gradient in each step, as SGD and Adam (LBFGS computes losses "
+    "again, SparseAdam needs sparse gradients, and noise makes them dense)"
+)
+"""What is allowed in the place of one of `UNFIT`."""
+
 
 class ExponentialAverage(Section):
     """An average in which every step has ``decay`` times the weight of the next; weights sum to 1.
@@ -196,6 +204,12 @@ class SGD(OptimizerSection):
     nesterov: bool = False
     """look ahead along the momentum (Nesterov 1983)"""
 
+    @model_validator(mode="after")
+    def _looks_ahead_along_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: found true with momentum 0; allowed: a momentum above 0")
+        return self
+
 
 class BiasCorrectedAdam(TwoMoments):
     """Adam with the noise variance subtracted from its second moment: DP-AdamBC (Tang et al. 2024)."""
@@ -221,6 +235,8 @@ class TorchOptimizer(OptimizerSection):
 
     @model_validator(mode="after")
     def _leaves_what_others_decide(self) -> Self:
+        if self.name in UNFIT:
+            raise ValueError(f"name: found {self.name}; allowed: {ONE_GRADIENT}")
         if given := sorted({"lr", "params", "maximize"} & self.arguments.keys()):
             raise ValueError(
                 f"arguments: found {given[0]}; allowed: other arguments of the class (sweeps and methods "

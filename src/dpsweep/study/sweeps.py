@@ -34,7 +34,7 @@ def one_optimizer_each(sweeps: dict[str, "Sweep"]) -> dict[str, "Sweep"]:
     Raises:
         ValueError: there is a sweep with such a name.
     """
-    return _one_each(sweeps, lambda sweep: list(sweep.by_optimizer().items()))
+    return _one_each(sweeps, Sweep.by_optimizer)
 
 
 def one_method_each(sweeps: Any) -> Any:
@@ -122,18 +122,17 @@ class Sweep(section.Section):
             )
         return self
 
-    def by_optimizer(self) -> dict[str, Self]:
-        """Return one sweep for each of several optimizers, by optimizer; none for a single optimizer."""
-        if isinstance(self.optimizer, str):
-            return {}
-        several = self.optimizer
-        own = several if isinstance(several, dict) else dict.fromkeys(several)
-        return {
-            name: self.model_copy(
-                update={"optimizer": name, "learning_rate": rates or self.learning_rate}
-            )
-            for name, rates in own.items()
-        }
+    def by_optimizer(self) -> list[tuple[str, Self]]:
+        """Return one sweep for each of several optimizers, with the optimizer; none for a single one."""
+        if isinstance(several := self.optimizer, str):
+            return []
+        own = several if isinstance(several, dict) else {}
+        found = []
+        for name in several:
+            rates = own.get(name)
+            update = {"optimizer": name, "learning_rate": rates or self.learning_rate}
+            found.append((name, self.model_copy(update=update)))
+        return found
 
     @property
     def problem(self) -> Problem:

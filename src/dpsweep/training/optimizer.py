@@ -22,7 +22,7 @@ from dpsweep.gradients.units import units_of
 from dpsweep.study import Study
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import brief, shorten
-from dpsweep.study.optimizers import OptimizerSection
+from dpsweep.study.optimizers import ONE_GRADIENT, UNFIT, OptimizerSection
 from dpsweep.training import processes
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import GaussianNoise, Indices
@@ -41,7 +41,7 @@ _SPLIT = (
     "units: found rows of unit {unit} in two micro-batches of a step, so that it would be clipped twice; "
     "allowed: whole units, as dpsweep.microbatches puts them"
 )
-_UNFIT = (torch.optim.LBFGS, torch.optim.SparseAdam)
+_UNFIT = tuple(getattr(torch.optim, name) for name in UNFIT)
 
 
 class StepStatistics(NamedTuple):
@@ -117,9 +117,7 @@ class PrivateOptimizer:
         """
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
             raise ValueError(
-                f"optimizer: found {type(optimizer).__name__}; allowed: an optimizer of torch that takes "
-                "one gradient in each step, as SGD and Adam (LBFGS computes losses again, SparseAdam needs "
-                "sparse gradients, and noise makes them dense)"
+                f"optimizer: found {type(optimizer).__name__}; allowed: {ONE_GRADIENT}"
             )
         noise_multiplier = real("noise_multiplier", noise_multiplier)
         if real("expected_batch_size", expected_batch_size) < 1:
