@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from benchmarks.common import snakemake
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
@@ -21,6 +23,7 @@ from snakemake.cli import parse_config
 from tests.release.releases import FIXED, PRIVATE, Content, release
 from tests.release.releases import study as study_of
 from tests.training.tiny_study import tiny_sections
+from tests.waiting import called
 from typer.testing import CliRunner
 
 from dpsweep.base.errors import DpsweepError
@@ -341,6 +344,33 @@ def test_a_study_of_private_data_is_complete_without_its_sweeps(private_study):
     rest = "By basic composition a next model may have at least ε = 9 at δ = 1e-05"
     for each in (page, said["status"], said["check"]):
         assert f"budget is ε = 9 at δ = 2e-05. {rest}" in each
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_snakemake_refuses_private_data_as_the_run_does(private_study):
+    def said(target: str, *config: str, status: int = 0) -> str:
+        words = ["-n", "--config", "study=mine.yaml", *config, "--", target]
+        return called(snakemake(private_study, *words), private_study, status=status).stdout
+
+    table = "results/problems/digits_vit_method.parquet"
+    assert "or --unaccounted (snakemake --config unaccounted=true)" in said(table, status=1)
+    assert "rule train:" in said(table, "unaccounted=true")
+    assert "rule train:" not in said("release")
+
+
+def test_status_and_check_need_no_accountant_without_a_budget(private_study):
+    content = sections(private=False) | {"figures": "none"}
+    (private_study / "mine.yaml").write_text(yaml.safe_dump(content))
+    (private_study / "results").mkdir()
+    program = """
+import sys
+from dpsweep.cli.main import app
+for words in ["status"], ["check", "--seconds", "0"]:
+    app(words, standalone_mode=False)
+assert "dp_accounting" not in sys.modules
+"""
+    said = called([sys.executable, "-c", program], private_study).stdout
+    assert said.count("The study names no budget.") == 2
 
 
 def given(word: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.release.releases import FIXED, PRIVATE, put
+from tests.release.releases import FIXED, PRIVATE, put, value_at
 from tests.training.tiny_study import prepare, tiny_sections
 
+from dpsweep.base.files import read_checked_json, write_checked_json
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.release import ReleaseError
+from dpsweep.release import CERTIFICATE, ReleaseError
 from dpsweep.release.train import write_release
 from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study, StudyError
@@ -104,6 +105,18 @@ def test_a_study_without_the_section_is_refused(made):
     study = Study.model_validate({k: each for k, each in sections().items() if k != "release"})
     with pytest.raises(StudyError, match="release: missing; allowed: a section"):
         compare(made.release, study)
+
+
+@pytest.mark.parametrize(
+    "place", [("precision",), ("network", "classes"), ("network", "arguments")]
+)
+def test_a_certificate_without_a_field_is_refused_by_its_name(place, made, tmp_path):
+    folder = Path(shutil.copytree(made.release, tmp_path / "release"))
+    content = read_checked_json(folder / CERTIFICATE)
+    del value_at(content, place[:-1])[place[-1]]
+    write_checked_json(folder / CERTIFICATE, content)
+    with pytest.raises(ReleaseError, match=rf"{'.'.join(place)}: Field required"):
+        compare(folder, Study.model_validate(sections()))
 
 
 def test_another_backbone_is_named(made, tmp_path):

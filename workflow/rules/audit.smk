@@ -5,7 +5,7 @@ if STUDY.audit is not None:
 
     rule audit_setting:
         input:
-            lambda w: inputs(OUTPUTS.audited(Cell.parse(AUDITED, w.cell))),
+            lambda w: inputs(permitted(AUDITED, OUTPUTS.audited(Cell.parse(AUDITED, w.cell)))),
         output:
             R / "audit/{cell}.json",
         log:

@@ -6,3 +6,13 @@ def inputs(output):
     if output.outdated():
         workflow.dag.forcefiles.update(map(str, output.files))
     return output.inputs
+
+
+def permitted(problem, output):
+    """Return an output of a sweep; refuse it as its job would refuse private data, so that a dry run tells."""
+    if STUDY.has_private_data and not all(file.exists() for file in output.files):
+        # It imports accountants, which takes a second.
+        from dpsweep.release.ledger import refuse_unaccounted
+
+        refuse_unaccounted(STUDY, STUDY.problems[problem].dataset)
+    return output

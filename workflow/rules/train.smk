@@ -1,7 +1,7 @@
 # File names contain a hash of their settings (`Study.settings_hash`): other settings are other files.
 rule train:
     input:
-        lambda w: OUTPUTS.cell_of(w).inputs,
+        lambda w: permitted(w.problem, OUTPUTS.cell_of(w)).inputs,
     output:
         R / "cells/{problem}/{cell}/trials-{settings}.parquet",
         R / "cells/{problem}/{cell}/steps-{settings}.parquet",
@@ -17,7 +17,7 @@ rule train:
 # Per-example gradient norms of the best batch size, which the job chooses.
 rule gradient_norms:
     input:
-        lambda w: OUTPUTS.gradient_norms_of(w).inputs,
+        lambda w: permitted(w.problem, OUTPUTS.gradient_norms_of(w)).inputs,
     output:
         R / "gradnorms/{problem}/eps{epsilon}_epochs{epochs}_C{clipping_bound}-{settings}.parquet",
     log:
@@ -33,7 +33,7 @@ rule gradient_norms:
 # The overlap of per-example gradients in a cell's best trials. Not private: these are raw gradients.
 rule theory:
     input:
-        lambda w: OUTPUTS.theory_of(w).inputs,
+        lambda w: permitted(w.problem, OUTPUTS.theory_of(w)).inputs,
     output:
         R / "theory/{problem}/{cell}-{settings}.parquet",
     log:

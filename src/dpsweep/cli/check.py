@@ -10,6 +10,7 @@ from dpsweep.base.units import count, texts_in
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
+from dpsweep.release import budget_in_words
 from dpsweep.study import Study, StudyError
 from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number
@@ -69,8 +70,6 @@ def check(study: Study, paths: Paths, seconds: float, every_target: bool = False
     for note in _notes(study, paths):
         yield f"note: {note}"
     if study.release is not None and not wrong:
-        from dpsweep.release.ledger import budget_in_words  # accountants take a second
-
         yield budget_in_words(study, paths)
     if wrong:
         raise StudyError("\n".join(wrong))

@@ -9,7 +9,7 @@ import typer
 
 from dpsweep.base.units import rounded_up
 from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
-from dpsweep.release import FROZEN
+from dpsweep.release import FROZEN, budget_in_words
 from dpsweep.study.load import DEFAULT_STUDY, split_study
 from dpsweep.study.messages import pick
 
@@ -143,7 +143,6 @@ def verify(
     compared = ledger_of(folder, with_ledger)
     budget = ""
     if study_file is not None:
-        from dpsweep.release.ledger import budget_in_words
         from dpsweep.release.verify import compare
 
         # Without figures: a study from elsewhere may name Python files, which must not run here.

@@ -18,6 +18,7 @@ from dpsweep.cli.options import (
     path,
 )
 from dpsweep.privacy import Calibration, Sampling
+from dpsweep.release import budget_in_words
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import (
     DEFAULT_STUDY,
@@ -286,8 +287,6 @@ def status(
     if refused and not failed:
         typer.echo(f"{shorten(sorted(refused))}: private, trained only with --unaccounted")
     if study.release is not None and not failed:
-        from dpsweep.release.ledger import budget_in_words  # accountants take a second
-
         typer.echo(f"release: {'done' if paths.release.exists() else 'waiting'}")
         typer.echo(budget_in_words(study, paths))
     if here and not failed:

@@ -10,7 +10,9 @@ A release is one folder::
 """
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.study import Study
 from dpsweep.study.datasets import KindName
+from dpsweep.study.paths import Paths
 
 CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"
@@ -26,3 +28,19 @@ def binary_files(kind: KindName) -> list[str]:
 
 class ReleaseError(DpsweepError):
     """A model that cannot be released, or a release that does not verify."""
+
+
+def budget_in_words(study: Study, paths: Paths) -> str:
+    """Return sentences on a study's budget and the rest of it; empty without a section `release`.
+
+    Raises:
+        ReleaseError: the ledger is damaged.
+    """
+    if study.release is None:
+        return ""
+    if study.budget is None:
+        return "The study names no budget. budget: {epsilon: 8, delta: 1e-5} refuses a release beyond it."
+    # Accountants take a second.
+    from dpsweep.release.ledger import rest_in_words  # noqa: PLC0415
+
+    return rest_in_words(study, study.budget, paths)

@@ -36,12 +36,13 @@ from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.gaussian import gaussian_epsilon
 from dpsweep.privacy.trade_off import claimed_gaussian
 from dpsweep.release import ReleaseError
-from dpsweep.release.certificate import Certificate, ReleasedModel, Releases
+from dpsweep.release.certificate import Certificate, ReleasedModel, ReleasePlan, Releases
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.datasets import Origins, origins, overlap, shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
+from dpsweep.study.release import Budget
 
 log = logging.getLogger(__name__)
 
@@ -328,17 +329,16 @@ class Account:
     left: float | None
 
 
-def account(study: Study, paths: Paths) -> Account | None:
-    """Return the releases on the data of a study's section `release`; None without the section.
+def account(study: Study, paths: Paths) -> Account:
+    """Return the releases on the data of a study's section `release`.
 
     Before the data are prepared, releases are found by where their data come from.
 
     Raises:
         ReleaseError: the ledger is damaged.
+        StudyError: the study has no such section.
     """
-    if study.release is None:
-        return None
-    dataset = study.sweeps[study.release.sweep].dataset
+    dataset = ReleasePlan(study).sweep.dataset
     try:
         data = read_metadata(paths.dataset(dataset)).checksum
     except DatasetError:
@@ -349,21 +349,16 @@ def account(study: Study, paths: Paths) -> Account | None:
     return Account(lines, joint_epsilon(models, delta), delta, _left(study, models))
 
 
-def budget_in_words(study: Study, paths: Paths) -> str:
-    """Return sentences on a study's budget and the rest of it; empty without a section `release`.
+def rest_in_words(study: Study, budget: Budget, paths: Paths) -> str:
+    """Return sentences on a study's budget and the rest of it.
 
     Raises:
         ReleaseError: the ledger is damaged.
     """
-    found = account(study, paths)
-    if found is None:
-        return ""
-    left = found.left
-    if study.budget is None or left is None:
-        return "The study names no budget. budget: {epsilon: 8, delta: 1e-5} refuses a release beyond it."
-    begin = f"The study's budget is ε = {study.budget.epsilon:g} at δ = {study.budget.delta:g}."
+    left = account(study, paths).left
+    begin = f"The study's budget is ε = {budget.epsilon:g} at δ = {budget.delta:g}."
     next_one = f"at δ = {study.privacy.delta:g}"
-    if left == 0:
+    if not left:
         return f"{begin} By basic composition nothing is left for a next model {next_one}."
     return (
         f"{begin} By basic composition a next model may have at least ε = {rounded_down(left)} {next_one}; "

@@ -451,12 +451,12 @@ def compare(
         ledger: has the checksum and the sources of the data, which certificates do not contain.
 
     Raises:
-        ReleaseError: they differ; the message has a line with both values for each difference.
-        DamagedFileError: the certificate was damaged.
+        ReleaseError: they differ, with a line with both values for each difference; or the certificate is
+            missing, damaged or not a certificate.
         StudyError: the study has no section.
     """
-    found = read_checked_json(folder / CERTIFICATE)
     plan = ReleasePlan(study)
+    found, _ = _read(folder)
     files.refuse(
         f"{folder}: has a release with other settings than `release` in the study. No model can be made "
         "again: take the section back, or move the folder away for another release, which spends epsilon a "

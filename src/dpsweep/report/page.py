@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ValidationError
@@ -12,8 +11,8 @@ from pydantic import ValidationError
 from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.units import rounded_up, texts_in
-from dpsweep.release import CERTIFICATE
-from dpsweep.release.ledger import planned_cells
+from dpsweep.release import CERTIFICATE, budget_in_words
+from dpsweep.release.ledger import Account, account, planned_cells
 from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.targets import TargetView, sections, shared_sentences
@@ -24,9 +23,6 @@ from dpsweep.study.messages import group_by_message
 from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable
 from dpsweep.tables.tuning_implications import TuningImplications
-
-if TYPE_CHECKING:
-    from dpsweep.release.ledger import Account
 
 
 def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] = ()) -> None:
@@ -84,8 +80,8 @@ def write(study: Study, study_file: Path, paths: Paths, lacking: Sequence[str] =
         trial_count=len(once),
         private_count=len(private),
         epsilons=sorted(set(private["epsilon"].astype(float))),
-        account=(spent := _account(study, paths)),
-        budget=_budget(study, paths),
+        account=(spent := account(study, paths) if study.release else None),
+        budget=budget_in_words(study, paths),
         released=spent and _released(spent),
         worth=_worth(paths),
         ledger=paths.ledger.name,
@@ -105,23 +101,6 @@ def _verdicts(study: Study, targets: Iterable[TargetView]) -> dict[str, Counter[
     }
 
 
-def _account(study: Study, paths: Paths) -> "Account | None":
-    if study.release is None:
-        return None
-    # It imports torch.
-    from dpsweep.release.ledger import account  # noqa: PLC0415
-
-    return account(study, paths)
-
-
-def _budget(study: Study, paths: Paths) -> str:
-    if study.release is None:
-        return ""
-    from dpsweep.release.ledger import budget_in_words  # noqa: PLC0415
-
-    return budget_in_words(study, paths)
-
-
 def _worth(paths: Paths) -> list[str]:
     """Return what the study's own release is worth, in sentences; none without one of today's format."""
     if (paths.release / CERTIFICATE).exists():
@@ -133,7 +112,7 @@ def _worth(paths: Paths) -> list[str]:
     return []
 
 
-def _released(spent: "Account") -> TextTable:
+def _released(spent: Account) -> TextTable:
     rows = [
         {
             "Day (UTC)": line.day or "unknown",
