@@ -38,6 +38,13 @@ def one_by_one(case: Case) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.stack(losses).detach(), dict(zip(parameters, rows, strict=True))
 
 
+def shares(ids: list[int], mask: Tensor) -> Tensor:
+    """Return the share of each row that counts in the mean of its unit, shape (units, rows)."""
+    places = torch.tensor([list(dict.fromkeys(ids)).index(each) for each in ids])
+    counts = F.one_hot(places).T.double() * mask
+    return counts / counts.sum(1, keepdim=True).clamp(min=1)
+
+
 def lengths(rows: dict[str, Tensor], like: Tensor) -> Tensor:
     squares = [each.flatten(1).square().sum(1) for each in rows.values()]
     return torch.stack([torch.zeros_like(like), *squares]).sum(0).sqrt()
@@ -64,6 +71,7 @@ def check(
     engine: str = "auto",
     tolerance: float = 1e-10,
     made: GradientEngine | None = None,
+    units: list[int] | None = None,
     **options: Any,
 ) -> GradientEngine:
     """Check losses, norms, sums and gradients of an engine against the reference; return the engine.
@@ -73,17 +81,20 @@ def check(
         engine: its name.
         tolerance: relative to the largest number of a parameter's gradient.
         made: the engine, if it has been made.
+        units: whose row each is; None: each row is a unit.
         options: of the engine.
     """
     losses, rows = one_by_one(case)
+    ids = list(range(len(case.mask))) if units is None else units
+    counted, every = shares(ids, case.mask), shares(ids, torch.ones_like(case.mask))
+    means = {name: torch.tensordot(counted, each, 1) for name, each in rows.items()}
+    losses, mask = counted @ losses, counted.sum(1) > 0
     before = {name: each.clone() for name, each in case.model.state_dict().items()}
     random = torch.get_rng_state()
     made = made or build(case, engine, **options)
-    mask, norms = case.mask, lengths(rows, losses)
-    head = lengths({name: rows[name] for name in case.head}, losses)
+    norms, head = lengths(means, losses), lengths({name: means[name] for name in case.head}, losses)
     # Some gradients are longer than this bound, and others not; most of sparse networks are 0.
     bound = float(norms[mask].median()) or float(norms[mask].max()) / 2
-    largest = max(float(each.abs().max()) for each in rows.values())
 
     def same(found: Tensor, wanted: Tensor, scale: float, name: str) -> None:
         torch.testing.assert_close(
@@ -95,27 +106,23 @@ def check(
         )
 
     for clipping, factor in factors(norms, bound).items():
-        found = made.clipped_sum(*case.batch, clipping)
-        assert found.gradients.keys() == rows.keys()
-        sums = {
-            name: torch.einsum("b,b...->...", factor * mask, each) for name, each in rows.items()
-        }
+        found = made.clipped_sum(*case.batch, clipping, units)
+        assert found.gradients.keys() == means.keys()
+        used = torch.where(mask, factor, 0)
+        sums = {name: torch.tensordot(used, each, 1) for name, each in means.items()}
         # The loss does not depend on the bias of attention keys: its gradients are rounding errors.
         share = 1e-4 if tolerance < 1e-8 else 1e-2
         least = share * max(float(each.abs().max()) for each in sums.values())
         for name, wanted in sums.items():
             same(found.gradients[name], wanted, max(float(wanted.abs().max()), least), name)
-        same(found.norms, torch.where(mask, norms, 0), float(norms.max()), "norms")
-        same(found.losses, torch.where(mask, losses, 0), 1 + float(losses.max()), "losses")
+        same(found.norms, norms, float(norms.max()), "norms")
+        same(found.losses, losses, 1 + float(losses.max()), "losses")
         assert not found.nonfinite.any()
-    for found_norms, wanted in zip(made.norms(*case.batch), (norms, head), strict=True):
-        torch.testing.assert_close(
-            found_norms.double(), torch.where(mask, wanted, 0), rtol=tolerance, atol=0
-        )
-    written, nonfinite = made.gradients(case.inputs, case.labels)
-    same(
-        written, torch.cat([each.flatten(1) for each in rows.values()], dim=1), largest, "gradients"
-    )
+    for found_norms, wanted in zip(made.norms(*case.batch, units), (norms, head), strict=True):
+        torch.testing.assert_close(found_norms.double(), wanted, rtol=tolerance, atol=0)
+    written, nonfinite = made.gradients(case.inputs, case.labels, units)
+    wanted = every @ torch.cat([each.flatten(1) for each in rows.values()], dim=1)
+    same(written, wanted, float(wanted.abs().max()), "gradients")
     assert not nonfinite.any()
     torch.testing.assert_close(case.model.state_dict(), before, rtol=0, atol=0, equal_nan=True)
     assert all(type(each) is torch.nn.Parameter for each in case.model.parameters())

@@ -47,6 +47,18 @@ def test_networks_in_float32(engine: str, name: str) -> None:
     check(make(name, torch.float32), engine, 2e-5)
 
 
+# Why no fast engine computes some layers.
+BECAUSE = {
+    "tokens first": "'layer.weight'",
+    "Conv1d": "'layer.weight' of a Conv1d is used by conv1d()",
+    "attention": "'layer.self_attn.in_proj_weight' of a MultiheadAttention",
+    "LSTM": "'layer.weight_ih_l0' of a Recurrent is used by lstm()",
+    "reads values": "any() chooses, orders or merges rows of a batch by their content",
+    "function of autograd": "'layer.scale' are used where this engine does not see it",
+    "two names, factors": "'layer.one.weight'",
+}
+
+
 @pytest.mark.parametrize(
     ("name", "limit", "engine"),
     [
@@ -56,20 +68,28 @@ def test_networks_in_float32(engine: str, name: str) -> None:
         if engine
     ],
 )
-def test_layers(name: str, limit: int, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer uses the fastest engine that supports it, for few and for many parameters."""
+def test_layers(
+    name: str,
+    limit: int,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each layer uses the fastest engine that supports it, for few and for many parameters.
+
+    A slow one warns once, and does not recommend `auto`, which is in use already.
+    """
     monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", limit)
     case = on_layer(name)
     made = check(case)
     assert isinstance(made, ValidatingEngine)
     assert made.choose(case.inputs)[0] == engine
-
-
-def test_chunks_of_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make("convolutions-all")
-    size = sum(each.numel() for each in case.model.parameters())
-    monkeypatch.setattr(engines, "_AT_ONCE", (4 * size + 1, 1))
-    check(case, "vmap")
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (engine in ("vmap", "loop"))
+    for message in messages:
+        assert message.startswith(f"engine '{engine}', which is slow, because ")
+        assert BECAUSE.get(name, "") in message and "auto" not in message
+        assert len(message) < 300 and "\n" not in message
 
 
 def every_rule() -> nn.Module:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.gradients.reference import build, factors, lengths, one_by_one
+from tests.gradients.reference import build, check
 from tests.gradients.tiny_models import CASES, EACH_ENGINE, Case, make
 from torch import Tensor, nn
 
@@ -38,49 +38,9 @@ def case_of(name: str, dtype: torch.dtype = torch.float64) -> Case:
     return replace(case, mask=mask)
 
 
-def by_hand(case: Case, ids: list[int]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Return losses and gradients of units, and which of them count, from those of rows."""
-    losses, rows = one_by_one(case)
-    runs = dict.fromkeys(ids)
-    members = [
-        [row for row, each in enumerate(ids) if each == unit and case.mask[row]] for unit in runs
-    ]
-
-    def means(values: Tensor) -> Tensor:
-        zero = torch.zeros_like(values[0])
-        return torch.stack([sum((values[i] for i in m), zero) / max(len(m), 1) for m in members])
-
-    return (
-        means(losses),
-        {k: means(v) for k, v in rows.items()},
-        torch.tensor([*map(bool, members)]),
-    )
-
-
 @pytest.mark.parametrize(("engine", "name"), ENGINES)
 def test_every_engine_gives_the_means_of_units(engine: str, name: str) -> None:
-    case = case_of(name)
-    made = build(case, engine)
-    losses, means, counted = by_hand(case, RAGGED)
-    norms = lengths(means, losses)
-    tolerance = 1e-5 if engine == "linear" else 1e-9
-    for clipping, factor in factors(norms, float(norms[counted].median())).items():
-        found = made.clipped_sum(*case.batch, clipping, RAGGED)
-        for key, each in means.items():
-            wanted = torch.einsum("u,u...->...", factor.nan_to_num(posinf=0) * counted, each)
-            assert (found.gradients[key] - wanted).norm() <= tolerance * (1 + wanted.norm()), key
-        torch.testing.assert_close(found.norms.double(), norms, rtol=tolerance, atol=tolerance)
-        torch.testing.assert_close(found.losses.double(), losses, rtol=tolerance, atol=tolerance)
-        assert not found.nonfinite.any()
-    total, head = made.norms(*case.batch, RAGGED)
-    torch.testing.assert_close(total.double(), norms, rtol=tolerance, atol=tolerance)
-    of_head = lengths({each: means[each] for each in case.head}, losses)
-    torch.testing.assert_close(head.double(), of_head, rtol=tolerance, atol=tolerance)
-    everything = replace(case, mask=torch.ones_like(case.mask))
-    rows, _ = made.gradients(case.inputs, case.labels, RAGGED)
-    _, whole, _ = by_hand(everything, RAGGED)
-    wanted = torch.cat([each.flatten(1) for each in whole.values()], dim=1)
-    torch.testing.assert_close(rows.double(), wanted, rtol=1e-4, atol=1e-7)
+    check(case_of(name), engine, 1e-5 if engine == "linear" else 1e-9, units=RAGGED)
 
 
 @pytest.mark.parametrize(("engine", "name"), EACH_WAY)
@@ -153,12 +113,8 @@ def test_a_unit_with_a_row_that_is_not_finite_counts_as_zero(engine: str, name: 
 def test_chunks_of_vmap_hold_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of("convolutions-all")
     size = sum(each.numel() for each in case.model.parameters())
-    whole = build(case, "vmap").clipped_sum(*case.batch, FlatClipping(1.0), RAGGED)
     monkeypatch.setattr("dpsweep.gradients.engines._AT_ONCE", (15 * size, 1))
-    parts = build(case, "vmap").clipped_sum(*case.batch, FlatClipping(1.0), RAGGED)
-    torch.testing.assert_close(parts.norms, whole.norms)
-    for key, each in whole.gradients.items():
-        torch.testing.assert_close(parts.gradients[key], each)
+    check(case, "vmap", units=RAGGED)
 
 
 @pytest.mark.parametrize(
