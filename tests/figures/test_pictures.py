@@ -56,35 +56,40 @@ def test_no_text_is_cut_or_covers_another(drawn: Drawn, family: str) -> None:
 
 
 LONG = "A dataset with a rather long name, ViT-Base/16, ε = 8, C = 1"
+BOUNDS = [0.0001, 0.0032, 0.1, 3.1623, 100.0]
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 @pytest.mark.parametrize(
-    ("titles", "bounds", "sizes"),
+    ("titles", "columns", "sizes"),
     [
-        ([LONG], [1.0], [64]),
-        ([LONG, f"{LONG}, B", f"{LONG}, A"], [0.1, 1.0, 10.0], [64, 256]),
-        (list("ABCD"), [1.0], [64, 256]),
-        (list("ABCDEFGHI"), [0.0001, 0.0032, 0.1, 3.1623, 100.0], [64]),
+        ([LONG], [1], [64]),
+        ([LONG, f"{LONG}, B", f"{LONG}, A"], [3, 3, 3], [64, 256]),
+        (list("ABCD"), [1, 1, 1, 1], [64, 256]),
+        (list("ABCDEFGHI"), [5, 2, 1, 3, 5, 5, 1, 4, 5], [64]),
     ],
-    ids=["one square", "long titles", "one column", "one row"],
+    ids=["one square", "long titles", "one column", "columns"],
 )
-def test_heatmaps_of_any_shape_have_room_for_their_texts(
-    titles: list[str], bounds: list[float], sizes: list[int], scale: Literal["shared", "panel"]
+def test_heatmaps_of_any_shape_have_equal_squares_and_room_for_their_texts(
+    titles: list[str], columns: list[int], sizes: list[int], scale: Literal["shared", "panel"]
 ) -> None:
     rows = [
         {"panel": panel, "title": title, "clipping_bound": bound, "batch_size": size}
-        for panel, title in enumerate(titles)
-        for bound, size in itertools.product(bounds, sizes)
+        for panel, (title, of_panel) in enumerate(zip(titles, columns, strict=True))
+        for bound, size in itertools.product(BOUNDS[:of_panel], sizes)
     ]
     frame = pd.DataFrame(rows).assign(as_good=True, learning_rate=0.01)
     frame["macro_accuracy"] = np.linspace(0.1, 0.9, len(frame))
     with style.style():
         drawing = families.Heatmap.draw(frame, colour_scale=scale)
         require_room_for_texts(drawing)
-    shown = [" ".join(axes.get_title().split("\n")) for axes in drawing.axes if axes.get_title()]
+    panels = [axes for axes in drawing.axes if axes.get_title()]
+    shown = [" ".join(axes.get_title().split("\n")) for axes in panels]
     assert shown == titles
-    assert not any("ε\n" in axes.get_title() for axes in drawing.axes)
+    assert not any("ε\n" in axes.get_title() for axes in panels)
+    boxes = [axes.get_window_extent() for axes in panels]
+    of_squares = [box.width / count for box, count in zip(boxes, columns, strict=True)]
+    assert of_squares == pytest.approx([of_squares[0]] * len(panels), rel=0.02)
 
 
 def require_room_for_texts(drawing: Figure) -> None:

@@ -113,13 +113,16 @@ class Heatmap(targets.Figure):
         lines = 1 if "batch_size" in (self.x, self.y) else 3
         height = (0.08 + 0.12 * lines) * len(labels) + (0.75 if shared else 1.1)
         longest = 0.06 * max(map(_length, numbers["column"]))
-        height += longest if longest > square else 0  # seaborn turns labels that would touch
+        turned = longest > square  # the labels of columns, which would touch
+        height += longest * turned
         width = max(margins + square * sum(widths), 2.4)
         drawing = matplotlib.figure.Figure(figsize=(width, rows * height), layout="constrained")
         grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
         for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
             _draw(axes, self, panel, labels, limits, square, lines > 1, percent)
+            axes.tick_params(axis="x", rotation=90 if turned else 0)
+            _narrow(axes, panel["column"].nunique() / widths[position % across])
             if position % across == 0:
                 axes.set_ylabel(style.LABELS[self.y])
             else:
@@ -168,6 +171,16 @@ def _draw(
     title, framed = panel["title"].iloc[0], panel[panel["as_good"]]
     style.title(axes, title, *([] if in_square else _subtitle(framed, len(panel))))
     _frame(axes, marks.eq(True).to_numpy())
+
+
+def _narrow(axes: Axes, share: float) -> None:
+    """Draw a panel in the middle share of its place, so that the squares of all panels are equally wide."""
+
+    def locate(axes: Any, _: object) -> Any:
+        place = axes.get_position(original=True)
+        return place.shrunk(share, 1).anchored("C", place)
+
+    axes.set_axes_locator(locate)
 
 
 def _length(label: str) -> int:
