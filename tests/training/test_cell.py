@@ -41,9 +41,7 @@ def study(selection: str = "repeat-best", seeds: int = 1, **privacy: Any) -> Stu
 @pytest.fixture
 def paths(tiny, tmp_path):
     """The files of a study that is ready to train."""
-    paths = tiny.copied(tmp_path).paths
-    write_calibration(noise(paths), calibrate(8.0, 1e-5, N, BATCH_SIZE, 1))
-    return paths
+    return tiny._replace(study=study()).ready(tmp_path).paths
 
 
 def noise(paths: Paths, chosen: Study | None = None) -> Path:

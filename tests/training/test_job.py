@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.training.tiny_study import N, Prepared, calibrate
+from tests.training.tiny_study import Prepared
 
 from dpsweep.cli.options import training
 from dpsweep.planning.status import STOPPED
-from dpsweep.privacy.record import write_calibration
 from dpsweep.study.file import Training
 from dpsweep.training.cell import run_cell
 from dpsweep.training.job import (
@@ -32,17 +31,13 @@ from dpsweep.training.optimizer import PrivateOptimizer
 @pytest.fixture
 def made(tiny, tmp_path):
     """A study with one cell."""
-    return tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).copied(tmp_path)
+    return tiny.of({}, {"kind": "film"}, epochs=[3], batch_size=[32]).ready(tmp_path)
 
 
 def train(made: Prepared, log: Path, number: signal.Signals | None = None) -> ForkProcess:
     """Start to train the cell in a separate process, which gets a signal in its fourth step."""
     study, paths, *_ = made
     (cell,) = study.all_cells()
-    steps = study.steps("digits", cell.epochs, 32)
-    noise = calibrate(8.0, 1e-5, N, 32, steps)
-    write_calibration(paths.noise(study, "digits", 8.0, cell.epochs, 32), noise)
-
     take, taken = PrivateOptimizer.step, []
 
     def step(optimizer, batches):
@@ -93,7 +88,7 @@ def test_a_stopped_trial_resumes_to_the_same_result(tiny, made, tmp_path):
     assert ended(train(made, tmp_path / "last")) == 0
     assert f"continuing from step {step}" in (tmp_path / "last").read_text()
     (tmp_path / "whole").mkdir()
-    whole = tiny.copied(tmp_path / "whole")._replace(study=made.study)
+    whole = tiny._replace(study=made.study).ready(tmp_path / "whole")
     assert ended(train(whole, tmp_path / "log")) == 0
     pd.testing.assert_frame_equal(measured(made), measured(whole))
 

@@ -11,11 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 import pytest
-from tests.training.tiny_study import N, Prepared, calibrate
+from tests.training.tiny_study import Prepared
 from tests.waiting import running, wait_for
 
 from dpsweep.cli.options import training
-from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
 from dpsweep.study.paths import Paths
 from dpsweep.training import processes
@@ -34,11 +33,7 @@ STEP = 4
 def cell_of(tiny: Prepared, folder: Path, **settings: Any) -> tuple[Study, Paths]:
     """Return a study of one cell, with its noise."""
     folder.mkdir(exist_ok=True)
-    made = tiny.of(settings, {"kind": "film"}, batch_size=[32]).copied(folder)
-    (cell,) = made.study.all_cells()
-    noise = calibrate(8.0, 1e-5, N, 32, made.study.steps("digits", cell.epochs, 32))
-    write_calibration(made.paths.noise(made.study, "digits", 8.0, cell.epochs, 32), noise)
-    return made.study, made.paths
+    return tiny.of(settings, {"kind": "film"}, batch_size=[32]).ready(folder)[:2]
 
 
 def train(study: Study, paths: Paths) -> None:

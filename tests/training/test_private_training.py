@@ -14,7 +14,7 @@ import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from tests.training.tiny_net import CLASSES, N, data, flat, net
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
 from dpsweep.privacy import Calibration, CalibrationError
@@ -28,8 +28,8 @@ DELTA = 1e-3
 
 
 @cache
-def noise(epsilon: float = 1.0, batch_size: int = 20, steps: int = 2) -> Calibration:
-    return calibrate(epsilon, DELTA, N, batch_size, steps)
+def noise(epsilon: float = 1.0, batch_size: int = 20, steps: int = 2, size: int = N) -> Calibration:
+    return calibrate(epsilon, DELTA, size, batch_size, steps)
 
 
 def training(
@@ -408,3 +408,45 @@ def test_a_forked_process_cannot_draw_the_noise_of_its_parent(steps: int) -> Non
     assert "the process that this one was forked from" in os.read(reader, 4096).decode()
     made.step(second)  # the parent goes on
     assert made.steps_taken == steps + 1
+
+
+# -- units of privacy --------------------------------------------------------------------------
+
+UNITS = np.repeat([3, 1, 9, 4, 0], [4, 8, 26, 10, 12])[np.random.default_rng(0).permutation(N)]
+
+
+def of_units(units: Any = UNITS, rows_per_unit: int = 3) -> PrivateTraining:
+    return training(noise(8.0, 2, 6, 5), units=units, rows_per_unit=rows_per_unit)
+
+
+def test_the_update_is_that_of_clipped_means_by_hand() -> None:
+    made, (inputs, labels) = of_units(), data()
+    made._optimizer.noise_multiplier = 0.0
+    for batch in made.batches(inputs, labels):
+        before, chosen = parameters(made), UNITS[batch.rows]
+        total = torch.zeros_like(before)
+        for unit in set(chosen.tolist()):
+            rows = torch.from_numpy(batch.rows[chosen == unit])
+            loss = nn.functional.cross_entropy(made.model(inputs[rows]), labels[rows])
+            mean = torch.autograd.grad(loss, list(made.model.parameters()))
+            gradient = torch.cat([each.flatten() for each in mean])
+            total += gradient * torch.clamp(1 / gradient.norm(), max=1.0)
+        assert int(made.step(batch).sampled_examples) == len(set(chosen.tolist()))
+        torch.testing.assert_close(parameters(made), before - 0.5 * total / 2)
+
+
+def test_a_state_of_other_units_is_refused() -> None:
+    state = of_units().state_dict()
+    of_units().load_state_dict(state)
+    for made in (of_units(UNITS[::-1]), of_units(rows_per_unit=4), of_units(None)):
+        with pytest.raises(ValueError, match="state is of another training"):
+            made.load_state_dict(state)
+
+
+def test_a_unit_in_two_micro_batches_is_refused() -> None:
+    made, (inputs, labels) = of_units(), data(4)
+    part = inputs, labels, torch.ones(4, dtype=torch.bool)
+    before = parameters(made)
+    with pytest.raises(ValueError, match="rows of unit 7 in two micro-batches of a step"):
+        made._optimizer.step([(*part, np.array([7, 7, 8, -1])), (*part, np.array([5, 7, -1, -1]))])
+    assert torch.equal(parameters(made), before) and made.steps_taken == 0

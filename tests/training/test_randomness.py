@@ -1,10 +1,13 @@
-"""Streams, sampling and noise: their distributions, independence and reproducibility."""
+"""Streams, sampling of rows and of units, and noise: distributions, independence, reproducibility."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +25,7 @@ from dpsweep.training.randomness import (
     new_secret,
     numpy_stream,
     stream_key,
+    whole_units,
 )
 
 # With random seeds a correct sampler would fail once in a million runs; with these fixed seeds it passes.
@@ -158,6 +162,95 @@ def test_microbatches_hold_every_index_once(size: int, physical_batch: int) -> N
     assert np.array_equal(np.concatenate([indices[:0], *kept]), indices)
     with pytest.raises(ValueError, match="physical_batch = 0"):
         list(microbatches(indices, 0))
+
+
+# -- units of privacy ---------------------------------------------------------------------------
+
+RAGGED = np.repeat([3, 1, 9, 4, 0], [1, 2, 7, 3, 5])[np.random.default_rng(0).permutation(18)]
+
+
+def sampler(batch_size: int = 2, secret: bytes = b"", **options: Any) -> PoissonSampler:
+    options = {"units": RAGGED} | options
+    return PoissonSampler(Sampling(5, batch_size, 1), "t", secret=secret, **options)
+
+
+def test_units_are_sampled_with_probability_b_over_n_and_their_rows_evenly() -> None:
+    made, steps = sampler(rows_per_unit=3), 4000
+    rows, units = Counter[int](), Counter[int]()
+    pairs = Counter[tuple[int, int]]()
+    for step in range(steps):
+        batch = made.batch(step)
+        found = Counter(RAGGED[batch].tolist())
+        assert all(count == min(3, (unit == RAGGED).sum()) for unit, count in found.items())
+        assert len(set(batch.tolist())) == len(batch)
+        rows.update(batch.tolist())
+        units.update(found.keys())
+        of_nine = batch[RAGGED[batch] == 9].tolist()
+        pairs.update((a, b) for a in of_nine for b in of_nine if a < b)
+    for unit in set(RAGGED.tolist()):
+        assert stats.binomtest(units[unit], steps, 0.4).pvalue > 1e-4
+        of_unit = np.flatnonzero(unit == RAGGED)
+        assert sum(rows[row] for row in of_unit) == units[unit] * min(3, len(of_unit))
+    # All pairs of rows of the unit of 7 rows are drawn equally often.
+    assert len(pairs) == 21 and stats.chisquare(list(pairs.values())).pvalue > 1e-4
+
+
+def test_a_batch_of_units_is_a_function_of_the_secret_stream_and_the_step() -> None:
+    one, other = sampler(), sampler()
+    assert all(np.array_equal(one.batch(step), other.batch(step)) for step in (3, 1, 3))
+    assert one.most_rows == 4 and sampler(rows_per_unit=99).most_rows == 7
+    secret, public = sampler(5, b"mine"), sampler(5)
+    # With the full batch, only the drawn rows differ.
+    for each in (secret, public):
+        assert len({tuple(each.batch(step)) for step in range(9)}) > 5
+    assert any(not np.array_equal(secret.batch(step), public.batch(step)) for step in range(9))
+
+
+NAMES = [f"p{i}" for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    "names", [np.arange(40), np.arange(40)[::-1], NAMES, pd.Series(NAMES, dtype="category")]
+)
+def test_units_of_one_row_are_the_rows(names: Any) -> None:
+    units = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"", units=names)
+    rows = PoissonSampler(Sampling(40, 9, 1), "t", secret=b"")
+    assert all(np.array_equal(units.batch(step), rows.batch(step)) for step in range(50))
+
+
+@pytest.mark.parametrize("physical", [4, 5, 8, 30])
+def test_microbatches_hold_whole_units(physical: int) -> None:
+    made = sampler(5)
+    seen: list[int] = []
+    homes = Counter[int]()
+    for rows, mask, units in microbatches(made.batch(0), physical, made.units):
+        assert len(rows) == len(mask) == len(units) == physical
+        assert (units[~mask] == -1).all() and np.array_equal(units[mask], made.units[rows[mask]])
+        seen += rows[mask].tolist()
+        homes.update(set(units[mask].tolist()))
+    assert seen == made.batch(0).tolist()
+    assert set(homes.values()) == {1} and len(homes) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"units": [1, 1, 2]}, "found 2 different ones, expected train_size = 5: N is the number"),
+        ({"units": np.zeros((5, 1))}, r"found float64 of shape \(5, 1\); allowed: an integer or a"),
+        ({"units": [1.0] * 5}, "float64"),
+        ({"units": pd.Series(["a", None, "b", "c", "d"])}, "found object"),
+        ({"units": list("abcde"), "rows_per_unit": 0}, "rows_per_unit = 0"),
+        ({"units": list("abcde"), "rows_per_unit": 2.5}, "rows_per_unit = 2.5"),
+    ],
+)
+def test_units_that_the_sampler_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sampler(**options)
+    with pytest.raises(ValueError, match="physical batch of 2 examples: a unit has more rows"):
+        list(whole_units(np.array([1, 1, 1]), 2))
+
+
+# -- noise ---------------------------------------------------------------------------------------
 
 
 class GpuDraws(GaussianNoise):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.synthetic import make_study, write_cells
-from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections, tiny_study
+from tests.training.tiny_study import N, Prepared, tiny_sections, tiny_study
 
 from dpsweep.analysis.frames import (
     load_gradient_norms,
@@ -22,7 +22,6 @@ from dpsweep.analysis.frames import (
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.base.parquet import UnreadableResultsError
 from dpsweep.gradients.engines import LoopEngine
-from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -50,10 +49,7 @@ def study(physical_batch: int = 32, **section: int) -> Study:
 @pytest.fixture(scope="module")
 def trained(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A study with its only cell trained."""
-    made = tiny._replace(study=study()).copied(tmp_path_factory.mktemp("trajectory"))
-    steps = made.study.steps("digits", EPOCHS, 30)
-    noise = calibrate(8.0, 1e-5, N, 30, steps)
-    write_calibration(made.paths.noise(made.study, "digits", 8.0, EPOCHS, 30), noise)
+    made = tiny._replace(study=study()).ready(tmp_path_factory.mktemp("trajectory"))
     run_cell(made.study, made.paths, CELL)
     return made
 

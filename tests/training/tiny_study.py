@@ -15,6 +15,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import Calibration, calibration
+from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
@@ -117,6 +118,16 @@ class Prepared(NamedTuple):
         for part in ("data", "backbones"):
             (folder / part).symlink_to(self.paths.results / part)
         return self._replace(paths=Paths(folder))
+
+    def ready(self, folder: Path) -> "Prepared":
+        """Return the same study with a separate folder of results, which has its noise."""
+        made, study = self.copied(folder), self.study
+        for cell in study.all_cells():
+            setting = "digits", cell.epsilon, cell.epochs, cell.batch_size
+            sizes = study.train_size("digits"), study.batch_size(cell)
+            noise = calibrate(cell.epsilon, 1e-5, *sizes, study.steps("digits", *setting[2:]))
+            write_calibration(made.paths.noise(study, *setting), noise)
+        return made
 
     def context(self, device: torch.device = CPU) -> TrialContext:
         """Return a context for trials of the study."""
