@@ -101,6 +101,9 @@ def test_claims_above_the_bound_on_the_noise_are_refuted(noise):
     assert again.noise_multiplier == pytest.approx(most, rel=5e-3)
     nothing = CurveOutcome(noise, M, 100, 50)
     assert math.isinf(nothing.noise_at_most) and nothing.lower_bound == 0 and nothing.consistent
+    for guesses, correct in ((100, 101), (100, -1), (M + 1, 9)):
+        with pytest.raises(ValueError, match="allowed: 0 <= right <= guesses <= canaries"):
+            CurveOutcome(noise, M, guesses, correct)
 
 
 def measured(noise: Calibration, share: float, seed: int, places: int = 500) -> MeasuredNoise:

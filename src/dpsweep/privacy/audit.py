@@ -146,6 +146,9 @@ class CurveOutcome:
         guesses: number of guessed coins; fixed before the run.
         correct: number of right guesses.
         confidence: the bounds hold with at least this probability.
+
+    Raises:
+        ValueError: more guesses are right than were made, or more were made than there are canaries.
     """
 
     noise: Calibration
@@ -153,6 +156,13 @@ class CurveOutcome:
     guesses: int
     correct: int
     confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.correct <= self.guesses <= self.canaries:
+            raise ValueError(
+                f"found {self.correct} right of {self.guesses} guesses on {self.canaries} canaries; "
+                "allowed: 0 <= right <= guesses <= canaries"
+            )
 
     @cached_property
     def noise_at_most(self) -> float:
