@@ -3,9 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +16,7 @@ from typer.testing import CliRunner
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
 from dpsweep.cli.run import target_files
-from dpsweep.study import Study, StudyError, load_study
+from dpsweep.study import StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
 from dpsweep.study.load import DEFAULT_STUDY, OPTIONS, begin, make_command
 from dpsweep.study.paths import Paths
@@ -79,44 +77,37 @@ def test_mappings_are_merged_and_other_values_replaced(
 
 
 @pytest.mark.parametrize(
-    ("overlays", "read", "expected"),
+    ("overlays", "expected"),
     [
         # A section of another kind replaces the one below; one of the same kind is merged.
         (
             [HUB, WEIGHTS % "file, path: a.safetensors"],
-            lambda study: study.backbones["random"].weights,
             FileWeights(kind="file", path="a.safetensors"),
         ),
         (
             [HUB, WEIGHTS % f"hub, revision: {'a' * 40}"],
-            lambda study: study.backbones["random"].weights,
             HubWeights(kind="hub", id="someone/net", revision="a" * 40),
-        ),
-        # A replacement or a single key deep in a mapping keeps the keys beside it.
-        (
-            ["sweeps: {flat: {learning_rate: !replace {first: 1, last: 2, count: 2}}}"],
-            lambda study: (study.sweeps["flat"].learning_rates, study.sweeps["flat"].epochs),
-            ([1, 2], [2, 4]),
-        ),
-        # Overlays stack.
-        (
-            ["sweeps: {flat: {seeds: 7, epochs: [1, 2]}}", "sweeps: {flat: {epochs: [2, 4, 8]}}"],
-            lambda study: (study.sweeps["flat"].seeds, study.sweeps["flat"].epochs),
-            (7, [2, 4, 8]),
-        ),
-        (
-            ["sweeps: !replace {}", yaml.safe_dump({"sweeps": {"flat": SMALL["sweeps"]["flat"]}})],
-            lambda study: list(study.sweeps),
-            ["flat"],
         ),
     ],
 )
-def test_overlays_merge_and_replace(
-    base: Path, overlays: list[str], read: Callable[[Study], Any], expected: Any
+def test_sections_merge_with_those_of_their_kind(
+    base: Path, overlays: list[str], expected: object
 ) -> None:
     for number, text in enumerate(overlays):
         base = overlay(base, text, f"overlay{number}.yaml")
-    assert read(load_study(base)) == expected
+    assert load_study(base).backbones["random"].weights == expected
+
+
+def test_overlays_stack_and_replace(base: Path) -> None:
+    rates = "{first: 1, last: 2, count: 2}"
+    first = f"sweeps: {{flat: {{seeds: 7, epochs: [1, 2], learning_rate: !replace {rates}}}}}"
+    once = overlay(base, first, "once.yaml")
+    flat = load_study(overlay(once, "sweeps: {flat: {epochs: [2, 4, 8]}}")).sweeps["flat"]
+    # A replacement or a single key deep in a mapping keeps the keys beside it.
+    assert (flat.learning_rates, flat.seeds, flat.epochs) == ([1, 2], 7, [2, 4, 8])
+    none = overlay(base, "sweeps: !replace {}", "none.yaml")
+    sweeps = {"sweeps": {"flat": SMALL["sweeps"]["flat"]}}
+    assert list(load_study(overlay(none, yaml.safe_dump(sweeps))).sweeps) == ["flat"]
 
 
 def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
@@ -190,33 +181,22 @@ TOO_LONG = {
 MANY = ", ".join(f"{0.1 + number / 1000}" for number in range(50_000))
 SWEEP = f"{EXTENDS}sweeps: {{flat: {{%s}}}}"
 IMAGES = f"{EXTENDS}datasets: {{digits: {{source: !replace {{kind: folder, path: %s}}}}}}"
-BROKEN = [
-    *("title: [1, 2\n", "title: 'open\n", "a:\n\t- b\n", "a: b: c\n", "? [1, 2]\n: 3\n"),
-    *("? {a: 1}\n: 3\n", "a: *missing\n", "a: &a {b: *a}\n", "a: !unknown {}\n"),
-    "a: !!python/object/apply:os.system ['true']\n",
-]
 REFUSED = [
-    *((text, 'cannot be read as YAML: *", line ') for text in BROKEN),
     *(
-        (text, "cannot be read as YAML")
-        for text in ("title: !!int abc", "title: !!timestamp x", "title: 2024-13-45")
+        (text, 'cannot be read as YAML: *", line ')
+        for text in ("title: [1, 2\n", "? {a: 1}\n: 3\n", "a: *missing\n", "a: &a {b: *a}\n")
     ),
+    ("a: !!python/object/apply:os.system ['true']\n", 'cannot be read as YAML: *", line '),
+    *((text, "cannot be read as YAML") for text in ("title: !!int abc", "title: 2024-13-45")),
     (f"privacy: {{delta: {'1' * 5000}}}", "cannot be read as YAML"),
     (f"title: {'[' * 500}{']' * 500}", "cannot be read as YAML: maximum recursion"),
+    *((text, "allowed: a mapping of sections (title, datasets,") for text in ("", "- a\n- b\n")),
+    ("extends: [a.yaml]\n", "extends: found *, or the path of a file"),
     *(
-        (text, "allowed: a mapping of sections (title, datasets,")
-        for text in ("", "- a\n- b\n", "just text\n", "3\n", "# a comment\n")
-    ),
-    *(
-        (f"extends: {value}\n", "extends: found *, or the path of a file")
-        for value in ("3", "[a.yaml]", "{a: b}", "true")
-    ),
-    *(
-        (f"{EXTENDS}privacy: {{delta: {text}}}", 'privacy.delta: found "')
-        for text in ("'1e-5'", "1e-5x", "e-5", "1e", "1e-5 1")
+        (f"{EXTENDS}privacy: {{delta: {each}}}", 'privacy.delta: found "')
+        for each in ("'1e-5'", "e-5")
     ),
     (f"{EXTENDS}? ", "the study: found null; allowed: strings"),
-    (f"{EXTENDS}training: {{2024-01-01: 3}}", 'training: found "2024-01-01"; allowed: strings'),
     (f"{EXTENDS}audit: !replace null", "expected a mapping node, but found scalar*line 2"),
     (f"{EXTENDS}references: paper.csv", "references: [Errno 2] No such file"),
     (f"{EXTENDS}references: wrong.csv", "references[0].value: found"),
@@ -224,7 +204,6 @@ REFUSED = [
     (f"{EXTENDS}results: {'r' * 300}", "at most 255 bytes"),
     (f'{EXTENDS}results: "res{{cell}}"', "a path without { and }"),
     (IMAGES % "~nosuchuser/x", "users that exist"),
-    (SWEEP % "epsilom: [1]", "sweeps.flat.epsilom: unknown key"),
     (SWEEP % "learning_rate: {first: 0.001, last: 0.1, count: 1000000000}", "1000"),
     (SWEEP % f"epsilon: [{MANY}]", "1000"),
     (SWEEP % "seeds: 1000000000", "1000"),
@@ -264,12 +243,6 @@ def test_random_bytes_are_refused(
         load_study(file)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "absent.yaml"
-    assert refused(path) == f"study: no such file as {path}"
-    assert "cannot be read as YAML: [Errno 21] Is a directory" in refused(tmp_path)
-
-
 # -- finding a study, and its outputs --------------------------------------------------------
 
 
@@ -292,10 +265,8 @@ def test_a_study_is_found_by_its_file_or_as_the_only_one(folder: Path) -> None:
     for words in ("pets.yaml", "--study pets.yaml", ""):
         said = call("plan", *words.split(), "digits_vit-weak_film")
         assert re.match(r"0 of \d+ cells are done\.", said), said
-    said = call("plan", "pest.yaml")
-    assert "no such file as pest.yaml" in said and "did you mean pets.yaml?" in said
+    assert "did you mean pets.yaml?" in call("plan", "pest.yaml")
     assert "did you mean" not in call("plan", "nope.yaml")
-    assert "did you mean demo?" in call("check", "dmo")
 
 
 def test_paths_and_suggested_commands_start_where_the_user_stands(
@@ -339,14 +310,11 @@ def test_targets_are_named_as_in_the_study() -> None:
     assert files(f"{cells[0].problem}/{cells[0].name}") == of_cells[:2]
     wrong_cell = cells[0].name.replace("epochs", "epoch")
     for wrong, right in (
-        ("alll", "all"),
         ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps"),
         (f"results/cells/{cells[0].problem}/{wrong_cell}", cells[0].name),
     ):
         with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
             files(wrong)
-    with pytest.raises(DpsweepError, match="the study has no section `release`"):
-        files("release")
 
 
 def test_suggested_commands_name_the_study_and_force_existing_targets(
@@ -362,12 +330,10 @@ def test_suggested_commands_name_the_study_and_force_existing_targets(
     assert command == ["dpsweep", "run", "pets.yaml", "audit"]
 
 
-@pytest.mark.parametrize("own", ["", "USR1@600"])
-def test_jobs_of_slurm_get_the_signal_before_their_limit(
-    monkeypatch: pytest.MonkeyPatch, own: str
-) -> None:
+def test_jobs_of_slurm_get_the_signal_before_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where options on the command line replace those of the profile."""
-    monkeypatch.setattr("os.environ", {"PATH": ""} | ({"SBATCH_SIGNAL": own} if own else {}))
     monkeypatch.setattr("sys.argv", ["snakemake"])
-    begin({})
-    assert os.environ["SBATCH_SIGNAL"] == (own or "USR1@120")
+    for own, expected in (({}, "USR1@120"), ({"SBATCH_SIGNAL": "USR1@600"}, "USR1@600")):
+        monkeypatch.setattr("os.environ", {"PATH": "", **own})
+        begin({})
+        assert os.environ["SBATCH_SIGNAL"] == expected

@@ -1,6 +1,7 @@
-"""Messages about mistakes in a study: the key, the value found, and the allowed values."""
+"""Mistakes in a study: the key, the value found and the allowed values; and data that are read twice."""
 
 import copy
+import math
 import re
 import tempfile
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.study.small import HERE, SMALL, complaints, dumped, mistakes
+from tests.study.small import DELETE, HERE, SMALL, complaints, dumped, edited, load_small, mistakes
 
 from dpsweep.study import StudyError, load_study
 
@@ -47,59 +48,31 @@ def test_many_mistakes_fit_one_screen_and_are_counted(tmp_path: Path) -> None:
     assert rest == f"... and {60 - len(shown)} more"
 
 
-def key_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all keys and places in a value."""
+def key_paths(value: Any, path: str = "") -> list[str]:
+    """Return the slash-separated paths of all keys and places in a value."""
     children: Any = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list):
         children = enumerate(value)
-    below = [each for key, child in children for each in key_paths(child, (*path, key))]
-    return [path, *below] if path else below
+    below = [each for key, child in children for each in key_paths(child, f"{path}/{key}")]
+    return [path[1:], *below] if path else below
 
 
 PLAIN = {key: value for key, value in SMALL.items() if key not in ("figures", "tables")}
 JUNK = st.sampled_from(
     [
-        *(None, True, -1, 0, 1.5, float("nan"), float("inf"), "", "x", "../x", "full", "none"),
-        *("automatic", "~", "{", "1e400"),
-        *([], [[]], [None], ["x", 1], {}, {"x": 1}, {8: 1}, {True: 1}, {None: 1}, {0.5: 1}),
+        *(DELETE, None, True, -1, 0, 1.5, math.nan, math.inf, "", "x", "../x", "full", "none", "~"),
+        *("{", "1e400", [], [[]], [None], ["x", 1], {}, {"x": 1}, {8: 1}, {True: 1}, {None: 1}),
     ]
-)
-VALUES = JUNK | st.recursive(
-    st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=5,
 )
 
 
 @settings(max_examples=25)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(key_paths(PLAIN)), VALUES, st.sampled_from(["replace", "add", "drop"])
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_messages_about_random_mistakes_fit_one_screen(
-    changes: list[tuple[tuple[Any, ...], Any, str]],
-) -> None:
-    study = copy.deepcopy(PLAIN)
-    for (*above, last), junk, action in changes:
-        place: Any = study
-        try:
-            for key in above:
-                place = place[key]
-            if action == "drop":
-                del place[last]
-            elif action == "add" and isinstance(place[last], dict):
-                place[last] |= junk if isinstance(junk, dict) else {"extra": junk}
-            else:
-                place[last] = copy.deepcopy(junk)
-        except (KeyError, IndexError, TypeError):
-            continue  # an earlier change removed this key
+@given(st.dictionaries(st.sampled_from(key_paths(PLAIN)), JUNK, min_size=1, max_size=4))
+def test_messages_about_random_mistakes_fit_one_screen(changes: dict[str, Any]) -> None:
+    try:
+        study = edited({"tables": DELETE, "figures": "none"} | changes)
+    except (KeyError, IndexError, TypeError):
+        return  # an earlier change removed a key of a later one
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.yaml"
         path.write_text(dumped(study))
@@ -107,3 +80,69 @@ def test_messages_about_random_mistakes_fit_one_screen(
             load_study(path)
         except StudyError as error:
             assert mistakes(error)
+
+
+# -- data that are read twice; mistakes.yaml has more of them ---------------------------------------
+
+HUB = {"kind": "hub", "id": "owner/name"}
+FOLDER = {"kind": "folder", "path": "images"}
+
+
+@pytest.mark.parametrize(
+    ("private", "public", "same"),
+    [
+        ({"kind": "sklearn-digits"}, {"kind": "sklearn-digits", "seed": 1}, True),
+        (HUB, HUB | {"train_splits": ["train", "validation"], "train_share": 0.1}, True),
+        (HUB, HUB | {"id": "owner/other"}, False),
+        (HUB | {"path": "copy"}, FOLDER | {"path": "./copy/"}, True),
+        (FOLDER, FOLDER | {"train_folders": ["test"], "test_from_train": 0.2}, True),
+        (FOLDER, FOLDER | {"path": "others"}, False),
+        (HUB, {"kind": "glyphs"}, False),
+    ],
+)
+def test_a_public_dataset_of_the_same_source_is_refused(
+    tmp_path: Path, private: dict[str, Any], public: dict[str, Any], same: bool
+) -> None:
+    edits = {"datasets/digits/source": private, "datasets/letters/source": public}
+    if not same:
+        load_small(tmp_path, edits)
+        return
+    found = complaints(tmp_path, edits)
+    assert len(found) == 2  # both sweeps are private
+    assert found[0].startswith(
+        "sweeps.flat.dataset: found digits, whose source, like the source of letters, went into the weights"
+    )
+
+
+@pytest.mark.parametrize("named", ["letters", "copy"])
+def test_private_data_are_refused_for_pretraining(tmp_path: Path, named: str) -> None:
+    """Their weights would become frozen parameters of models for other data too."""
+    letters = load_small(tmp_path, {}).datasets["letters"].model_dump(mode="json")
+    copied = {"datasets/copy": letters | {"private": True}}
+    edits = {"datasets/letters/private": True} if named == "letters" else copied
+    (found,) = complaints(tmp_path, edits)
+    which = "is" if named == "letters" else "may share examples with copy,"
+    assert found.startswith(
+        f"backbones.pretrained.weights.dataset: found letters, which {which} marked private; allowed: public"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (["numpy", "scipy.stats"], ["pandas", "scipy"], True),
+        (["numpy", "scipy"], ["pandas", "scipy.stats"], True),
+        (["numpy", "scipy"], ["numpydoc", "sci"], False),
+    ],
+)
+def test_a_module_contains_its_submodules(
+    tmp_path: Path, one: list[str], other: list[str], same: bool
+) -> None:
+    kind = {"kind": "docstrings", "train_per_class": 10, "test_per_class": 5}
+    edits = {
+        "datasets/digits/source": kind | {"modules": one},
+        "datasets/letters/source": kind | {"modules": other},
+    }
+    # Texts for an image network cause other mistakes too.
+    found = [each for each in complaints(tmp_path, edits) if "went into" in each]
+    assert bool(found) == same
