@@ -25,19 +25,6 @@ from tests.tracked import tracked
 ROOT = Path(__file__).parents[1]
 PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md")
 OURS = ("make", "snakemake", "dpsweep", "python")
-FOREIGN = [
-    "apt-get",
-    "cd",
-    "conda",
-    "dpkg-deb",
-    "git",
-    "pip",
-    "pre-commit",
-    "python3.11",
-    "tmux",
-    ".",
-]
-"""Programs of others, which are not tested."""
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
 # Study files that a page tells the reader to write.
 WRITTEN = set(
@@ -49,46 +36,40 @@ def without_blocks(text: str) -> str:
     return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
-def printed() -> Iterator[str]:
-    """Yield every line of a shell block, and every call in a sentence.
+def calls() -> Iterator[list[str]]:
+    """Yield the words of each call in a shell block or a sentence; && and || separate calls.
 
     In a sentence, dpsweep with one word is only the name of a command. The calls in figures.md are generated
     from the study's targets, and left out.
     """
     for page in PAGES:
         text = page.read_text()
-        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
-            yield from block.replace("\\\n", " ").splitlines()
+        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+        lines = [line for each in blocks for line in each.replace("\\\n", " ").splitlines()]
         if page.name != "figures.md":
-            calls = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
-            yield from (" ".join(call.split()) for call in calls if not NAMED.fullmatch(call))
-
-
-def words_of_calls() -> Iterator[list[str]]:
-    """Yield the words of every printed call; && and || separate calls."""
-    for line in printed():
-        for part in re.split(r" && | \|\| ", line):
+            named = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
+            lines += [each for each in named if not NAMED.fullmatch(each)]
+        for part in re.split(
+            r" && | \|\| |\n", "\n".join(" ".join(line.split()) for line in lines)
+        ):
             if words := shlex.split(part.partition(" > ")[0], comments=True):
                 yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
 
 
 def commands(program: str) -> list[list[str]]:
     """Return the arguments of every printed call of a program."""
-    return [words for name, *words in words_of_calls() if name == program]
+    return [words for name, *words in calls() if name == program]
 
 
-def test_every_program_is_known() -> None:
-    assert {name for name, *_ in words_of_calls()} <= {*OURS, *FOREIGN}
-
-
-def test_targets_of_make_exist() -> None:
+def test_targets_modules_and_commands_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for words in commands("make"):
         named = {word for word in words if "=" not in word and not word.startswith("-")}
         assert named <= targets, words
-
-
-def test_commands_in_sentences_exist() -> None:
+    for words in commands("python"):
+        assert words[0] == "-m" and find_spec(words[1]), words
+        # Modules of the package take no other arguments.
+        assert not words[1].startswith("dpsweep.") or words[2:] in ([], ["--schema"]), words
     names = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined]
     sentences = "\n".join(without_blocks(page.read_text()) for page in PAGES)
     assert "plan" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
@@ -140,14 +121,6 @@ def test_snakemake_accepts_printed_arguments(
         # Without results, a plan lists every target that exists.
         monkeypatch.chdir(tmp_path)
         assert Plan(chosen, Paths(Path(chosen.results)), targets).estimates(), words
-
-
-def test_modules_exist() -> None:
-    for words in commands("python"):
-        assert words[0] == "-m" and find_spec(words[1]), words
-        assert not words[1].startswith("dpsweep.") or words[2:] in ([], ["--schema"]), (
-            f"{words[1]} takes no other arguments"
-        )
 
 
 @pytest.mark.slow
