@@ -1,4 +1,4 @@
-"""The report: its content, the reporting of missing results, and its look in a browser."""
+"""The report: its content, what is missing, its look in a browser; the comparison of two studies."""
 
 import base64
 import itertools
@@ -21,13 +21,14 @@ import pytest
 import yaml
 from tests.browser import CHROMIUM, chromium
 from tests.described import study_of
-from tests.synthetic import make_study, write_cells, write_dataset
+from tests.synthetic import make_study, trial_rows, write_cells, write_dataset
 
 from dpsweep import report
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import present_trials
 from dpsweep.base.files import fingerprint
 from dpsweep.report import summary
+from dpsweep.report.compare import compare as compare_studies
 from dpsweep.report.page import study_yaml
 from dpsweep.report.summary import best_settings, choice_costs
 from dpsweep.report.warnings import Notice, of_data, warnings
@@ -205,8 +206,7 @@ def test_the_page_is_well_formed_and_links_only_to_itself(whole: Paths, page: Pa
     assert sum(each.get("width") != "160" for each in images) == len(FIGURES)  # none twice
     assert all(identifier in identifiers for identifier in page.values("aria-labelledby"))
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
+    assert (levels[0], levels.count(1)) == (1, 1)
     assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
 
 
@@ -214,7 +214,6 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
     identifiers = page.values("id")
     headings = ("found", "gallery", "results", "checks", "grids", "privacy", "configuration")
     assert [name for name in identifiers if name in headings] == list(headings)
-    assert "incomplete" not in identifiers
     assert [name for name in identifiers if name.startswith(("section-", "target-"))] == [
         *("section-1", "target-squares", "target-curve", "target-rules"),
         *("section-2", "target-classes", "target-noise", "section-3", "target-grid"),
@@ -224,23 +223,16 @@ def test_findings_come_first_and_every_target_is_in_its_section(page: Page) -> N
         assert figure.caption in page.text(f"target-{name}")
         assert f"#target-{name}" in page.values("href")
     assert "Harder dataset Try larger C (easier: smaller C)" in page.text("target-rules")
-    heading = "Accuracy map: Digits, ViT strong, ε = 1 squares"
-    assert page.text("name-squares") == heading
-    assert page.text("name-grid") == "Hyperparameter grids grid"
+    assert page.text("name-squares") == "Accuracy map: Digits, ViT strong, ε = 1 squares"
+    assert "Per class, 1 panel: loose." in page.values("alt")
 
 
 def test_the_configuration_has_only_references_of_trained_problems() -> None:
-    number = {
-        "dataset": "digits",
-        "method": "film",
-        "clipping_bound": 1.0,
-        "epsilon": 8,
-        "epochs": 8,
-    }
+    number = {"dataset": "digits", "method": "film", "clipping_bound": 1.0, "epsilon": 8}
     content = study_content()
     content["backbones"]["other"] = content["backbones"]["strong"] | {"title": "Not trained"}
     content["references"] = [
-        number | {"backbone": each, "value": 0.5} for each in content["backbones"]
+        number | {"backbone": each, "epochs": 8, "value": 0.5} for each in content["backbones"]
     ]
     kept = yaml.safe_load(study_yaml(study_of(content)))
     assert [each["backbone"] for each in kept["references"]] == ["strong"]
@@ -254,6 +246,8 @@ def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths
     paths.figure("noise", "png").write_bytes(b"no picture")
     paths.table("rules", "csv").unlink()
     paths.table("grid", "csv").write_text("sweep\ndigits_film\n")
+    noise = np.random.default_rng(0).integers(0, 256, 800_000, dtype=np.uint8).tobytes()
+    paths.figure("noise", "csv").write_bytes(base64.b64encode(noise))
     page = written(STUDY, paths)
     for name, said in {
         **{"target-squares": "has not been drawn", "target-rules": "has not been written"},
@@ -262,32 +256,31 @@ def test_a_missing_or_damaged_figure_is_named_and_the_rest_is_shown(paths: Paths
         "incomplete": "5 figures and tables of 6 cannot be shown",
     }.items():
         assert said in page.text(name)
-    assert "Per class, 1 panel: loose." in page.values("alt")
     assert str(paths.results) not in page.source
+    # A file that is too large is not inside.
+    assert "CSV (1.1 MB): too large to be inside this page" in page.text("target-noise")
+    assert len(page.source) < 1_000_000
 
 
-def test_page_of_a_study_without_any_result(empty: Paths) -> None:
-    page = written(STUDY, empty)
-    assert "none of the 10 planned cells has been trained yet" in page.text()
-    assert "10 cells of 10 have no trial yet" in page.text("incomplete")
-    assert "6 figures and tables of 6 cannot be shown" in page.text("incomplete")
-    assert "Pass" not in page.text()
-    assert page.text("all-checks").startswith("Note The study is not finished")
-
-
-@pytest.mark.parametrize("partial", [True, False])
-def test_missing_cells_are_reported_at_the_top(paths: Paths, partial: bool) -> None:
+def test_missing_results_are_reported_at_the_top(page: Page, paths: Paths, empty: Paths) -> None:
+    assert "incomplete" not in page.values("id")
     shutil.rmtree(paths.cell(STUDY.sweep_cells("digits_film")[0]))
-    if partial:
-        paths = Paths(paths.results, partial=True)
-        paths.report.parent.mkdir()
-        write_targets(paths)
-    page = written(STUDY, paths)
-    start = "Partial results of an unfinished study." if partial else "This report is incomplete."
-    assert page.text("incomplete").startswith(f"{start} 1 cell of 10 has no trial yet.")
-    identifiers = page.values("id")
-    assert identifiers.index("incomplete") < identifiers.index("found")
-    assert ('http-equiv="refresh"' in page.source) == partial
+    partial = Paths(paths.results, partial=True)
+    partial.report.parent.mkdir()
+    write_targets(partial)
+    for each, start in (
+        (paths, "This report is incomplete. 1 cell"),
+        (partial, "Partial results of an unfinished study. 1 cell"),
+        (empty, "This report is incomplete. 10 cells"),
+    ):
+        lacking = written(STUDY, each)
+        identifiers = lacking.values("id")
+        assert identifiers.index("incomplete") < identifiers.index("found")
+        assert re.match(rf"{start} of 10 ha(s|ve) no trial yet", lacking.text("incomplete"))
+        assert ('http-equiv="refresh"' in lacking.source) == each.partial
+    assert "none of the 10 planned cells has been trained yet" in lacking.text()
+    assert "6 figures and tables of 6 cannot be shown" in lacking.text("incomplete")
+    assert "Pass" not in lacking.text()
 
 
 # -- findings -------------------------------------------------------------------------------
@@ -322,20 +315,7 @@ def test_the_report_begins_with_the_best_settings(
     )
 
 
-def test_the_best_settings_say_how_many_units_are_right(tmp_path: Path) -> None:
-    content = study_content()
-    content["datasets"]["digits"] |= UNITS
-    study, paths = study_of(content), Paths(tmp_path / "results")
-    write_trials(study, paths)
-    trials = present_trials(study, paths)
-    write_dataset(paths, "digits", [135] * 10, test_units=200)
-    table = best_settings(study, paths, trials)
-    # By hand: Wilson's interval for 145 of 200, the mean of 0.70 and 0.75 over the two seeds of a best rate.
-    assert table.header[-1] == "Right units" and len(table.columns) == len(table.header)
-    assert {row[-1] for row in table.rows} == {"72.5 % [65.9, 78.2]"}
-
-
-def test_the_privacy_statement_names_the_guarantee_its_limits_and_units(
+def test_units_of_several_rows_are_in_the_best_settings_and_the_privacy_statement(
     page: Page, empty: Paths
 ) -> None:
     statement = page.text().partition("Privacy statement This study has ")[2]
@@ -344,10 +324,18 @@ def test_the_privacy_statement_names_the_guarantee_its_limits_and_units(
         assert word in statement
     content = study_content()
     content["datasets"]["digits"] |= UNITS | {"unit": "writer", "rows_per_unit": 2}
-    text = written(study_of(content), empty).text().partition("Privacy statement This study")[2]
+    study = study_of(content)
+    text = written(study, empty).text().partition("Privacy statement This study")[2]
     assert "The unit of Digits is one writer: all of their images, at most 2 of them" in text
     assert "an example's gradient, it is the mean over the rows of a unit" in text
     assert "one training example" not in text
+    write_trials(study, empty)
+    trials = present_trials(study, empty)
+    write_dataset(empty, "digits", [135] * 10, test_units=200)
+    table = best_settings(study, empty, trials)
+    # By hand: Wilson's interval for 145 of 200, the mean of 0.70 and 0.75 over the two seeds of a best rate.
+    assert table.header[-1] == "Right units" and len(table.columns) == len(table.header)
+    assert {row[-1] for row in table.rows} == {"72.5 % [65.9, 78.2]"}
 
 
 def test_costs_of_wrong_choices(trials: pd.DataFrame) -> None:
@@ -369,8 +357,58 @@ def test_failures_are_said_at_the_top_and_notes_are_counted(empty: Paths) -> Non
     write_trials(STUDY, empty, certified_epsilon=9.0, diverged=True)
     said = written(STUDY, empty).text("known")
     assert said.startswith("Fail 1 of 32 private trials exceed the target ε")
-    assert re.search(r"\d+ notes on this study", said)
-    assert "not finite" not in said
+    assert re.search(r"\d+ notes on this study", said) and "not finite" not in said
+
+
+SENTENCES: dict[str, Any] = {
+    **{"epsilon": [1.0, 8.0], "batch_size": [64, 256], "clipping_bound": [0.1, 1.0, 42.0]},
+    "seeds": 5,
+}
+SCATTER = 0.005
+
+
+def said(lost: dict[float, float], scatter: float = SCATTER, **grid: Any) -> list[str]:
+    """Return the sentences on costs of a study in which some C or B lose accuracy."""
+    study = make_study({"digits_film": SENTENCES | grid})
+    random = np.random.default_rng(1)
+
+    def trial(cell: Cell, *_: Any) -> dict[str, Any]:
+        middle = 0.5 - lost.get(float(cell.clipping_bound), 0) - lost.get(float(cell.batch_size), 0)
+        return {"macro_accuracy": middle + scatter * random.standard_normal()}
+
+    rows = [
+        row | {"problem": cell.problem, "cell": cell.name}
+        for cell in study.all_cells()
+        for row in trial_rows(study, cell, trial)
+    ]
+    return summary.choice_sentences(study, pd.DataFrame(rows))
+
+
+def test_a_costly_value_is_named_with_its_accuracies() -> None:
+    costly, alike, size, habit = said({42.0: 0.2, 256.0: 0.05})
+    assert costly.startswith("C = 42 costs up to ") and "in 2 of 2 settings" in costly
+    points = float(costly.split("up to ")[1].split()[0])
+    assert points == pytest.approx(20, abs=1.5)
+    reached, best = (float(costly.split(": ")[1].split()[place]) for place in (0, 3))
+    assert best - reached == pytest.approx(points, abs=0.11)
+    assert alike.startswith("C = 0.1 and 1 do not differ from the best C in any of 2 settings")
+    assert size.startswith("B = 256 costs up to")
+    assert habit.startswith("The usual C = 1 with B = 256 costs up to")
+    assert 3.5 < float(habit.split("up to ")[1].split()[0]) < 6.5
+
+
+def test_without_costs_there_are_only_sentences_on_equal_values() -> None:
+    found = said({})
+    assert [each.split(" do not")[0] for each in found] == ["C = 0.1, 1 and 42", "B = 64 and 256"]
+    for sentence in found:
+        seen = float(sentence.split("difference of ")[1].split()[0])
+        # A few standard errors of a difference of two means of four seeds.
+        assert 2 < seen / (100 * SCATTER / 2**0.5) < 5
+    # 8 test examples, of which a seed gets one more or less right by chance.
+    assert [each.split(":")[0] for each in said({}, scatter=1.0)] == [
+        "C = 0.1, 1 and 42 cannot be compared", "B = 64 and 256 cannot be compared",
+    ]  # fmt: skip
+    assert said({42.0: 0.4}, seeds=1) == said({42.0: 0.4}, seeds=2) == []
 
 
 # -- the numbers ----------------------------------------------------------------------------
@@ -525,14 +563,6 @@ def test_equal_results_in_another_folder_give_equal_bytes(page: Page, paths: Pat
     assert "Paths(" not in source
 
 
-def test_a_file_that_is_too_large_is_named_with_its_size(paths: Paths) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, 800_000, dtype=np.uint8).tobytes()
-    paths.figure("noise", "csv").write_bytes(base64.b64encode(noise))
-    page = written(STUDY, paths)
-    assert "CSV (1.1 MB): too large to be inside this page" in page.text("target-noise")
-    assert len(page.source) < 1_000_000
-
-
 HOSTILE = " ".join(
     [
         *("<script>alert(1)</script>", '"><img src=x onerror="alert(1)">'),
@@ -571,6 +601,43 @@ def test_texts_of_a_study_are_escaped(page: Page, empty: Paths) -> None:
     # The title appears twice (head, heading), every other text at least once.
     assert hostile.text().count(HOSTILE) >= 10
     assert any(HOSTILE in (value or "") for value in hostile.values("alt"))
+
+
+# -- two studies ----------------------------------------------------------------------------
+
+
+def compared(folder: Path, *studies: tuple[list[float], float]) -> list[str]:
+    """Compare two studies of some C; C = 1 is best, and each factor of ten loses two points."""
+    found = []
+    for place, (bounds, best) in enumerate(studies):
+        grid = {"batch_size": [64, 256], "learning_rate": [0.01, 0.1], "seeds": 2}
+        sweep = grid | {"epsilon": [1.0, 8.0], "clipping_bound": bounds}
+        study = make_study({"digits_film": sweep}, backbones=["strong"])
+        study = study.model_copy(update={"results": f"results {place}"})
+
+        def outcome(cell: Cell, rate: float, seed: int, best: float = best) -> dict[str, Any]:
+            lost = 0.02 * abs(math.log10(float(cell.clipping_bound))) + 0.1 * (cell.epsilon == 1)
+            key = fingerprint([cell.problem, cell.name, rate, seed])
+            accuracy = best - lost - 0.3 * (rate == 0.1) + 0.01 * seed
+            return {"macro_accuracy": accuracy, "trial_key": key}
+
+        found.append((study, Paths(folder / str(place))))
+        write_cells(*found[-1], outcome)
+    return [*compare_studies(*found)]
+
+
+def test_settings_that_differ_and_best_accuracies_are_listed(tmp_path: Path) -> None:
+    said = "\n".join(compared(tmp_path, ([0.1, 1.0], 0.5), ([1.0, 10.0], 0.525)))
+    listed = said.partition("## Best accuracies")[0]
+    assert "| sweeps.digits_film.clipping_bound | 0.1, 1 | 1, 10 |" in listed
+    assert listed.count("\n| ") == 3  # head, rule, one setting
+    # By hand: seeds 1 and 2 reach 51 and 52 % in the first study, 53.5 and 54.5 % in the second.
+    row = next(line for line in said.splitlines() if line.startswith("| digits_strong_film | 8"))
+    assert [cell.strip() for cell in row.strip("|").split("|")][2:] == [
+        "51.5 % [51.0 %, 52.0 %]", "64, 1, 0.01", "54.0 % [53.5 %, 54.5 %]", "64, 1, 0.01", "+2.5",
+    ]  # fmt: skip
+    _, settings, best, _ = compared(tmp_path / "same", ([0.1, 1.0], 0.5), ([0.1, 1.0], 0.5))
+    assert (settings, best.count(" +0.0 |")) == ("No setting differs.\n", 2)
 
 
 # -- in a browser ---------------------------------------------------------------------------
