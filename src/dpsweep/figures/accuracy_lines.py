@@ -14,23 +14,16 @@ below the lines are drawn on the lower edge.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpsweep.analysis import frames, statistics
-from dpsweep.base.lazy import np, pd
+from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.figures import style
-from dpsweep.study import choice, targets
+from dpsweep.study import Study, choice, targets
 from dpsweep.study.descriptions import FEWEST_FOR_A_BAND
 from dpsweep.study.grid import Line, LinePanel, Panel
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
-
 
 CLIPPING_CURVE_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -107,7 +100,7 @@ class ClippingCurve(targets.Figure):
 
         return stack_lines(self.panels, of_line, CLIPPING_CURVE_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a line for each problem, rings around points as good as its best, strips of B and rates."""
         difference = self.quantity == "difference"
         palettes = [_by_difficulty(panel) for _, panel in numbers.groupby("panel", sort=False)]
@@ -205,7 +198,7 @@ class MethodComparison(targets.Figure):
         points["cross_fitted_difference"] -= best["cross_fitted"]
         return points
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a panel for each problem, a line for each method, and strips of the chosen settings."""
         palettes = []
         for _panel, rows in numbers.groupby("panel"):
@@ -263,7 +256,7 @@ class OptimalBatchSize(targets.Figure):
 
         return frames.stack_panels(self.panels, of_panel, BATCH_SIZE_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw the mean over seeds as a line for each epsilon, the seeds around it, and N as a dotted line.
 
         Bars span the batch sizes that are as good as the best. A line's ups and downs within them may be
@@ -371,7 +364,7 @@ def plot_lines(
     share_y: bool,
     base: float = 10,
     apart: bool = False,
-) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+) -> tuple[matplotlib.figure.Figure, list[tuple[matplotlib.axes.Axes, pd.DataFrame]]]:
     """Draw a panel for each ``panel`` with a line for each ``label``, and strips of settings below.
 
     Args:
@@ -452,12 +445,16 @@ def _strip_heights(panels: Sequence[pd.DataFrame], chosen: Sequence[str]) -> lis
     ]
 
 
-def _line(axes: Axes, line: pd.DataFrame, x: str, y: str, look: dict[str, str]) -> None:
+def _line(
+    axes: matplotlib.axes.Axes, line: pd.DataFrame, x: str, y: str, look: dict[str, str]
+) -> None:
     # A NaN interrupts the line.
     axes.plot(line[x], line[y].astype(float), markeredgewidth=0, **look)  # type: ignore[arg-type]
 
 
-def _repeats(axes: Axes, line: pd.DataFrame, x: str, look: dict[str, str], bands: bool) -> None:
+def _repeats(
+    axes: matplotlib.axes.Axes, line: pd.DataFrame, x: str, look: dict[str, str], bands: bool
+) -> None:
     if bands:
         style.band(axes, line, x, "minimum", "maximum", look["color"])
     elif line["repeats"].max() > 1:
@@ -465,7 +462,7 @@ def _repeats(axes: Axes, line: pd.DataFrame, x: str, look: dict[str, str], bands
             axes.scatter(line[x], line[seed], s=7, alpha=0.6, linewidth=0, **look)  # type: ignore[arg-type]
 
 
-def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
+def _setting_axis(axes: matplotlib.axes.Axes, points: pd.DataFrame, setting: str) -> None:
     values = points[points[setting].notna()].drop_duplicates(setting)
     if values.empty:
         axes.set_yticks([])
@@ -485,7 +482,7 @@ def _setting_axis(axes: Axes, points: pd.DataFrame, setting: str) -> None:
 
 
 def plot_bounds(
-    axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, lower_edge: float
+    axes: matplotlib.axes.Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, lower_edge: float
 ) -> None:
     """Draw lines through ``best_bound``, each with bars from ``smallest`` to ``largest``.
 
@@ -513,7 +510,7 @@ def lower_edge(points: pd.DataFrame) -> float:
     return float(bounds.min()) / 2 if len(bounds) else 0.1
 
 
-def end_at(axes: Axes, points: pd.DataFrame, lower_edge: float) -> bool:
+def end_at(axes: matplotlib.axes.Axes, points: pd.DataFrame, lower_edge: float) -> bool:
     """End the axis at its lower edge if any range goes below it, and return whether one does."""
     below = bool((points[["best_bound", "smallest"]] < lower_edge).any(axis=None))
     if below:

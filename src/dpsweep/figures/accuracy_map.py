@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
-from dpsweep.study import choice, targets
+from dpsweep.study import Study, choice, targets
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 COLUMNS = [
@@ -88,7 +82,7 @@ class Heatmap(targets.Figure):
 
         return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a heatmap for each problem, with one colour scale for all or one for each.
 
         Accuracies are in [0, 1], or in per cent if any is above 1.
@@ -137,7 +131,7 @@ class Heatmap(targets.Figure):
 
 
 def _draw(
-    axes: Axes,
+    axes: matplotlib.axes.Axes,
     figure: Heatmap,
     panel: pd.DataFrame,
     rows: list[str],
@@ -173,7 +167,7 @@ def _draw(
     _frame(axes, marks.eq(True).to_numpy())
 
 
-def _narrow(axes: Axes, share: float) -> None:
+def _narrow(axes: matplotlib.axes.Axes, share: float) -> None:
     """Draw a panel in the middle share of its place, so that the squares of all panels are equally wide."""
 
     def locate(axes: Any, _: object) -> Any:
@@ -197,7 +191,7 @@ def _subtitle(framed: pd.DataFrame, squares: int) -> list[str]:
     return [f"framed: {len(framed)} of {squares}", *chosen]
 
 
-def _frame(axes: Axes, marked: np.typing.NDArray[np.bool_]) -> None:
+def _frame(axes: matplotlib.axes.Axes, marked: np.typing.NDArray[np.bool_]) -> None:
     """Draw the outline of marked squares: the sides that no two of them share."""
     around = np.pad(marked, 1)
     sides = []
@@ -259,7 +253,12 @@ def _three_digits(value: float, percent: bool) -> str:
     return "1.00" if value >= 0.9995 else f"{value:.3f}".removeprefix("0")
 
 
-def _colour_bar(drawing: Figure, panels: list[Axes], location: str, percent: bool) -> None:
+def _colour_bar(
+    drawing: matplotlib.figure.Figure,
+    panels: list[matplotlib.axes.Axes],
+    location: str,
+    percent: bool,
+) -> None:
     bar = drawing.colorbar(
         panels[0].collections[0], ax=panels, location=location, aspect=30, pad=0.02
     )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
 from dpsweep.analysis import frames
-from dpsweep.base.lazy import np, pd
+from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.base.units import count
 from dpsweep.figures import style
 from dpsweep.privacy import Sampling, trade_off
-from dpsweep.study import targets
+from dpsweep.study import Study, targets
 from dpsweep.study.grid import Panel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
-    from dpsweep.study.targets import Missing
+from dpsweep.study.paths import Paths
+from dpsweep.study.targets import Missing
 
 _MECHANISM = ["epsilon", "delta", "epochs", "train_size", "batch_size", "steps", "noise_multiplier"]
 
@@ -71,7 +66,7 @@ class AttackerCurves(targets.Figure):
 
         return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a line for every epsilon, and the diagonal of random guesses."""
         drawing, panels = style.panels(numbers, height=2.6, sharey=True)
         colours = style.colours_by(numbers["epsilon"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -11,17 +11,11 @@ from dpsweep.analysis import frames, statistics
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.figures import style
-from dpsweep.study import choice, targets
+from dpsweep.study import Study, choice, targets
 from dpsweep.study.cells import number
 from dpsweep.study.grid import MistakeError, Panel, Selection
 from dpsweep.study.messages import shorten
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 COLUMNS = [
@@ -147,7 +141,7 @@ class PerClass(targets.Figure):
 
         return frames.stack_panels(self.panels, of_panel, COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a row for each quantity, a column for each panel, and a line for each C.
 
         Classes without a test example are not drawn, but named below.
@@ -286,7 +280,7 @@ def _chosen(figure: PerClass, numbers: pd.DataFrame, bound: float) -> str:
     return f"{baseline}: {'; '.join(listed)}".removesuffix(": ")
 
 
-def _weight_axis(axes: Axes, numbers: pd.DataFrame) -> bool:
+def _weight_axis(axes: matplotlib.axes.Axes, numbers: pd.DataFrame) -> bool:
     """Fit the vertical axis to the weights, and return whether it is logarithmic."""
     weights = numbers["relative_retained_weight"]
     if weights.max() > _FAR:
@@ -306,7 +300,7 @@ def _short_names(numbers: pd.DataFrame) -> list[str]:
     return list(names.where(names.str.len() <= _LONGEST_NAME, short))
 
 
-def _class_axis(axes: Axes, numbers: pd.DataFrame, named: bool) -> None:
+def _class_axis(axes: matplotlib.axes.Axes, numbers: pd.DataFrame, named: bool) -> None:
     if named:
         classes = numbers.drop_duplicates("class_rank")
         names = _short_names(classes)

@@ -6,23 +6,17 @@ are not private, as every figure and CSV notes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpsweep.analysis import frames, predictions
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
 from dpsweep.figures.accuracy_lines import EDGE, end_at, lower_edge, plot_bounds
-from dpsweep.study import targets
+from dpsweep.study import Study, targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
 
 DECOMPOSITION_COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
@@ -116,7 +110,7 @@ class ErrorDecomposition(_Overlaps):
 
         return frames.stack_panels(self.panels, of_panel, DECOMPOSITION_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a panel for each cell, with the error and its parts as lines, and a colour for each epoch."""
         drawing, panels = style.panels(numbers, height=2.4, sharey=True)
         colours = style.colours_by(numbers["epoch"])
@@ -183,7 +177,7 @@ class OptimalClippingTrace(_Overlaps):
 
         return frames.stack_panels(self.panels, of_panel, TRACE_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a panel for each problem: C* solid with its range over draws, and the median norm dashed."""
         drawing, panels = style.panels(numbers, height=2.5, sharey=True)
         colours = style.colours_by(numbers["epsilon"])
@@ -273,7 +267,7 @@ class PrivacyEffectsFigure(_Overlaps):
 
         return frames.stack_panels(self.panels, of_panel, EFFECTS_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a column for each problem, a row for each rule, a line for each effect."""
         drawing, panels = style.panels(numbers, 4.2, rows=len(_MEANT), sharex="col", sharey="row")
         colours = dict(zip(_SAID, ["black", style.look().hard, style.look().easy], strict=True))
@@ -339,7 +333,7 @@ class PredictedClipping(_Overlaps):
         """Return one row per (rule, problem, epsilon, batch size)."""
         return predictions.predicted_bounds(study, paths, self.panels, missing)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw predicted against measured bounds for each prediction and, below, the loss of each rule.
 
         The heading counts the predictions that order the settings as measured. Rules stand in ascending order
@@ -404,7 +398,7 @@ def _correlation(rows: pd.DataFrame) -> list[str]:
     return ["rank correlation", written.replace("-", "−"), shown]
 
 
-def _draw_losses(axes: Axes, numbers: pd.DataFrame) -> None:
+def _draw_losses(axes: matplotlib.axes.Axes, numbers: pd.DataFrame) -> None:
     """Draw a bar for the loss of each rule in percentage points, least first; grey without a theory."""
     rules = numbers.drop_duplicates("rule").sort_values("mean_lost", kind="stable")
     lost = 100 * rules["mean_lost"]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
-from dpsweep.study import choice, targets
+from dpsweep.study import Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 _CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
@@ -94,7 +88,7 @@ class GradientNormDistribution(_GradientNorms):
 
         return frames.stack_panels(self.panels, of_panel, DISTRIBUTION_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a violin for every epoch with quartiles and median, and C as a line."""
         panels = [panel for _, panel in numbers.groupby("panel")]
         violins = sum(panel["epoch"].nunique() for panel in panels)
@@ -155,7 +149,7 @@ def _support(density: np.ndarray) -> slice:
     return slice(visible[0], visible[-1] + 1) if visible.size else slice(0)
 
 
-def _draw_violins(axes: Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
+def _draw_violins(axes: matplotlib.axes.Axes, numbers: pd.DataFrame, name_bound: bool) -> None:
     for epoch, here in numbers.groupby("epoch"):
         density = here[here["quantity"] == "density"]
         # Equal widths: with equal areas, one narrow distribution would make all others very thin.
@@ -236,7 +230,7 @@ class GradientNormHistogram(_GradientNorms):
             )
         return frames.stack(parts, HISTOGRAM_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a panel for each problem with a shared horizontal axis, and C as a line.
 
         Each panel has its own vertical axis: a spike in one would flatten the others.
@@ -320,7 +314,7 @@ class NormTrace(targets.Figure):
 
         return frames.stack_panels(self.panels, of_panel, TRACE_COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a line for every epsilon; with many steps, a thin line and a thick running mean."""
         colours = style.colours_by(numbers["epsilon"])
         budgets = style.write_epsilons(colours)

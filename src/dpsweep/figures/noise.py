@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -11,16 +11,10 @@ from dpsweep.analysis import frames
 from dpsweep.base.lazy import matplotlib, pd, sns
 from dpsweep.figures import style
 from dpsweep.privacy.record import noise
-from dpsweep.study import choice, targets
+from dpsweep.study import Study, choice, targets
 from dpsweep.study.grid import Selection
+from dpsweep.study.paths import Paths
 from dpsweep.study.section import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 COLUMNS = [
@@ -113,7 +107,7 @@ class NoiseCurve(targets.Figure):
             )
         return frames.stack(parts, COLUMNS)
 
-    def plot(self, numbers: pd.DataFrame) -> Figure:
+    def plot(self, numbers: pd.DataFrame) -> matplotlib.figure.Figure:
         """Draw a line for each (epsilon, epochs), all in one axes if there is one number of epochs.
 
         Otherwise each epsilon has a column. Noise grows with epochs about as fast as with 1/epsilon, so
@@ -195,7 +189,7 @@ def _legend(figure: NoiseCurve, numbers: pd.DataFrame, key: str) -> list[Any]:
 
 
 def _draw(
-    axes: Axes,
+    axes: matplotlib.axes.Axes,
     figure: NoiseCurve,
     settings: NoiseAxes,
     numbers: pd.DataFrame,

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr
 
 from dpsweep.analysis import frames
 from dpsweep.base.lazy import np, pd
-from dpsweep.study import choice
+from dpsweep.study import Study, choice
 from dpsweep.study.cells import number
 from dpsweep.study.descriptions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
+from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, signed, with_range
-
-if TYPE_CHECKING:
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
 
 _OF_THE_CELL = [
     "problem", "epsilon", "epochs", "batch_size", "clipping", "clipping_bound", "learning_rate",

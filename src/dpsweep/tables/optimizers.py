@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import np, pd
-from dpsweep.study import choice
+from dpsweep.study import Study, choice
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
 from dpsweep.study.messages import unknown
+from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing
 from dpsweep.tables.text import TextTable, group_starts, interval, signed
 from dpsweep.tables.tuning_implications import ComparedGrids, grid
-
-if TYPE_CHECKING:
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
 
 NOTE = (
     "A gain is the accuracy in percentage points beyond the baseline ({baseline}) with the same dataset, "

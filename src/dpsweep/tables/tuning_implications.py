@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
 from dpsweep.analysis import evidence, frames, grids
+from dpsweep.base.lazy import pd
+from dpsweep.study import Study
 from dpsweep.study.cells import NAMED
 from dpsweep.study.datasets import related_datasets
 from dpsweep.study.grid import NotDrawnError, Selection
+from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
 
 NOTE = (
     "Effect: the accuracy in percentage points that following the rule gains, measured by seeds that did not "
