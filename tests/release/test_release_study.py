@@ -6,17 +6,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.release.releases import FIXED, PRIVATE, put, value_at
 from tests.training.tiny_study import prepare, tiny_sections
 
 from dpsweep.base.files import read_checked_json, write_checked_json
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.release import CERTIFICATE, ReleaseError
-from dpsweep.release.train import write_release
+from dpsweep.release import CARD, CERTIFICATE, TRAINED, ReleaseError
+from dpsweep.release.train import train_and_score, write_release
 from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study, StudyError
 from dpsweep.study.paths import Paths
+from dpsweep.training.context import load_trainable
+from dpsweep.training.trial import evaluate, train_trial
 
 SECTION: dict[str, Any] = PRIVATE | {
     **{"batch_size": [64, "full"], "clipping_bound": "automatic", "epsilon": 9.5, "epochs": [3]},
@@ -127,3 +132,59 @@ def test_another_backbone_is_named(made, tmp_path):
     study = Study.model_validate(sections())
     with pytest.raises(ReleaseError, match=r"network\.backbone: "):
         compare(paths.release, study, paths, made.ledger)
+
+
+# -- an average of parameters ----------------------------------------------------------------------
+
+AVERAGE = {"kind": "tail", "share": 0.5}
+
+
+def averaging(average: dict[str, Any] | None = AVERAGE) -> Study:
+    found = tiny_sections({}, {"kind": "film"}, optimizer="mine", batch_size=[64])
+    released = {"release": FIXED | {"epochs": [4], "learning_rate": [0.1]}}
+    mine = {"kind": "adam", "schedule": "cosine", "average": average}
+    return Study.model_validate(found | released | {"optimizers": {"mine": mine}})
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return prepare(averaging(), tmp_path_factory.mktemp("averaged") / "results")
+
+
+@pytest.fixture(scope="module")
+def folder(prepared):
+    return write_release(averaging(), prepared.paths)
+
+
+def test_the_averaged_model_is_released_and_named(folder, prepared):
+    found = verify(folder)
+    written = read_checked_json(folder / CERTIFICATE)["optimizer"]
+    assert written == {"kind": "adam", "schedule": "cosine", "average": AVERAGE}
+    assert "an average of the parameters over the steps" in (folder / CARD).read_text()
+    context = prepared.context()
+    model = context.model(1)
+    load_trainable(model, load_file(folder / TRAINED))
+    assert evaluate(model, context, context.test)["accuracy"] == found.test_accuracy
+    compare(folder, averaging(), prepared.paths, prepared.paths.ledger)
+
+
+def test_the_average_is_scored_and_kept(prepared):
+    spec, context = prepared.spec(steps=17), prepared.context()
+    # A public stream may be drawn again.
+    record, parameters, _ = train_and_score(spec, context, b"")
+    trial, arrays = train_trial(spec, context, None, 1e9, b"")
+    for name, value in parameters.items():
+        np.testing.assert_array_equal(value, arrays[f"average/{name}"])
+        assert (value != arrays[f"epoch{spec.epochs}/{name}"]).any()
+    model = context.model(spec.seed)
+    load_trainable(model, {name: torch.from_numpy(each) for name, each in parameters.items()})
+    measured = evaluate(model, context, context.test)
+    assert record["accuracy"] == trial.record["accuracy"] == measured["accuracy"]
+    assert record["loss"] == measured["loss"]
+
+
+@pytest.mark.parametrize("average", [None, {"kind": "ema", "decay": 0.9}, AVERAGE | {"share": 0.2}])
+def test_another_average_than_that_of_the_study_is_refused(average, folder, prepared):
+    other = averaging(average)
+    with pytest.raises(ReleaseError, match=r"optimizer(\.average)?(\.\w+)?: found "):
+        compare(folder, other, prepared.paths, prepared.paths.ledger)

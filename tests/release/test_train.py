@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from tests.data.test_tokenizer import PIECES, bert
 from tests.models.networks import DISTILBERT, make_backbone
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
+from tests.test_gpus import LISTED, fake_nvidia_smi
 from tests.training.test_features import with_weights
 from tests.training.tiny_study import N, tiny_sections
 
@@ -37,11 +38,12 @@ from dpsweep.privacy.tuning import TuningNoise, trial_count_probabilities
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED, ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.ledger import Ledger
-from dpsweep.release.train import _tokenizer, select_privately, swept_before
+from dpsweep.release.train import _tokenizer, select_privately, swept_before, train_release
 from dpsweep.release.verify import compare, verify
 from dpsweep.study import Study
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.paths import Paths
+from dpsweep.training import processes
 from dpsweep.training.features import compute_features
 from dpsweep.training.randomness import PoissonSampler
 from dpsweep.training.store import StoredTrial, TrialStore
@@ -424,3 +426,51 @@ def test_another_tokenizer_than_that_of_the_network_is_refused(tmp_path):
     file.write_bytes((tmp_path / "out.json").read_bytes())
     with pytest.raises(ReleaseError, match="is not the tokenizer of"):
         _tokenizer(plan, paths)
+
+
+# -- several processes ------------------------------------------------------------------------------
+
+
+def train_with_known_secrets(study: Study, paths: Paths) -> Any:
+    """Train with secrets that each process would draw differently; note which processes trained."""
+    rank = processes.rank()
+    (paths.results / f"process {rank} of {processes.count()}").touch()
+    secrets = (f"{rank} {number}".encode() for number in range(1000))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(release_training, "new_secret", lambda: next(secrets))
+        return train_release(study, paths)
+
+
+def released(folder: Path, prepared: Path, gpus: int) -> None:
+    """Make the release of a study by its command."""
+    folder.mkdir(parents=True)
+    for part in ("data", "backbones"):
+        (folder / part).symlink_to(prepared / part)
+    section = PRIVATE | {"gpus": gpus, "learning_rate": [0.01], "mean_trials": 2.0}
+    content = tiny_sections({}, {"kind": "film"}) | {"release": section, "results": str(folder)}
+    (folder / "study.yaml").write_text(yaml.safe_dump(content))
+    app(["release", "--study", str(folder / "study.yaml")], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_two_gpus_release_the_model_of_one(prepared, tmp_path, monkeypatch):
+    """Up to the order of sums."""
+    fake_nvidia_smi(tmp_path / "bin", LISTED)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.setattr(release_training, "train_release", train_with_known_secrets)
+    for gpus in (1, 2):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # a job shows itself its GPUs
+        released(tmp_path / str(gpus) / "results", prepared, gpus)
+    one, two = (tmp_path / str(gpus) / "results/release" for gpus in (1, 2))
+    assert {each.name for each in two.parent.glob("process*")} == {
+        "process 0 of 2", "process 1 of 2"
+    }  # fmt: skip
+    assert verify(two, ledger="none").certified_epsilon <= PRIVATE["epsilon"]
+    expected, found = (read_checked_json(each / CERTIFICATE) for each in (one, two))
+    for each in (expected, found):
+        del each["files"][TRAINED]  # parameters differ by rounding
+    assert found == expected
+    wanted = load_file(one / TRAINED)
+    for name, value in load_file(two / TRAINED).items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5)
