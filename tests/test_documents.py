@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pydoc
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,30 @@ def test_numbers_and_claims_of_film_match_its_trials() -> None:
     said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     for claim in film_claims(kept):
         assert f"- {claim}" in said, f"the README should say: {claim}"
+
+
+# -- studies of a page ---------------------------------------------------------------------------
+
+OWN_DATA = (ROOT / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"^```yaml\n# (studies/\S+)\n(.*?)^```", OWN_DATA, re.DOTALL | re.M))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_lists_the_figures_of_an_example(name: str, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    for file in ("config.yaml", "studies/paper-accuracies.csv"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    for each, block in EXAMPLES.items():
+        (tmp_path / each).write_text(block)
+    assert len(EXAMPLES[name].splitlines()) < 20
+    study = load_study(tmp_path / name)
+    page = OWN_DATA[OWN_DATA.index(f"# {name}") :]
+    figures, tables, report, named = re.search(  # type: ignore[union-attr]
+        r"\*Result:\* (\d+) figures and (\d+) tables in `(\S+)`, among them (.*?)\.\n", page
+    ).groups()
+    assert (int(figures), int(tables)) == (len(study.figures), len(study.tables))
+    assert report == f"{study.results}/report.html"
+    assert set(re.findall("`(.*?)`", named)) <= set(study.figures)
 
 
 # -- code ----------------------------------------------------------------------------------------

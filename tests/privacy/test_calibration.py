@@ -136,53 +136,35 @@ def test_numpy_numbers_and_sampling_rates_give_the_same_noise():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"epsilon": 0}, "epsilon = 0 and delta = 1e-05; allowed: an epsilon above 0, infinity"),
-        ({"epsilon": math.nan}, "epsilon = nan"),
-        ({"epsilon": "2"}, "^epsilon = '2': it must be a number$"),
-        ({"epsilon": True}, "epsilon = True: it must be a number"),
-        ({"delta": 0}, "delta = 0"),
-        ({"delta": 1}, "delta = 1"),
-        ({"delta": math.nan}, "delta = nan; allowed: .* a delta above 0 and below 1"),
-        ({"delta": None}, "^delta = None: it must be a number$"),
-        ({"batch_size": 1001}, "batch_size = 1001 exceeds train_size = 1000"),
-        ({"batch_size": 0}, "batch_size = 0: it must be at least 1"),
-        ({"steps": 0}, "steps = 0: it must be at least 1"),
-        ({"steps": 2.0}, "steps = 2.0: it must be an integer"),
-        ({"steps": True}, "steps = True: it must be an integer"),
-        ({"train_size": 1000.5}, "train_size = 1000.5: it must be an integer"),
-        ({"batch_size": "64"}, "batch_size = '64': it must be an integer"),
-    ],
-)
-def test_invalid_input_is_refused(change, message):
-    sizes = {"train_size": 1000, "batch_size": 100, "steps": 10}
-    with pytest.raises(CalibrationError, match=message):
-        calibrate(**{"epsilon": 1.0, "delta": DELTA} | sizes | change)
-
-
-@pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ((math.nan, DELTA, Sampling(10, 1, 10)), "epsilon = nan"),
-        (
-            (1000, DELTA, Sampling(50_000, 256, 100)),
-            "outside .*: lower epsilon, or take a larger batch or more steps",
-        ),
-        (
-            (50_000, DELTA, Sampling(1347, 128, 22)),
-            "epsilon = 50000 is more than accountants compute; lower epsilon",
-        ),
-        ((1e-4, 1e-8, Sampling(100, 99, 10_000)), "outside .* raise epsilon or delta"),
-        (
-            (1, 1e-13, Sampling(10, 1, 1000)),
-            "1e-13 is too small: .* use a delta of at least 7.3e-11",
-        ),
+        ((0, DELTA), "epsilon = 0 and delta = 1e-05; allowed: an epsilon above 0, infinity"),
+        ((math.nan, DELTA), "epsilon = nan"),
+        (("2", DELTA), "^epsilon = '2': it must be a number$"),
+        ((True, DELTA), "epsilon = True: it must be a number"),
+        ((1, 0), "delta = 0"),
+        ((1, 1), "delta = 1"),
+        ((1, math.nan), "delta = nan; allowed: .* a delta above 0 and below 1"),
+        ((1, None), "^delta = None: it must be a number$"),
+        ((1, DELTA, 1000, 1001), "batch_size = 1001 exceeds train_size = 1000"),
+        ((1, DELTA, 1000, 0), "batch_size = 0: it must be at least 1"),
+        ((1, DELTA, 1000, "64"), "batch_size = '64': it must be an integer"),
+        ((1, DELTA, 1000, 100, 0), "steps = 0: it must be at least 1"),
+        ((1, DELTA, 1000, 100, 2.0), "steps = 2.0: it must be an integer"),
+        ((1, DELTA, 1000, 100, True), "steps = True: it must be an integer"),
+        ((1, DELTA, 1000.5), "train_size = 1000.5: it must be an integer"),
+        # Valid numbers that no noise, or no accountant, can meet.
+        ((1000, DELTA, 50_000, 256, 100),
+         "outside .*: lower epsilon, or take a larger batch or more steps"),
+        ((50_000, DELTA, 1347, 128, 22),
+         "epsilon = 50000 is more than accountants compute; lower epsilon"),
+        ((1e-4, 1e-8, 100, 99, 10_000), "outside .* raise epsilon or delta"),
+        ((1, 1e-13, 10, 1, 1000), "1e-13 is too small: .* use a delta of at least 7.3e-11"),
     ],
-)
-def test_unreachable_targets_are_refused(setting, message):
+)  # fmt: skip
+def test_targets_that_are_invalid_or_unreachable_are_refused(setting, message):
     with pytest.raises(CalibrationError, match=message):
-        noise_multiplier(*setting)
+        calibrate(*setting, *(1000, 100, 10)[len(setting) - 2 :])
 
 
 def test_a_delta_above_one_over_n_warns_and_one_that_needs_no_noise_is_refused():

@@ -60,22 +60,30 @@ def test_training_without_privacy_has_no_noise(edit):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("content", "message"),
     [
-        (SIGMA, "1", "valid number, found '1'"),
-        ("epsilon", 8.0, "epsilon: found 8.0, expected 2.0"),
-        ("epsilon", math.inf, "epsilon: found inf, expected 2.0"),
-        ("delta", 1e-3, "delta: found 0.001, expected 1e-05"),
-        ("train_size", 999, "train_size: found 999, expected 1000"),
-        ("batch_size", 99, "batch_size: found 99, expected"),
-        ("steps", 19, "steps: found 19, expected 20"),
-        ("certified_epsilon", None, "found None"),
+        ({SIGMA: "1"}, "valid number, found '1'"),
+        ({"epsilon": 8.0}, "epsilon: found 8.0, expected 2.0"),
+        ({"epsilon": math.inf}, "epsilon: found inf, expected 2.0"),
+        ({"delta": 1e-3}, "delta: found 0.001, expected 1e-05"),
+        ({"train_size": 999}, "train_size: found 999, expected 1000"),
+        ({"batch_size": 99}, "batch_size: found 99, expected"),
+        ({"steps": 19}, "steps: found 19, expected 20"),
+        ({"certified_epsilon": None}, "found None"),
+        (None, "no such calibration"),
+        ("", "damaged"),
+        ("[]", r"should be a dictionary .*found \[\]"),
+        ("{}", "epsilon: Field required; .*steps: Field required"),
+        ('{"epsilon": 2.0', "damaged"),
     ],
 )
-def test_files_for_another_setting_are_refused(tmp_path, name, value, message):
+def test_files_for_another_setting_and_damaged_files_are_refused(tmp_path, content, message):
+    """A mapping has changed fields, with the fingerprint of the changed content."""
     path = tmp_path / "noise.json"
-    # The fingerprint is that of the changed content.
-    write_checked_json(path, calibrated("sampled").to_dict() | {name: value})
+    if isinstance(content, dict):
+        write_checked_json(path, calibrated("sampled").to_dict() | content)
+    elif content is not None:
+        path.write_text(content)
     with pytest.raises(CalibrationError, match=message) as raised:
         read_calibration(path, *SETTINGS["sampled"])
     assert str(raised.value).startswith(f"{path}: ")
@@ -113,22 +121,3 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path, field):
     write_json(path, content | {field: math.nextafter(content[field], 0)})
     with pytest.raises(DamagedFileError, match="edited"):
         read_calibration(path, *SETTINGS["sampled"])
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (None, "no such calibration"),
-        ("", "damaged"),
-        ("[]", r"should be a dictionary .*found \[\]"),
-        ("{}", "epsilon: Field required; .*steps: Field required"),
-        ('{"epsilon": 2.0', "damaged"),
-    ],
-)
-def test_errors_about_missing_and_damaged_files_name_the_file_to_remake(tmp_path, text, problem):
-    path = tmp_path / "noise.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(CalibrationError, match=problem) as raised:
-        read_calibration(path, *SETTINGS["sampled"])
-    assert raised.value.remake == (path,)

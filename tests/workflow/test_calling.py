@@ -1,17 +1,15 @@
-"""Calls of the workflow from another folder: environment, SIGTERM, profiles, and the scheduler's sleep."""
+"""Calls of the workflow from another folder: environment, SIGTERM, profiles."""
 
 import os
 import re
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 from benchmarks.common import snakemake
-from packaging.requirements import Requirement
 from snakemake.cli import get_argument_parser
 from tests.waiting import PATIENCE, called, wait_for
 from tests.workflow.chain import ROOT
@@ -21,7 +19,6 @@ from workflow.resources import JobResources
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 
-WRONG = ("9.16.3", "9.17.0", "9.18.2", "9.19.0")  # they read minutes in a profile as seconds
 STUDY = f"""\
 extends: {ROOT}/studies/demo.yaml
 results: results
@@ -65,14 +62,6 @@ def test_jobs_get_the_minutes_of_the_profile() -> None:
     """Of the lowest and the newest Snakemake (make test-lowest); some between would give 24 minutes."""
     given = get_argument_parser([str(ROOT / "profiles/slurm")]).parse_args([]).resources["runtime"]
     assert getattr(given, "value", given) == 1440
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (allowed,) = (
-        each.specifier
-        for each in map(Requirement, project["dependencies"])
-        if each.name == "snakemake"
-    )
-    assert [version for version in WRONG if allowed.contains(version)] == []
-    assert all(allowed.contains(version) for version in ("9.20.0", "9.27.1"))
 
 
 def test_profiles_have_no_keys_that_the_default_one_decides() -> None:
@@ -90,29 +79,6 @@ def test_a_profile_gives_the_speed_that_was_typed(tmp_path: Path, typed: str) ->
     (tmp_path / "config.yaml").write_text(f"set-resources: {{plan: {{teraflops: {typed}}}}}\n")
     given = get_argument_parser([str(tmp_path)]).parse_args([]).set_resources
     assert JobResources.plan_teraflops(given) == typed.strip('"')
-
-
-# Every pass of Snakemake's scheduler with a ready job starts one, if jobs per second are limited.
-COUNTS_TIMERS = """\
-import sys, threading
-start = threading.Timer.start
-def counted(timer):
-    print("a timer", flush=True)
-    start(timer)
-threading.Timer.start = counted
-from snakemake.cli import main
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-def test_no_timer_wakes_the_scheduler(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(STUDY)
-    data = "results/data/digits-tail/metadata.json"
-    _, _, _, *arguments = snakemake(tmp_path, "--config", "study=mine.yaml", "--", data)
-    command = [sys.executable, "-c", COUNTS_TIMERS, *arguments]
-    assert "a timer" not in called(command, tmp_path).stdout
-    assert (tmp_path / data).exists()
 
 
 @pytest.mark.slow
@@ -138,3 +104,48 @@ def test_another_workflow_uses_this_one_as_a_module(tmp_path: Path) -> None:
     called(command, tmp_path, chain.environment)
     assert (tmp_path / "summary.txt").read_text() == "newer\npets_vit_film\n"
     assert table.stat().st_mtime_ns == made
+
+
+# -- an installed package in an empty folder -------------------------------------------------------
+
+# One trial on a network without weights.
+TINY = """\
+extends: demo
+results: results/tiny
+privacy: {check_with_opacus: false}
+audit: null
+sweeps: !replace
+  tiny: {dataset: digits-tenth, backbone: vit-random, method: film, epsilon: [8], epochs: [1],
+    batch_size: [full], clipping_bound: [1], learning_rate: [0.01], seeds: 1}
+roles: !replace
+  datasets: {main: digits-tenth}
+  backbones: {weak: vit-random}
+  methods: {main: film}
+figures: none
+"""
+SUBMIT = """\
+#!/bin/sh
+# Like the command of a scheduler: start the job elsewhere, and print its number.
+nohup sh "$1" > /dev/null 2>&1 &
+echo $! | tee -a submitted
+"""
+
+
+@pytest.mark.nightly
+def test_a_study_runs_in_an_empty_folder_by_the_commands_of_another_scheduler(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    submit = tmp_path / "submit.sh"
+    submit.write_text(SUBMIT)
+    submit.chmod(0o755)
+    cluster = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(submit))
+    run = [sys.executable, "-m", "dpsweep", "run", "--"]
+    called([*run, *cluster, "--jobs", "2"], tmp_path, installed)
+    assert (tmp_path / "results" / "tiny" / "report.html").exists()
+    # Only the cell is submitted; jobs without a GPU run here.
+    assert len((tmp_path / "submitted").read_text().splitlines()) == 1
+    # A profile of the package is copied, to be edited.
+    done = called([*run, "--profile", "slurm", "-n"], tmp_path, installed)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert (tmp_path / "profiles" / "slurm" / "config.yaml").exists()

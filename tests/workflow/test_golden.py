@@ -179,19 +179,17 @@ def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_plan_counts_the_jobs_of_a_dry_run(golden: Golden) -> None:
+    """After the edit: two more cells of images; other features, and so the two cells that read them."""
     for planned, would in golden.planned:
         for rule in ("train", "gradient_norms", "theory"):
             assert planned[rule] == would[rule], rule
-    assert golden.planned[0][0]["train"] == 12
-
-
-def test_an_edit_runs_the_jobs_that_it_concerns(golden: Golden) -> None:
-    """Two more cells of images; other features, and so the two cells that read them."""
-    _, would = golden.planned[1]
+    (first, _), (_, would) = golden.planned
+    assert first["train"] == 12
     expected = {"train": 4, "features": 1, "aggregate": 2}
+    expected |= dict.fromkeys(
+        ("prepare_dataset", "prepare_tokenizer", "prepare_backbone", "calibrate"), 0
+    )
     assert {rule: would[rule] for rule in expected} == expected
-    for rule in ("prepare_dataset", "prepare_tokenizer", "prepare_backbone", "calibrate"):
-        assert would[rule] == 0, rule
 
 
 def test_ctrl_c_ends_a_run_that_the_same_call_continues(golden: Golden) -> None:
@@ -223,35 +221,26 @@ def test_repeat_best_trains_the_grid_once_and_repeats_the_best(golden: Golden) -
     assert rows[rows["best"]]["learning_rate"].unique().tolist() == [best]
 
 
-@pytest.mark.parametrize("problem", [FILM, HEAD, TEXT, EMBEDDED])
-def test_every_trial_is_certified(golden: Golden, problem: str) -> None:
-    rows = golden.rows(problem)
-    assert rows["certified_epsilon"].between(0.998 * 8, 8).all()
-    assert not rows["diverged"].any()
-
-
-def test_heads_train_on_features_of_the_network(golden: Golden) -> None:
-    features = np.load(golden.chain.results / "features" / "pets" / "frozen" / "train_inputs.npy")
+def test_every_kind_of_input_trains_with_its_certificate(golden: Golden) -> None:
+    """Images, features of a network, tokens of texts, and embeddings."""
+    results = golden.chain.results
+    films, heads, texts, embedded = map(golden.rows, (FILM, HEAD, TEXT, EMBEDDED))
+    for rows in (films, heads, texts, embedded):
+        assert rows["certified_epsilon"].between(0.998 * 8, 8).all()
+        assert not rows["diverged"].any()
+    features = np.load(results / "features" / "pets" / "frozen" / "train_inputs.npy")
     assert features.shape == (96, 16)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
-    assert golden.rows(HEAD)["trainable_parameters"].eq(tiny.CLASSES * (16 + 1)).all()
-
-
-def test_a_text_is_read_as_tokens(golden: Golden) -> None:
-    tokens = np.load(golden.chain.results / "data" / "notes" / "train_inputs.npy")
+    assert heads["trainable_parameters"].eq(tiny.CLASSES * (16 + 1)).all()
+    tokens = np.load(results / "data" / "notes" / "train_inputs.npy")
     assert tokens.shape == (1000, 16)
     lengths = (tokens >= 0).sum(1)
     assert len(set(lengths)) > 5 and lengths.max() == 16
-    rows = golden.rows(TEXT)
-    assert rows["train_size"].eq(250).all() and rows["unit_accuracy"].between(0, 1).all()
+    assert texts["train_size"].eq(250).all() and texts["unit_accuracy"].between(0, 1).all()
     # Half of the words of each topic are in the public texts.
-    assert rows["macro_accuracy"].max() > 0.55 and rows["loss"].min() < np.log(2)
-
-
-def test_embeddings_are_separated(golden: Golden) -> None:
-    rows = golden.rows(EMBEDDED)
-    assert rows["trainable_parameters"].eq(3 * (DIMENSION + 1)).all()
-    assert rows["accuracy"].max() > 0.6  # by chance 1/3
+    assert texts["macro_accuracy"].max() > 0.55 and texts["loss"].min() < np.log(2)
+    assert embedded["trainable_parameters"].eq(3 * (DIMENSION + 1)).all()
+    assert embedded["accuracy"].max() > 0.6  # by chance 1/3
 
 
 def test_the_report_shows_every_target(golden: Golden) -> None:
@@ -281,14 +270,11 @@ def test_a_cell_has_at_most_eight_files_beside_its_trials(golden: Golden) -> Non
     assert len(files) + len(records) <= 8 * (cells + 2)
 
 
-def test_the_audit_refutes_nothing(golden: Golden) -> None:
+def test_the_audit_refutes_nothing_and_the_release_verifies(golden: Golden) -> None:
     assert "refutes none of 1 claims" in golden.said["audit"]
     (file,) = (golden.chain.results / "audit").glob("eps*.json")
     audit = json.loads(file.read_text())
     assert audit["consistent"] and audit["examples"] == 96
-
-
-def test_the_release_verifies(golden: Golden) -> None:
     assert "differentially private" in golden.said["release"]
     certificate = verify(golden.chain.results / "release")
     assert certificate.certified_epsilon <= certificate.epsilon == 4
