@@ -7,6 +7,7 @@ from snakemake.exceptions import WorkflowError
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload, progress
 from dpsweep.planning.outputs import Outputs
+from dpsweep.release.unaccounted import refuse_unaccounted, refused_problems
 from dpsweep.study import fingerprints, load_study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.load import RESULTS, begin
@@ -22,6 +23,7 @@ except DpsweepError as error:
     raise WorkflowError(str(error))
 os.environ[RESULTS] = STUDY.results
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
+REFUSED = refused_problems(STUDY)
 progress.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 

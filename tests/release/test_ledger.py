@@ -39,15 +39,17 @@ from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.ledger import (
     Ledger,
     account,
-    epsilon_of_sweeps,
     open_ledger,
-    price,
-    private_sweeps,
     refuse_beyond_budget,
-    refuse_unaccounted,
     released_together,
 )
 from dpsweep.release.train import check_budget
+from dpsweep.release.unaccounted import (
+    epsilon_of_sweeps,
+    price,
+    private_sweeps,
+    refuse_unaccounted,
+)
 from dpsweep.report import write as write_report
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import UNACCOUNTED, begin
@@ -390,7 +392,7 @@ def test_the_workflow_passes_the_permission_to_its_jobs(monkeypatch, word, allow
     given(word, monkeypatch)
     refused = pytest.raises(StudyError, match="--unaccounted")
     with contextlib.nullcontext() if allowed else refused:
-        refuse_unaccounted(Study.model_validate(sections()), "digits")
+        refuse_unaccounted(Study.model_validate(sections()), "digits_vit_method")
 
 
 @pytest.mark.parametrize("word", ["no", "yes", "2", "[]", ""])
@@ -399,7 +401,7 @@ def test_other_words_than_true_and_false_are_refused(private_study, monkeypatch,
         given(word, monkeypatch)
     monkeypatch.setenv(UNACCOUNTED, word)
     asked: list[Callable[[], object]] = [
-        lambda: refuse_unaccounted(Study.model_validate(sections()), "digits"),
+        lambda: refuse_unaccounted(Study.model_validate(sections()), "digits_vit_method"),
         lambda: begin({"study": "mine.yaml"}),  # before any job, also in a dry run
     ]
     for each in asked:

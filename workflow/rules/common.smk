@@ -10,9 +10,6 @@ def inputs(output):
 
 def permitted(problem, output):
     """Return an output of a sweep; refuse it as its job would refuse private data, so that a dry run tells."""
-    if STUDY.has_private_data and not all(file.exists() for file in output.files):
-        # It imports accountants, which takes a second.
-        from dpsweep.release.ledger import refuse_unaccounted
-
-        refuse_unaccounted(STUDY, STUDY.problems[problem].dataset)
+    if problem in REFUSED and not all(file.exists() for file in output.files):
+        refuse_unaccounted(STUDY, problem)
     return output

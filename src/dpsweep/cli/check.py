@@ -11,6 +11,7 @@ from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, re
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.release import budget_in_words
+from dpsweep.release.unaccounted import price
 from dpsweep.study import Study, StudyError
 from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number
@@ -230,11 +231,8 @@ def _notes(study: Study, paths: Paths) -> Iterator[str]:
     """Yield settings that may be unintended."""
     if not paths.results.resolve().is_relative_to(Path.cwd()):
         yield f"results: {paths.results} lies outside of this folder"
-    if study.has_private_data:
-        from dpsweep.release.ledger import price  # accountants take a second
-
-        if spent := price(study):
-            yield f"sweeps of private data run only with --unaccounted; a release needs no sweep. {spent}"
+    if spent := price(study):
+        yield f"sweeps of private data run only with --unaccounted; a release needs no sweep. {spent}"
     cores = os.cpu_count() or 1
     if study.training.threads > cores:
         yield f"training.threads: {study.training.threads}, and this machine has {cores} cores"

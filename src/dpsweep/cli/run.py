@@ -18,8 +18,9 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import progress
 from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
+from dpsweep.release.unaccounted import refusal, refused_problems
 from dpsweep.study import Study, StudyError
-from dpsweep.study.load import CALL, PROJECT, UNACCOUNTED, is_true, split_profiles, split_study
+from dpsweep.study.load import CALL, PROJECT, split_profiles, split_study
 from dpsweep.study.paths import Paths
 
 app = typer.Typer()
@@ -144,16 +145,10 @@ def _refuse(study: Study, paths: Paths, targets: Sequence[str], unaccounted: boo
         from dpsweep.release.train import check_budget
 
         check_budget(study, paths)
-    permitted = is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))
-    if unaccounted or permitted or not study.has_private_data:
+    refused = set() if unaccounted else refused_problems(study)
+    if not refused or (targets and all(_trains_no_sweep(study, each) for each in targets)):
         return
-    # It imports accountants, which takes a moment.
-    from dpsweep.release.ledger import private_sweeps, refusal
-
-    sweeps = private_sweeps(study)
-    if not sweeps or (targets and all(_trains_no_sweep(study, each) for each in targets)):
-        return
-    cells = (cell for name in sweeps for cell in study.sweep_cells(name))
+    cells = (cell for cell in study.all_cells() if cell.problem in refused)
     if not all(paths.cell_trials(study, cell).exists() for cell in cells):
         raise StudyError(refusal(study))
 

@@ -23,6 +23,7 @@ from dpsweep.cli.options import (
     training,
 )
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
+from dpsweep.release.unaccounted import planned_cells, refuse_unaccounted
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.cells import BatchSize, FeatureSource, number
 from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
@@ -150,14 +151,6 @@ def calibrate(
     write_calibration(paths.noise(study, dataset, epsilon, epochs, batch), calibration)
 
 
-def _refuse_unaccounted(study: Study, dataset: str) -> None:
-    """Refuse to train a sweep on private data, unless the user asked for it."""
-    if study.has_private_data:
-        from dpsweep.release.ledger import refuse_unaccounted
-
-        refuse_unaccounted(study, dataset)
-
-
 @app.command()
 def train(
     problem: str, cell: str, study_file: StudyFile = DEFAULT_STUDY, planned: Planned = None
@@ -173,7 +166,7 @@ def train(
     chosen = check_planned(
         planned, lambda: pick_cell(study, problem, cell), study.settings_hash.cell
     )
-    _refuse_unaccounted(study, study.problems[problem].dataset)
+    refuse_unaccounted(study, problem)
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
     with training(gpus):
@@ -204,7 +197,7 @@ def gradient_norms(
         return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
 
     key = check_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
-    _refuse_unaccounted(study, study.problems[problem].dataset)
+    refuse_unaccounted(study, problem)
     gpus = study.gpus(problem)
     with training(gpus):
         launch(gpus, measure_gradient_norms, study, paths, *key)
@@ -224,7 +217,7 @@ def theory(
     chosen = check_planned(
         planned, lambda: pick_cell(study, problem, cell), study.settings_hash.theory
     )
-    _refuse_unaccounted(study, study.problems[problem].dataset)
+    refuse_unaccounted(study, problem)
     with training():
         measure_overlap(study, paths, chosen)
 
@@ -247,7 +240,7 @@ def audit_setting(
         lambda _: fingerprints.audit_fingerprint(study),
     )
     assert study.audit is not None  # noqa: S101 (it has settings)
-    _refuse_unaccounted(study, study.sweeps[study.audit.sweep].dataset)
+    refuse_unaccounted(study, study.sweeps[study.audit.sweep].problem.name)
     with training():
         measure_setting(study, paths, study.audit, cell)
     write_settings(paths.audited(cell), fingerprints.audit_fingerprint(study))
@@ -352,7 +345,6 @@ def report(
 
     With --partial, figures, tables and pages are drawn from the results so far, also while the study runs.
     """
-    from dpsweep.release.ledger import planned_cells
     from dpsweep.report import write
 
     file, study, whole = find_study(study_name or study_file)

@@ -19,6 +19,7 @@ from dpsweep.cli.options import (
 )
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.release import budget_in_words
+from dpsweep.release.unaccounted import price, refused_problems
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import (
     DEFAULT_STUDY,
@@ -239,24 +240,13 @@ def plan(
     _, study, paths = find_study(named or study_file)
     here = [] if teraflops else visible_gpus()
     device = device_of(teraflops, here)
-    if refused := _refused(study):
-        from dpsweep.release.ledger import price
-
+    if refused := refused_problems(study):
         typer.echo(f"{price(study)}. They need --unaccounted, and are not planned.")
     chosen = Plan(study, paths, wanted, device, refused=refused)
     counts = [len(here)] if here else GPUS if device.unit == "GPU" else [os.cpu_count() or 1]
     if here:
         typer.echo(describe(here))
     typer.echo("\n".join([*chosen.lines(gpus or counts), *([] if wanted else outlook(study))]))
-
-
-def _refused(study: Study) -> set[str]:
-    """Return the problems whose sweeps do not run, because their data are private."""
-    if not study.has_private_data:
-        return set()
-    from dpsweep.release.ledger import refused_problems
-
-    return refused_problems(study)
 
 
 @app.command()
@@ -273,7 +263,7 @@ def status(
     from dpsweep.planning.status import Status
 
     file, study, paths = find_study(study_name or study_file)
-    refused = _refused(study)
+    refused = refused_problems(study)
     if not paths.results.is_dir():
         first = ["release"] if refused and study.release else []
         raise DpsweepError(

@@ -12,7 +12,8 @@ from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.units import rounded_up, texts_in
 from dpsweep.release import CERTIFICATE, budget_in_words
-from dpsweep.release.ledger import Account, account, planned_cells
+from dpsweep.release.ledger import Account, account
+from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report import summary
 from dpsweep.report.embed import download_content, render
 from dpsweep.report.targets import TargetView, sections, shared_sentences

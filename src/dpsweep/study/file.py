@@ -441,11 +441,6 @@ class Study(section.Section):
         }
 
     @property
-    def has_private_data(self) -> bool:
-        """Whether a dataset is marked ``private``."""
-        return any(dataset.private for dataset in self.datasets.values())
-
-    @property
     def swept_datasets(self) -> list[str]:
         """The datasets that sweeps train on, in the order of the study."""
         used = {sweep.dataset for sweep in self.sweeps.values()}
