@@ -14,15 +14,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-from dpsweep.data.examples import (
-    LabelColumn,
-    LabelledData,
-    cut_test_set,
-    encode_labels,
-    read_file,
-    reading,
-    unit_names,
-)
+from dpsweep.data import examples
 from dpsweep.data.prepared import Array, DatasetError, Split, hash_rows
 from dpsweep.study.datasets import KINDS, ArraysSource
 from dpsweep.study.messages import shorten
@@ -35,7 +27,7 @@ _MATRIX = 2
 
 def load_embeddings(
     source: ArraysSource, dimension: int | None = None, unit: str | None = None
-) -> LabelledData:
+) -> examples.LabelledData:
     """Read embeddings and labels; leave out embeddings that are not finite, and list them in ``skipped``.
 
     Args:
@@ -57,7 +49,7 @@ def load_embeddings(
                 f"{file}: found {_shape(inputs)}; allowed: {kind[0]} (N, {kind[1]}), as dimension and "
                 "source.train say"
             )
-    *labels, classes = encode_labels(read[0][1], read[-1][1])
+    *labels, classes = examples.encode_labels(read[0][1], read[-1][1])
     skipped: list[str] = []
     splits = []
     for file, (inputs, _, units), encoded in zip(
@@ -69,25 +61,21 @@ def load_embeddings(
         for place in np.flatnonzero(~finite).tolist():
             wrong = np.count_nonzero(~np.isfinite(inputs[place]))
             skipped.append(f"{split.where(place)}: {wrong} of {inputs.shape[1]} numbers not finite")
-        splits.append(split if finite.all() else _only(split, np.flatnonzero(finite)))
+        splits.append(split if finite.all() else split.only(np.flatnonzero(finite)))
     if source.test_from_train is not None:
         # Equal embeddings, or all rows of a unit, go to the same part.
         hashes, units = hash_rows(splits[0].inputs), splits[0].units
         names = [f"{each:016x}" for each in hashes.tolist()] if units is None else units.tolist()
         cut = source.test_from_train, source.seed, units is not None
-        parts = cut_test_set(names, splits[0].labels, *cut)
-        splits = [_only(splits[0], np.array(places)) for places in parts]
+        parts = examples.cut_test_set(names, splits[0].labels, *cut)
+        splits = [splits[0].only(places) for places in parts]
     origin = ", ".join(source.local_files().values())
-    return LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)
-
-
-def _only(split: Split, places: npt.NDArray[np.int64]) -> Split:
-    return split.only(places, split.inputs[places])
+    return examples.LabelledData(splits[0], splits[1], classes, origin, skipped=skipped)
 
 
 def _read(
     source: ArraysSource, path: Path, labels_file: str | None, unit: str | None
-) -> tuple[Array, LabelColumn, npt.NDArray[np.str_] | None]:
+) -> tuple[Array, examples.LabelColumn, npt.NDArray[np.str_] | None]:
     """Return the embeddings and the labels of one split, and the names of its units."""
     arrays = read_arrays(path)
     matrices = {
@@ -102,7 +90,7 @@ def _read(
         fitting = {name for name, each in arrays.items() if each.shape == (len(found),)}
         what = f"one name for each of {len(found)} rows"
         values = _texts(arrays[_choose(path, arrays, what, unit, fitting)])
-        units = unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
+        units = examples.unit_names(values.tolist(), f"row {{}} of {path}, array {unit!r}".format)
     if labels_file is not None:
         path = Path(labels_file)
         arrays = read_arrays(path)
@@ -115,11 +103,11 @@ def _read(
         f"one label for each of {len(found)} embeddings (source.label_column, source.train_labels)"
     )
     name = _choose(path, arrays, what, source.label_column, fitting, _LABELS)
-    with reading(path):
+    with examples.reading(path):
         values = _texts(arrays[name].reshape(-1))
     column, where = f"array {name!r}" if name else "", f"row {{}} of {path}".format
     inputs = np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
-    return inputs, LabelColumn(str(path), column, values.tolist(), where), units
+    return inputs, examples.LabelColumn(str(path), column, values.tolist(), where), units
 
 
 def _texts(values: Array) -> Array:
@@ -163,7 +151,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     Raises:
         DatasetError: the file is missing, damaged, of another format, or holds Python objects.
     """
-    return read_file(path, _FORMATS)
+    return examples.read_file(path, _FORMATS)
 
 
 def _npz(path: Path) -> dict[str, Array]:

@@ -20,14 +20,7 @@ import numpy.typing as npt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import found_pointer, visible_files
-from dpsweep.data.examples import (
-    LabelColumn,
-    LabelledData,
-    encode_labels,
-    reading,
-    stratified_share,
-    unit_names,
-)
+from dpsweep.data import examples
 from dpsweep.data.images import Content, EncodedImages
 from dpsweep.data.prepared import DatasetError, Labels, Split
 from dpsweep.study.datasets import HubSource
@@ -41,7 +34,7 @@ TIMEOUT_SECONDS = 10
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
 
-def load_hub(source: HubSource, kind: str, unit: str | None = None) -> LabelledData:
+def load_hub(source: HubSource, kind: str, unit: str | None = None) -> examples.LabelledData:
     """Read the labels; images and texts are read later, when they are iterated.
 
     The training splits are concatenated in the given order. ``train_share`` and ``test_share`` keep a
@@ -59,15 +52,15 @@ def load_hub(source: HubSource, kind: str, unit: str | None = None) -> LabelledD
     train, train_labels = _label_columns(files, source.train_splits, unit)
     test, test_labels = _label_columns(files, [source.test_split], unit)
     names = getattr(files.feature(source.train_splits[0]), "names", None)
-    labels, test_numbers, classes = encode_labels(train_labels, test_labels, names)
+    labels, test_numbers, classes = examples.encode_labels(train_labels, test_labels, names)
     # Shares are stratified by the classes of the source, so merging classes keeps the same examples.
-    kept = stratified_share(labels, train.name, source.train_share, source.seed)
-    tested = stratified_share(test_numbers, test.name, source.test_share, source.seed)
+    kept = examples.stratified_share(labels, train.name, source.train_share, source.seed)
+    tested = examples.stratified_share(test_numbers, test.name, source.test_share, source.seed)
     if source.merge_classes is not None:
         coarser = _coarser(source, source.merge_classes, classes)
         labels, test_numbers = coarser[labels], coarser[test_numbers]
         classes = list(source.merge_classes)
-    return LabelledData(
+    return examples.LabelledData(
         train=train.split(kind, kept, labels),
         test=test.split(kind, tested, test_numbers),
         classes=classes,
@@ -205,7 +198,7 @@ class _Rows:
         for name in self.splits:
             stream = self.files.splits[name].select_columns([column])
             rows = stream if cast is None else stream.cast_column(column, cast)
-            with reading(self.files.folder, f"split {name}"):
+            with examples.reading(self.files.folder, f"split {name}"):
                 for row, place in zip(rows, places, strict=False):
                     if kept[place]:
                         yield self.where(place), row[column]
@@ -244,7 +237,7 @@ def _coarser(
 
 def _label_columns(
     files: HubFiles, splits: Sequence[str], unit: str | None
-) -> tuple[_Rows, LabelColumn]:
+) -> tuple[_Rows, examples.LabelColumn]:
     """Return the rows of some splits with their units, and their labels."""
     source = files.source
     read = [source.label_column, *([] if unit is None else [unit])]
@@ -253,7 +246,7 @@ def _label_columns(
     sizes = []
     for name in splits:
         split, before = pick(f"{source.id}, split", name, files.splits), len(labels)
-        with reading(files.folder, f"split {name}"):
+        with examples.reading(files.folder, f"split {name}"):
             columns = split.column_names or list(next(iter(split), {}))
             for each in (*read, source.input_column):
                 pick(f"{source.id}, split {name}, column", each, dict.fromkeys(columns))
@@ -262,9 +255,9 @@ def _label_columns(
                 units += [] if unit is None else batch[unit]
         sizes.append(len(labels) - before)
     rows = _Rows(files, splits, sizes, np.arange(len(labels)))
-    rows = replace(rows, units=None if unit is None else unit_names(units, rows.where))
+    rows = replace(rows, units=None if unit is None else examples.unit_names(units, rows.where))
     column = f"column {source.label_column!r}"
-    return rows, LabelColumn(source.id, column, labels, rows.where, typed=True)
+    return rows, examples.LabelColumn(source.id, column, labels, rows.where, typed=True)
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

@@ -24,15 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dpsweep.base.files import found_pointer, require_content
 from dpsweep.base.units import count
-from dpsweep.data.examples import (
-    LabelColumn,
-    LabelledData,
-    cut_test_set,
-    encode_labels,
-    reading,
-    stratified_share,
-    unit_name,
-)
+from dpsweep.data import examples
 from dpsweep.data.prepared import DatasetError, Resize, Split, progress, write_array
 from dpsweep.study.datasets import FolderSource, IdxSource
 from dpsweep.study.messages import shorten
@@ -198,13 +190,13 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
     Raises:
         DatasetError: the disk is too small for the pixels.
     """
-    examples = len(split.labels)
+    total = len(split.labels)
     errors: dict[int, str] = {}
     done, odd = 0, Counter[str]()
 
     def blocks() -> Iterator[Pixels]:
         nonlocal done
-        advance = progress(f"{path.stem} images", examples)
+        advance = progress(f"{path.stem} images", total)
         yield np.empty((0, *transform.shape), np.uint8)
         for chunk, remarks in _decoded(split.inputs, transform):
             rows = [each for each in chunk if not isinstance(each, str)]
@@ -217,9 +209,9 @@ def decode_images(split: Split, transform: Transform, path: Path) -> tuple[Split
                 yield np.stack(rows)
             advance(len(chunk))
 
-    write_array(path, blocks(), examples)
+    write_array(path, blocks(), total)
     for remark, images in odd.items():
-        log.warning("%s: %d of %d images %s", path.stem, images, examples, remark)
+        log.warning("%s: %d of %d images %s", path.stem, images, total, remark)
     return split.without(list(errors), path), list(errors.values())
 
 
@@ -275,7 +267,7 @@ _BYTES = 8
 # -- folders ---------------------------------------------------------------------------------
 
 
-def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
+def load_folder(source: FolderSource, unit: str | None = None) -> examples.LabelledData:
     """List the images of a folder ``<split>/<class>/<image>``; they are read and decoded later.
 
     Classes are the folders of the first training folder, in alphabetical order. Every file in them is an
@@ -294,7 +286,7 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
     classes = list(folder.classes(source.train_folders[0]))
     images = folder.images(source.train_folders, classes)
     labels = np.array([each.label for each in images])
-    kept = stratified_share(
+    kept = examples.stratified_share(
         labels, lambda place: [images[place].name], source.train_share, source.seed
     )
     train = [images[place] for place in kept]
@@ -303,7 +295,7 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
     else:
         names = [image.unit or image.name for image in train]
         cut = source.test_from_train, source.seed, unit is not None
-        parts = cut_test_set(names, labels[kept], *cut)
+        parts = examples.cut_test_set(names, labels[kept], *cut)
         train, test = ([train[place] for place in places] for places in parts)
     if ignored := sorted(folder.ignored):
         log.warning(
@@ -311,7 +303,7 @@ def load_folder(source: FolderSource, unit: str | None = None) -> LabelledData:
             folder.root, len(ignored), shorten(ignored),
         )  # fmt: skip
     origin = f"folder {folder.root.name}"
-    return LabelledData(_split(train), _split(test), classes, origin, ignored=ignored)
+    return examples.LabelledData(_split(train), _split(test), classes, origin, ignored=ignored)
 
 
 @dataclass(frozen=True)
@@ -388,7 +380,7 @@ class _Folder:
         if self.unit is None:
             return None
         found = self.unit.search(str(file.relative_to(folder)))
-        if found is None or not (name := unit_name(found[1] or "")):
+        if found is None or not (name := examples.unit_name(found[1] or "")):
             raise DatasetError(
                 f"{file}: found no unit in its name; allowed: names in which unit: {self.unit.pattern} finds "
                 "one"
@@ -451,7 +443,7 @@ def _split(images: Sequence[_Image]) -> Split:
 # -- IDX files -------------------------------------------------------------------------------
 
 
-def load_idx(source: IdxSource, size: int) -> LabelledData:
+def load_idx(source: IdxSource, size: int) -> examples.LabelledData:
     """Return the images of a folder of IDX files as uint8 (examples, size, size, 1).
 
     IDX is the format of MNIST (LeCun, Cortes and Burges 1998). A header has two zero bytes, the code of the
@@ -470,17 +462,19 @@ def load_idx(source: IdxSource, size: int) -> LabelledData:
     """
     folder = Path(source.path)
     (images, train), (test_images, test) = (_idx_split(folder, split, size) for split in _SPLITS)
-    labels, test_labels, classes = encode_labels(train, test)
-    kept = stratified_share(labels, lambda row: (row,), source.train_share, source.seed)
-    return LabelledData(
-        train=Split(images, labels, train.where).only(kept, images[kept]),
+    labels, test_labels, classes = examples.encode_labels(train, test)
+    kept = examples.stratified_share(labels, lambda row: (row,), source.train_share, source.seed)
+    return examples.LabelledData(
+        train=Split(images, labels, train.where).only(kept),
         test=Split(test_images, test_labels, test.where),
         classes=classes,
         origin=str(folder),
     )
 
 
-def _idx_split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint8], LabelColumn]:
+def _idx_split(
+    folder: Path, split: str, size: int
+) -> tuple[npt.NDArray[np.uint8], examples.LabelColumn]:
     images_file, images = _read_idx(folder, split, "images", 3)
     labels_file, labels = _read_idx(folder, split, "labels", 1)
     if images.shape != (len(labels), size, size):
@@ -491,7 +485,7 @@ def _idx_split(folder: Path, split: str, size: int) -> tuple[npt.NDArray[np.uint
             "and one label for each"
         )
     where = f"image {{}} of {images_file.name}".format
-    return images[..., None], LabelColumn(str(labels_file), "", labels.tolist(), where)
+    return images[..., None], examples.LabelColumn(str(labels_file), "", labels.tolist(), where)
 
 
 def _read_idx(
@@ -506,7 +500,7 @@ def _read_idx(
         raise DatasetError(
             f"{folder}: found no {names[0]}, plain or with .gz; allowed: four IDX files"
         )
-    with reading(file):
+    with examples.reading(file):
         require_content(file)
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             content = stream.read()

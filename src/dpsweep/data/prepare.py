@@ -13,46 +13,13 @@ import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import folder_beside
-from dpsweep.data.demo import load_digits, load_docstrings, load_glyphs
-from dpsweep.data.embeddings import load_embeddings
+from dpsweep.data import demo, embeddings, hub, images, prepared, texts
+from dpsweep.data import tokenizer as tokenizers
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.hub import fetch_file, load_hub
-from dpsweep.data.images import (
-    EncodedImages,
-    decode_images,
-    first_corrupt,
-    load_folder,
-    load_idx,
-    make_transform,
-)
-from dpsweep.data.prepared import (
-    DatasetError,
-    DatasetMetadata,
-    PreparedDataset,
-    Resize,
-    TokenizerIdentity,
-    find_duplicates,
-    hash_rows,
-    say_duplicates,
-    write_prepared,
-)
-from dpsweep.data.texts import leave_out_unreadable, load_files, long_texts
-from dpsweep.data.tokenizer import (
-    Tokenizer,
-    byte_tokenizer,
-    read_tokenizer,
-    save_tokenizer,
-    train_word_pieces,
-)
+from dpsweep.data.prepared import DatasetError
+from dpsweep.study import backbones
 from dpsweep.study import datasets as sections
-from dpsweep.study.backbones import (
-    Backbone,
-    BytesTokenizer,
-    FileTokenizer,
-    HubTokenizer,
-    TrainedTokenizer,
-)
-from dpsweep.study.datasets import Dataset, FilesSource, FolderSource, HubSource, TrainAndTest
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
@@ -63,7 +30,7 @@ _INDENTED = "\n  "
 
 def prepare(
     name: str, dataset: Dataset, folder: Path, tokenizer: Path | None = None
-) -> PreparedDataset:
+) -> prepared.PreparedDataset:
     """Prepare a dataset of the study, and check it against the numbers in the study.
 
     Args:
@@ -78,7 +45,7 @@ def prepare(
     with named(name):
         data = load(dataset)
         if dataset.kind == "text":
-            data = leave_out_unreadable(data)
+            data = texts.leave_out_unreadable(data)
     _refuse_or_warn(name, dataset, data.skipped)
     # Compare labels before hours of decoding, unless decoding may leave out images.
     known = dataset.kind != "image" or dataset.corrupt == "refuse"
@@ -88,11 +55,11 @@ def prepare(
     with folder_beside(folder) as decoded:
         if dataset.kind == "text":
             data, identity = _tokenized(dataset, data, cast(Path, tokenizer))
-        elif isinstance(data.train.inputs, EncodedImages):
+        elif isinstance(data.train.inputs, images.EncodedImages):
             data, resize = _decoded(name, dataset, data, decoded)
         if not known:
             _compare(name, dataset, data)
-        prepared = write_prepared(
+        made = prepared.write_prepared(
             folder,
             name=name,
             title=dataset.title,
@@ -108,13 +75,13 @@ def prepare(
             resize=resize,
             refuse_duplicates=dataset.duplicates == "refuse",
         )
-    warn_of_cut_texts(name, dataset, prepared.metadata)
-    return prepared
+    warn_of_cut_texts(name, dataset, made.metadata)
+    return made
 
 
 def prepare_tokenizer(
-    name: str, backbone: Backbone, datasets: Mapping[str, Dataset], path: Path
-) -> Tokenizer:
+    name: str, backbone: backbones.Backbone, datasets: Mapping[str, Dataset], path: Path
+) -> tokenizers.Tokenizer:
     """Write the tokenizer of a backbone that reads text, and open it.
 
     Args:
@@ -128,22 +95,22 @@ def prepare_tokenizer(
         HubError: the hub cannot be reached.
     """
     match backbone.reads_with:
-        case HubTokenizer() as source:
+        case backbones.HubTokenizer() as source:
             instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
             others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
-            file = fetch_file(source.id, "tokenizer.json", source.revision, instead, others)
-            library = read_tokenizer(file)
-        case TrainedTokenizer() as recipe:
-            texts = load(datasets[recipe.dataset]).train.inputs
-            library = train_word_pieces(texts, recipe.vocab_size)
-        case FileTokenizer(path=local):
-            library = read_tokenizer(Path(local))
-        case BytesTokenizer():
-            library = byte_tokenizer()
+            file = hub.fetch_file(source.id, "tokenizer.json", source.revision, instead, others)
+            library = tokenizers.read_tokenizer(file)
+        case backbones.TrainedTokenizer() as recipe:
+            public = load(datasets[recipe.dataset]).train.inputs
+            library = tokenizers.train_word_pieces(public, recipe.vocab_size)
+        case backbones.FileTokenizer(path=local):
+            library = tokenizers.read_tokenizer(Path(local))
+        case backbones.BytesTokenizer():
+            library = tokenizers.byte_tokenizer()
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
-    save_tokenizer(library, path)
-    return Tokenizer.open(path)
+    tokenizers.save_tokenizer(library, path)
+    return tokenizers.Tokenizer.open(path)
 
 
 def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | None:
@@ -164,32 +131,34 @@ def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | 
         DatasetError: the source cannot be read, or differs from the study.
     """
     source = dataset.source
-    if isinstance(source, HubSource) and source.path is None:
+    if isinstance(source, sections.HubSource) and source.path is None:
         return None
     with named(name):
         data = load(dataset)
-        if isinstance(source, FilesSource):
-            if dataset.max_length and (cut := long_texts(data, dataset.max_length, of_bytes)):
+        if isinstance(source, sections.FilesSource):
+            if dataset.max_length and (cut := texts.long_texts(data, dataset.max_length, of_bytes)):
                 log.warning("%s: %s", name, cut)
-            data = leave_out_unreadable(data)
-    if dataset.corrupt == "refuse" or isinstance(source, TrainAndTest):
+            data = texts.leave_out_unreadable(data)
+    if dataset.corrupt == "refuse" or isinstance(source, sections.TrainAndTest):
         _refuse_or_warn(name, dataset, data.skipped)
         _compare(name, dataset, data)
     train, test = data.train, data.test
     if dataset.kind == "embedding":
-        hashes = hash_rows(train.inputs), hash_rows(test.inputs)
-        found = find_duplicates(*hashes, train.where, test.where)
+        hashes = prepared.hash_rows(train.inputs), prepared.hash_rows(test.inputs)
+        found = prepared.find_duplicates(*hashes, train.where, test.where)
         refuse = dataset.duplicates == "refuse"
-        say_duplicates(name, dataset.kind, found, len(test.labels), refuse)
-    if dataset.corrupt == "refuse" and isinstance(source, FolderSource):
-        _refuse_or_warn(name, dataset, first_corrupt(data.train, Resize.of(dataset)))
+        prepared.say_duplicates(name, dataset.kind, found, len(test.labels), refuse)
+    if dataset.corrupt == "refuse" and isinstance(source, sections.FolderSource):
+        _refuse_or_warn(
+            name, dataset, images.first_corrupt(data.train, prepared.Resize.of(dataset))
+        )
     return data.classes
 
 
 def _tokenized(
     dataset: Dataset, data: LabelledData, tokenizer: Path
-) -> tuple[LabelledData, TokenizerIdentity]:
-    reader, length = Tokenizer.open(tokenizer), cast(int, dataset.max_length)
+) -> tuple[LabelledData, prepared.TokenizerIdentity]:
+    reader, length = tokenizers.Tokenizer.open(tokenizer), cast(int, dataset.max_length)
     train, test = (
         replace(split, inputs=reader.blocks(split.inputs, length))
         for split in (data.train, data.test)
@@ -199,19 +168,19 @@ def _tokenized(
 
 def _decoded(
     name: str, dataset: Dataset, data: LabelledData, folder: Path
-) -> tuple[LabelledData, Resize | None]:
+) -> tuple[LabelledData, prepared.Resize | None]:
     """Decode both splits; also return how batches must be resized, if images are stored in their own size."""
-    resize = Resize.of(dataset)
-    transform = make_transform(resize, data.train, data.test)
-    train, corrupt = decode_images(data.train, transform, folder / "train.npy")
-    test, corrupt_test = decode_images(data.test, transform, folder / "test.npy")
+    resize = prepared.Resize.of(dataset)
+    transform = images.make_transform(resize, data.train, data.test)
+    train, corrupt = images.decode_images(data.train, transform, folder / "train.npy")
+    test, corrupt_test = images.decode_images(data.test, transform, folder / "test.npy")
     skipped = [*corrupt, *corrupt_test]
     _refuse_or_warn(name, dataset, skipped)
     decoded = replace(data, train=train, test=test, skipped=skipped)
     return decoded, None if transform.stored is None else resize
 
 
-def warn_of_cut_texts(name: str, dataset: Dataset, metadata: DatasetMetadata) -> None:
+def warn_of_cut_texts(name: str, dataset: Dataset, metadata: prepared.DatasetMetadata) -> None:
     """Warn of texts that are longer than the dataset's ``max_length``."""
     for key, size in (("train", metadata.train_size), ("test", metadata.test_size)):
         if cut := metadata.cut.get(key):
@@ -235,21 +204,21 @@ def load(dataset: sections.Dataset) -> LabelledData:
     unit = dataset.unit if dataset.has_units else None
     match source:
         case sections.DigitsSource():
-            data = load_digits(source, Resize.of(dataset).size)
+            data = demo.load_digits(source, prepared.Resize.of(dataset).size)
         case sections.GlyphsSource():
-            data = load_glyphs(source, Resize.of(dataset).size)
+            data = demo.load_glyphs(source, prepared.Resize.of(dataset).size)
         case sections.DocstringsSource():
-            data = load_docstrings(source)
+            data = demo.load_docstrings(source)
         case sections.IdxSource():
-            data = load_idx(source, Resize.of(dataset).size)
+            data = images.load_idx(source, prepared.Resize.of(dataset).size)
         case sections.FilesSource():
-            data = load_files(source, unit)
+            data = texts.load_files(source, unit)
         case sections.ArraysSource():
-            data = load_embeddings(source, dataset.dimension, unit)
+            data = embeddings.load_embeddings(source, dataset.dimension, unit)
         case sections.FolderSource():
-            data = load_folder(source, unit)
+            data = images.load_folder(source, unit)
         case sections.HubSource():
-            data = load_hub(source, dataset.kind, unit)
+            data = hub.load_hub(source, dataset.kind, unit)
     return data
 
 

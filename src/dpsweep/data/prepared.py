@@ -320,14 +320,15 @@ class Split:
     units: npt.NDArray[np.str_] | None = None
     """the name of each example's unit, (examples,); None: each example is a unit"""
 
-    def only(self, places: Sequence[int] | Labels, inputs: Any) -> "Split":
+    def only(self, places: Sequence[int] | Labels, inputs: Any = None) -> "Split":
         """Return a subset of the examples.
 
         Args:
             places: positions of the subset, ascending.
-            inputs: of the subset.
+            inputs: of the subset; by default those at its places of an array.
         """
         kept = np.asarray(places, dtype=np.int64)
+        inputs = self.inputs[kept] if inputs is None else inputs
         units = None if self.units is None else self.units[kept]
         return Split(inputs, self.labels[kept], lambda row: self.where(int(kept[row])), units)
 

@@ -21,15 +21,7 @@ import numpy.typing as npt
 from pyarrow import parquet
 
 from dpsweep.base.units import count
-from dpsweep.data.examples import (
-    LabelColumn,
-    LabelledData,
-    cut_test_set,
-    encode_labels,
-    read_file,
-    reading,
-    unit_names,
-)
+from dpsweep.data import examples
 from dpsweep.data.prepared import DatasetError, Split
 from dpsweep.study.datasets import FilesSource
 from dpsweep.study.messages import shorten
@@ -43,7 +35,7 @@ _UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}
 # -- tables ----------------------------------------------------------------------------------
 
 
-def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
+def load_files(source: FilesSource, unit: str | None = None) -> examples.LabelledData:
     """Read one or two tables in the format of their suffix; labels are numbers or class names.
 
     Args:
@@ -56,22 +48,22 @@ def load_files(source: FilesSource, unit: str | None = None) -> LabelledData:
     files = [source.train] if source.test is None else [source.train, source.test]
     splits = [_read(source, Path(name), unit) for name in files]
     (texts, train, units), (test_texts, test, test_units) = splits[0], splits[-1]
-    numbers, test_numbers, classes = encode_labels(train, test)
+    numbers, test_numbers, classes = examples.encode_labels(train, test)
     whole = Split(texts, numbers, train.where, units)
     if source.test_from_train is None:
         tested = Split(test_texts, test_numbers, test.where, test_units)
-        return LabelledData(whole, tested, classes, ", ".join(files))
+        return examples.LabelledData(whole, tested, classes, ", ".join(files))
     # Equal texts, or all rows of a unit, go to the same part.
     names = texts if whole.units is None else whole.units.tolist()
     by_class = whole.units is not None
-    parts = cut_test_set(names, numbers, source.test_from_train, source.seed, by_class)
+    parts = examples.cut_test_set(names, numbers, source.test_from_train, source.seed, by_class)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
-    return LabelledData(kept, held_out, classes, source.train)
+    return examples.LabelledData(kept, held_out, classes, source.train)
 
 
 def _read(
     source: FilesSource, path: Path, unit: str | None
-) -> tuple[list[str], LabelColumn, npt.NDArray[np.str_] | None]:
+) -> tuple[list[str], examples.LabelColumn, npt.NDArray[np.str_] | None]:
     """Return the texts, labels and units of one table."""
     columns = [source.input_column, source.label_column, *([] if unit is None else [unit])]
     texts, labels, *units = read_table(path, *columns)
@@ -79,8 +71,8 @@ def _read(
     def where(place: int) -> str:
         return f"{path}, data row {place + 1}"
 
-    column = LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
-    return texts, column, unit_names(units[0], where) if units else None
+    column = examples.LabelColumn(str(path), f"column {source.label_column!r}", labels, where)
+    return texts, column, examples.unit_names(units[0], where) if units else None
 
 
 def read_table(path: Path, *columns: str) -> list[list[Any]]:
@@ -89,8 +81,8 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
     Raises:
         DatasetError: the file cannot be read, or does not have each column exactly once.
     """
-    names, column = read_file(path, _FORMATS)
-    with reading(path):
+    names, column = examples.read_file(path, _FORMATS)
+    with examples.reading(path):
         for name in columns:
             if names.count(name) != 1:
                 raise DatasetError(
@@ -142,7 +134,7 @@ def _json_lines(path: Path) -> _Table:
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
-                with reading(path, f"line {number}"):
+                with examples.reading(path, f"line {number}"):
                     rows.append(json.loads(line, object_pairs_hook=_object))
                     names |= dict.fromkeys(rows[-1].keys())
     return list(names), lambda name: [each.get(name) for each in rows]
@@ -172,7 +164,7 @@ _FORMATS: Mapping[str, Callable[[Path], _Table]] = {
 # -- texts -----------------------------------------------------------------------------------
 
 
-def leave_out_unreadable(data: LabelledData) -> LabelledData:
+def leave_out_unreadable(data: examples.LabelledData) -> examples.LabelledData:
     """Leave out empty and unreadable texts, and list them in ``skipped`` with the reason.
 
     The remaining texts can be iterated once.
@@ -189,7 +181,7 @@ def leave_out_unreadable(data: LabelledData) -> LabelledData:
     return replace(data, train=splits[0], test=splits[1], skipped=skipped)
 
 
-def long_texts(data: LabelledData, max_length: int, of_bytes: bool = False) -> str:
+def long_texts(data: examples.LabelledData, max_length: int, of_bytes: bool = False) -> str:
     """Say how many texts are longer than ``max_length`` tokens; empty if none is known.
 
     A word is at least one token, so at least these texts are cut. It needs no tokenizer.

@@ -19,12 +19,7 @@ import tokenizers
 import xxhash
 from tokenizers import BertWordPieceTokenizer, models, normalizers, pre_tokenizers, trainers
 
-from dpsweep.base.files import (
-    read_checked_json,
-    require_content,
-    write_checked_json,
-    write_text,
-)
+from dpsweep.base import files
 from dpsweep.data.examples import reading
 from dpsweep.data.prepared import PADDING, CutTexts, DatasetError, Hashes, TokenizerIdentity
 
@@ -51,7 +46,7 @@ class Tokenizer:
         """
         if not path.is_file():
             raise DatasetError(f"{path}: no such tokenizer; it is not prepared", (path,))
-        content = read_checked_json(path)
+        content = files.read_checked_json(path)
         return cls.of(tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"])))
 
     @classmethod
@@ -70,7 +65,7 @@ class Tokenizer:
 
     def export(self, path: Path) -> None:
         """Write a ``tokenizer.json`` for the library `tokenizers`; its SHA-256 is ``identity.checksum``."""
-        write_text(path, self._library.to_str(pretty=True))
+        files.write_text(path, self._library.to_str(pretty=True))
 
     def blocks(self, texts: Iterable[str], max_length: int) -> "TokenBlocks":
         """Return the tokens of texts, in blocks that are iterated once."""
@@ -143,7 +138,7 @@ def read_tokenizer(source: Path) -> tokenizers.Tokenizer:
         DatasetError: the file is missing, or neither of these.
     """
     with reading(source):
-        require_content(source)
+        files.require_content(source)
         if source.suffix != ".txt":
             return tokenizers.Tokenizer.from_buffer(source.read_bytes())
         pieces = source.read_text(encoding="utf-8").splitlines()
@@ -159,7 +154,7 @@ def vocabulary_size(library: tokenizers.Tokenizer) -> int:
 
 def save_tokenizer(library: tokenizers.Tokenizer, path: Path) -> None:
     """Write a prepared tokenizer."""
-    write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
+    files.write_checked_json(path, {"tokenizer": json.loads(library.to_str())})
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
