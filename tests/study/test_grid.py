@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from tests.study.small import SMALL, Edits, load_small
 
-from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study
 from dpsweep.study.grid import (
     Grid,
@@ -19,7 +18,6 @@ from dpsweep.study.grid import (
     smallest_batch,
     usual,
 )
-from dpsweep.study.paths import Paths, settings_of
 
 
 @pytest.fixture
@@ -95,32 +93,6 @@ def test_neighbours_and_baseline(tmp_path: Path) -> None:
     wrong = bounds | {"roles/neighbours": {"film": [0.1, 4, 10]}}
     with pytest.raises(MistakeError, match=r"roles\.neighbours\.film: found 4; allowed .*: 0.01, "):
         neighbours([load_small(tmp_path, wrong).grid()])
-
-
-PER_CLASS = {
-    "family": "per_class",
-    "section": "Main",
-    "caption": "Classes.",
-    "baseline": 1,
-    "panels": [{"title": "Tight", "epsilon": 1, "epochs": 2, "clipping_bound": [0.1, 10]}],
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "bounds"),
-    [({}, ["0.1", "1", "10"]), ({"rows": ["accuracy_difference"]}, [])],
-)
-def test_a_per_class_figure_needs_its_baseline_and_norms_for_retained_weight(
-    tmp_path: Path, changes: dict[str, object], bounds: list[str]
-) -> None:
-    study = load_small(tmp_path, {"figures/classes": PER_CLASS | changes})
-    inputs = Outputs(study, Paths(Path("R"))).figure("classes").inputs
-    files = [settings_of(file) for file in inputs if "gradnorms" in str(file)]
-    assert sorted(files) == [f"eps1_epochs2_C{bound}" for bound in bounds]
-    assert len([file for file in inputs if file.name == "metadata.json"]) == 1  # names of classes
-    # Three bounds (0.1, 10, the baseline 1), three B.
-    trials = [str(file.parent) for file in inputs if file.name.startswith("trials")]
-    assert len(set(trials)) == len(trials) == len(inputs) - len(files) - 1 == 3 * 3
 
 
 def test_without_batches_of_few_steps_the_largest_one_is_drawn(tmp_path: Path) -> None:

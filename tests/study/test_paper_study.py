@@ -111,6 +111,12 @@ def test_cells_behind_a_target_counted_by_hand(paper: Study, name: str, expected
         assert sum(file.name.startswith("trials-") for file in files) == expected
 
 
+def test_the_retained_accuracy_of_classes_needs_gradient_norms(paper: Study) -> None:
+    inputs = Outputs(paper, Paths(Path("R"))).figure("fig4_perclass_retained_accuracy").inputs
+    assert sum(file.parts[1] == "gradnorms" for file in inputs) == 3 * 3
+    assert any(file.name == "metadata.json" for file in inputs)  # names of classes
+
+
 def test_every_cell_is_drawn(paper: Study) -> None:
     """AUTO-S was not trained for all of the problems that a figure of the theory compares."""
     assert set(paper.targets.undrawn) <= {"parts of theory_predictions"}
