@@ -203,7 +203,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
             assert asked == (whole, 1.5, 3e-6, 6)
             return made
 
-        monkeypatch.setattr(text, "recommend", recommend)
+        monkeypatch.setattr(rule, "recommend", recommend)
         return list(text.recommendation(study, SWEEP, 1.5, 6))
 
     return lines

@@ -66,13 +66,10 @@ def test_steps_match_the_epochs_to_half_a_batch_or_cover_every_epoch(
     assert covering >= steps
 
 
-def test_impossible_steps_are_refused() -> None:
-    for size, batch, epochs, rounding in (
-        (10, 11, 1, "round"),
-        (10, 0, 1, "round"),
-        (10, 5, 0, "round"),
-    ):
-        with pytest.raises(ValueError, match="found"):
-            optimizer_steps(size, batch, epochs, rounding)
-    with pytest.raises(ValueError, match="found 'floor'"):
-        optimizer_steps(10, 5, 1, "floor")
+@pytest.mark.parametrize(
+    ("batch", "epochs", "rounding"),
+    [(11, 1, "round"), (0, 1, "round"), (5, 0, "ceil"), (5, 1, "floor")],
+)
+def test_impossible_steps_are_refused(batch: int, epochs: int, rounding: str) -> None:
+    with pytest.raises(ValueError, match=rf"found batch_size {batch}, .*; allowed: .* 1\.\.10, "):
+        optimizer_steps(10, batch, epochs, rounding)

@@ -224,9 +224,7 @@ class Outputs:
 
     def features(self, source: FeatureSource) -> Output:
         """Return the cached features of a dataset."""
-        reads = next(
-            each for each in self._study.problems if self._study.feature_source(each) == source
-        )
+        reads = self._study.feature_sources()[source]
         files = prepared_files(self._paths.features(*source))
         settings = self._study.backbones[source.backbone].features
         return GpuOutput(

@@ -21,17 +21,12 @@ from dpsweep.data.hub import open_hub
 from dpsweep.data.prepare import alike_classes, load
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, long_texts
-from dpsweep.recommend.rule import (
-    Recommendation,
-    enough_epochs,
-    facts_of_first_sweep,
-    recommend,
-)
+from dpsweep.recommend import rule
 from dpsweep.study import Study, StudyError, load_study
 from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.datasets import Dataset, HubSource
 from dpsweep.study.load import IN_CLONE, PROJECT, home, named_study, packaged_studies, yaml_line
-from dpsweep.study.messages import explain, shorten, unknown
+from dpsweep.study.messages import explain, pick, shorten
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8
@@ -328,15 +323,15 @@ def new_study(
     hashed = isinstance(section.reads_with, BytesTokenizer)
     method = "head" if head else method
     size, delta = found.protected, _delta(base, found.protected)
-    epochs = enough_epochs(size, _EPOCHS)
+    epochs = rule.enough_epochs(size, _EPOCHS)
     private = release_epsilon is not None
     epsilons = _EPSILONS if release_epsilon is None else [release_epsilon]
-    facts = facts_of_first_sweep(
+    facts = rule.facts_of_first_sweep(
         section,
         max(2, len(found.classes)),  # the study refuses fewer later
         *(size, delta, epsilons, epochs, method == "head"),
     )
-    made = [recommend(each) for each in facts]
+    made = [rule.recommend(each) for each in facts]
     environment = Environment(  # noqa: S701 (YAML)
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -413,8 +408,7 @@ def _chosen(base_file: Path, base: Study, text: bool, backbone: str | None) -> t
         raise StudyError(
             f"{base_file}: roles: nothing is bound to {part}; bind it, or extend another"
         )
-    if chosen not in base.backbones:
-        raise StudyError(f"--backbone: {unknown(chosen, base.backbones)}")
+    pick("--backbone", chosen, base.backbones)
     return method, chosen
 
 
@@ -443,7 +437,7 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _one_setting(one: Recommendation, train_size: int) -> dict[str, Any]:
+def _one_setting(one: rule.Recommendation, train_size: int) -> dict[str, Any]:
     """Return only the recommended setting, for a release."""
     return {
         "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
@@ -452,7 +446,7 @@ def _one_setting(one: Recommendation, train_size: int) -> dict[str, Any]:
     }
 
 
-def _first_grid(made: Sequence[Recommendation], train_size: int) -> dict[str, Any]:
+def _first_grid(made: Sequence[rule.Recommendation], train_size: int) -> dict[str, Any]:
     """Join the small grids of all epsilons, with batch sizes at least a factor of three apart."""
     sizes: list[int] = []
     for each in sorted(set().union(*(one.small_grid for one in made))):

@@ -7,14 +7,8 @@ from typing import Any
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
-from dpsweep.recommend.rule import (
-    LEAST_STEPS,
-    RATES,
-    ProblemFacts,
-    Recommendation,
-    facts_of_sweep,
-    recommend,
-)
+from dpsweep.recommend import rule
+from dpsweep.recommend.rule import ProblemFacts, Recommendation
 from dpsweep.study import Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.checks import disagreements
@@ -51,8 +45,8 @@ def recommendation(
         CalibrationError: no noise gives this epsilon and delta.
         NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    facts = facts_of_sweep(study, sweep, epsilon, epochs, paths)
-    made = recommend(facts)
+    facts = rule.facts_of_sweep(study, sweep, epsilon, epochs, paths)
+    made = rule.recommend(facts)
     dataset = study.datasets[study.sweeps[sweep].dataset]
     unit = dataset.protects if dataset.has_units else None
     if unit:
@@ -92,13 +86,13 @@ def compared_epochs(
         CalibrationError: no noise gives this epsilon and delta.
         NoAdviceError: the formula does not cover the sweep's optimizer.
     """
-    facts = facts_of_sweep(study, sweep, epsilon, 1, paths)
+    facts = rule.facts_of_sweep(study, sweep, epsilon, 1, paths)
     yield "epochs  batch size  steps  clipping bound  learning rate  gradients of examples  gained"
     short = False
     for epochs, gained in GAINED.items():
-        made = recommend(replace(facts, epochs=epochs))
-        short |= made.steps < LEAST_STEPS
-        steps = f"{made.steps}{'*' if made.steps < LEAST_STEPS else ''}"
+        made = rule.recommend(replace(facts, epochs=epochs))
+        short |= made.steps < rule.LEAST_STEPS
+        steps = f"{made.steps}{'*' if made.steps < rule.LEAST_STEPS else ''}"
         yield (
             f"{epochs:6}  {made.batch_size:10}  {steps:>5}  {_short(made.clipping_bound):>14}  "
             f"{_short(made.learning_rate):>13}  {epochs * facts.train_size:21,}  {gained}"
@@ -108,7 +102,7 @@ def compared_epochs(
         f"stored sweeps, and from the lowest to the highest ({documentation('recommend.md')})"
     )
     if short:
-        yield f"* fewer than {LEAST_STEPS} steps: train longer"
+        yield f"* fewer than {rule.LEAST_STEPS} steps: train longer"
     yield _norm_line(facts)
     yield f"{_READ}. --epochs prints one of them as a section release"
 
@@ -131,7 +125,7 @@ def release_mistakes(study: Study, section: Mapping[str, Any]) -> list[str]:
 
 
 def _table(facts: ProblemFacts, made: Recommendation) -> Iterator[str]:
-    few = f" (fewer than {LEAST_STEPS}: train longer)" if made.steps < LEAST_STEPS else ""
+    few = f" (fewer than {rule.LEAST_STEPS}: train longer)" if made.steps < rule.LEAST_STEPS else ""
     yield f"batch size       {made.batch_size}, {made.steps} steps{few}"
     yield f"clipping bound   {_short(made.clipping_bound)}"
     yield f"learning rate    {_short(made.learning_rate)}"
@@ -161,7 +155,7 @@ def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
     return {
         "selection": "private",
         "batch_size": _sizes(made.small_grid, facts),
-        "learning_rate": [_two_digits(factor * made.learning_rate) for factor in RATES],
+        "learning_rate": [_two_digits(factor * made.learning_rate) for factor in rule.RATES],
     }
 
 

@@ -51,15 +51,14 @@ def optimizer_steps(train_size: int, batch_size: int, epochs: int, rounding: str
     """
     train_size, batch_size = integer("train_size", train_size), integer("batch_size", batch_size)
     epochs = integer("epochs", epochs)
-    if not 1 <= batch_size <= train_size:
-        raise ValueError(f"batch size must be in 1..{train_size}, found {batch_size}")
-    if epochs < 1:
-        raise ValueError(f"epochs must be at least 1, found {epochs}")
+    if not 1 <= batch_size <= train_size or epochs < 1 or rounding not in ("round", "ceil"):
+        raise ValueError(
+            f"found batch_size {batch_size}, epochs {epochs}, rounding {rounding!r}; allowed: a batch size "
+            f"in 1..{train_size}, epochs of at least 1, and round or ceil"
+        )
     if rounding == "round":
         return max(1, (2 * epochs * train_size + batch_size) // (2 * batch_size))
-    if rounding == "ceil":
-        return epochs * -(-train_size // batch_size)
-    raise ValueError(f"rounding must be round or ceil, found {rounding!r}")
+    return epochs * -(-train_size // batch_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,10 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dpsweep.study import datasets
 from dpsweep.study.backbones import Backbone, Features, Pretraining, RandomWeights, TrainedTokenizer
 from dpsweep.study.cells import PARTS, BatchSize, number
-from dpsweep.study.datasets import (
-    KINDS,
-    Dataset,
-    FolderSource,
-    HubSource,
-    held_out_rows,
-    shares_examples,
-)
+from dpsweep.study.datasets import KINDS, Dataset, FolderSource, HubSource
 from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
 from dpsweep.study.methods import HeadOnly, Method, Scratch
 from dpsweep.study.sweeps import Sweep
@@ -104,7 +98,7 @@ def _private_mistakes(study: "Study", where: str, dataset: str) -> Iterator[str]
         for name, each in study.datasets.items()
         if each.private
         and dataset in study.datasets
-        and shares_examples(each.source, study.datasets[dataset].source)
+        and datasets.shares_examples(each.source, study.datasets[dataset].source)
     ]
     if shared:
         which = "which is" if dataset in shared else f"which may share examples with {shared[0]},"
@@ -218,7 +212,7 @@ def _public_mistakes(study: "Study", where: str, sweep: Sweep) -> Iterator[str]:
     if sweep.epsilon == [math.inf]:
         return
     for part, public in study.backbones[sweep.backbone].made_from.items():
-        if {public, sweep.dataset} <= study.datasets.keys() and shares_examples(
+        if {public, sweep.dataset} <= study.datasets.keys() and datasets.shares_examples(
             study.datasets[public].source, study.datasets[sweep.dataset].source
         ):
             alike = f"whose source, like the source of {public},"
@@ -287,7 +281,7 @@ def _release_mistakes(study: "Study") -> Iterator[str]:
             "another engine, because norms of Opacus may be too small by rounding",
         )
     whole = study.datasets[sweep.dataset].protected
-    held_out = len(held_out_rows(whole, release.held_out)) if release.held_out else 0
+    held_out = len(datasets.held_out_rows(whole, release.held_out)) if release.held_out else 0
     if release.held_out and not 0 < held_out < whole:
         found = f"{number(release.holdout_share)}, which holds out {held_out} of {whole} examples"
         yield _wrong(

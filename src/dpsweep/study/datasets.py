@@ -83,19 +83,6 @@ def protected_in_words(unit: str | None, rows_per_unit: int | None, kind: str) -
     return f"{what} {kind}s, at most {rows_per_unit} of them in a step"
 
 
-def refuse_column_as_unit(source: "SourceSection", unit: str | None) -> None:
-    """Refuse the column of inputs or of labels as the one that names units.
-
-    Raises:
-        ValueError: it is one of them.
-    """
-    for key in ("input_column", "label_column"):
-        if unit is not None and unit == getattr(source, key, None):
-            raise ValueError(
-                f"unit: found {unit}, which is the {key}; allowed: another column, which says whose row it is"
-            )
-
-
 class SourceSection(section.Section):
     """Base of all sources."""
 
@@ -103,6 +90,13 @@ class SourceSection(section.Section):
     """kinds of datasets; the first is the default"""
     grey: ClassVar[bool] = False
     """whether images have one channel; others have three"""
+
+    @model_validator(mode="after")
+    def _columns_are_disjoint(self) -> Self:
+        inputs, labels = (getattr(self, key, None) for key in ("input_column", "label_column"))
+        if inputs is not None:
+            section.require_disjoint("input_column", [inputs], "label_column", labels)
+        return self
 
 
 class SampledSource(SourceSection):
@@ -192,11 +186,8 @@ class HubSource(SampledSource):
     """stratified share of the test set"""
 
     @model_validator(mode="after")
-    def _splits_and_columns_are_disjoint(self) -> Self:
+    def _splits_are_disjoint(self) -> Self:
         section.require_disjoint("train_splits", self.train_splits, "test_split", self.test_split)
-        section.require_disjoint(
-            "input_column", [self.input_column], "label_column", self.label_column
-        )
         return self
 
     def local_folders(self) -> dict[str, str]:
@@ -274,13 +265,6 @@ class FilesSource(TrainAndTest):
     """column of texts"""
     label_column: str = "label"
     """column of labels"""
-
-    @model_validator(mode="after")
-    def _columns_are_disjoint(self) -> Self:
-        section.require_disjoint(
-            "input_column", [self.input_column], "label_column", self.label_column
-        )
-        return self
 
 
 class ArraysSource(TrainAndTest):
@@ -451,7 +435,12 @@ class Dataset(section.Section):
                 f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays, "
                 "folder and hub"
             )
-        refuse_column_as_unit(self.source, self.unit)
+        for key in ("input_column", "label_column"):
+            if self.unit is not None and self.unit == getattr(self.source, key, None):
+                raise ValueError(
+                    f"unit: found {self.unit}, which is the {key}; allowed: another column, which says whose "
+                    "row it is"
+                )
         if self.has_units and getattr(self.source, "train_share", 1) < 1:
             raise ValueError(
                 f"source.train_share: found {self.source.train_share} with unit: {self.unit}; allowed: 1, "  # type: ignore[union-attr]

@@ -423,8 +423,9 @@ class Words:
         seeds = [sweep.seeds for sweep in self._sweeps] or [0]
         measured = min(study.theory.seeds, max(1, *seeds))
         self.epochs = _epochs(study, self._cells)
-        self.seeds = _number_of_seeds(min(seeds), max(seeds))
-        self.spread = _spread(min(seeds), max(seeds))
+        fewest, most = min(seeds), max(seeds)
+        self.seeds = f"{fewest} to {most} seeds" if fewest < most else count(most, "seed")
+        self.spread = _spread(fewest, most)
         self.theory_seeds = f"seeds 1 to {measured}" if measured > 1 else "seed 1"
 
     @classmethod
@@ -519,10 +520,6 @@ def _epochs(study: "Study", selections: Sequence[Selection]) -> str:
     if len(datasets) == 1:
         return next(iter(datasets))
     return ", ".join(f"{text} on {listed(titles)}" for text, titles in datasets.items())
-
-
-def _number_of_seeds(fewest: int, most: int) -> str:
-    return f"{fewest} to {most} seeds" if fewest < most else count(most, "seed")
 
 
 def _spread(fewest: int, most: int) -> str:

@@ -539,14 +539,13 @@ class Study(section.Section):
         dataset = self.datasets[self.problems[problem].dataset]
         return dataset.kind == "embedding" or self.features(problem) is not None
 
-    def feature_source(self, problem: str) -> FeatureSource | None:
-        """Return the dataset and backbone of the features that a problem's trials read, if they do."""
-        parts = self.problems[problem]
-        return FeatureSource(parts.dataset, parts.backbone) if self.features(problem) else None
-
-    def feature_sources(self) -> list[FeatureSource]:
-        """List the datasets and backbones for which features are computed."""
-        return list(dict.fromkeys(filter(None, map(self.feature_source, self.problems))))
+    def feature_sources(self) -> dict[FeatureSource, str]:
+        """Return the datasets and backbones of cached features, and the first problem of each."""
+        found: dict[FeatureSource, str] = {}
+        for name, parts in self.problems.items():
+            if self.features(name) is not None:
+                found.setdefault(FeatureSource(parts.dataset, parts.backbone), name)
+        return found
 
     def batch_size(self, cell: Cell) -> int:
         """Return the expected batch size of a cell as a number: N for the full batch."""
