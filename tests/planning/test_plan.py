@@ -17,6 +17,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json, write_text
 from dpsweep.base.units import duration
 from dpsweep.cli.main import app
+from dpsweep.cli.run import target_files
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.outputs import NormsKey, Output, Outputs, former_files, remove
 from dpsweep.planning.plan import CostEstimate, Plan
@@ -193,6 +194,27 @@ def test_targets_need_their_own_cells(study: Study, paths: Paths, target: str, c
     for unknown in ("heatmaps", f"{OTHER}/eps8_epochs3_B128_C1", str(paths.results)):
         with pytest.raises(DpsweepError, match="allowed: "):
             Plan(study, paths, [unknown])
+
+
+def test_a_target_is_every_file_of_its_outputs(
+    study: Study, paths: Paths, cells: list[Cell]
+) -> None:
+    """Snakemake makes only the files that are named."""
+    every, cell = Outputs(study, paths), f"{SWEEP}/{cells[0].name}"
+    for target, made in {
+        "heatmap": every.figure("heatmap"),
+        "grid": every.table("grid"),
+        SWEEP: every.problem(SWEEP),
+        cell: every.cell(cells[0]),
+        str(paths.cell(cells[0])): every.cell(cells[0]),
+    }.items():
+        assert target_files(study, paths, target) == list(map(str, made.files))
+    for target in ("report", str(paths.explore)):
+        assert target_files(study, paths, target) == [target]
+    wrong = cell.replace("epochs", "epoch")
+    for each, nearest in (("heatmp", "heatmap"), (wrong, cells[0].name)):
+        with pytest.raises(DpsweepError, match=rf"did you mean {nearest}\?"):
+            target_files(study, paths, each)
 
 
 def test_wall_time_has_two_limits(study: Study, paths: Paths) -> None:

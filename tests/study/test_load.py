@@ -13,13 +13,10 @@ from tests.described import described
 from tests.study.small import SMALL
 from typer.testing import CliRunner
 
-from dpsweep.base.errors import DpsweepError
 from dpsweep.cli.main import app
-from dpsweep.cli.run import target_files
 from dpsweep.study import StudyError, load_study
 from dpsweep.study.backbones import FileWeights, HubWeights
 from dpsweep.study.load import DEFAULT_STUDY, OPTIONS, begin, make_command
-from dpsweep.study.paths import Paths
 
 
 @pytest.fixture
@@ -243,7 +240,7 @@ def test_random_bytes_are_refused(
         load_study(file)
 
 
-# -- finding a study, and its outputs --------------------------------------------------------
+# -- finding a study --------------------------------------------------------
 
 
 @pytest.fixture
@@ -286,35 +283,6 @@ def test_paths_and_suggested_commands_start_where_the_user_stands(
     trials.touch()
     said = call("clean", "../pets.yaml", "../cats.yaml")
     assert said.splitlines()[:2] == [str(trials), "1 file of former settings, 0.0 MB"]
-
-
-def test_targets_are_named_as_in_the_study() -> None:
-    study, paths = load_study("studies/demo.yaml"), Paths(Path("results"))
-
-    def files(target: str) -> list[str]:
-        return target_files(study, paths, target)
-
-    # Every file, because Snakemake makes only the files that are named.
-    figure = "results/figures/fig1_accuracy_heatmaps"
-    assert files(Path(figure).name) == [f"{figure}.{suffix}" for suffix in ("pdf", "png", "csv")]
-    table = "results/tables/tab1_tuning_implications"
-    assert {f"{table}.md", f"{table}.tex", f"{table}.comparisons.csv"} < {*files(Path(table).name)}
-    assert files("digits_vit-weak_film") == ["results/problems/digits_vit-weak_film.parquet"]
-    assert files("report") == ["report"]
-    assert files("results/explore.html") == ["results/explore.html"]
-    cells = study.sweep_cells("digits_vit-weak_film_epochs")
-    of_cells = [
-        str(file(study, cell)) for cell in cells for file in (paths.cell_trials, paths.cell_steps)
-    ]
-    assert files("digits_vit-weak_film_epochs") == of_cells
-    assert files(f"{cells[0].problem}/{cells[0].name}") == of_cells[:2]
-    wrong_cell = cells[0].name.replace("epochs", "epoch")
-    for wrong, right in (
-        ("fig1_acuracy_heatmaps", "fig1_accuracy_heatmaps"),
-        (f"results/cells/{cells[0].problem}/{wrong_cell}", cells[0].name),
-    ):
-        with pytest.raises(DpsweepError, match=rf"did you mean {right}\?"):
-            files(wrong)
 
 
 def test_suggested_commands_name_the_study_and_force_existing_targets(
