@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.gradients.reference import check
-from tests.gradients.tiny_models import CLASSES, Case, Layer, make
+from tests.gradients.tiny_models import CLASSES, HEAD, Case, Layer, make
+from tests.models.networks import BERT, FILM, GPT2, network
 from torch import Tensor, nn
 from torch.nn.utils import rnn
 
@@ -20,11 +21,12 @@ from dpsweep.data.prepared import PADDING
 from dpsweep.gradients import UnsupportedModelError, make_engine
 from dpsweep.gradients.checks import ValidatingEngine
 from dpsweep.gradients.data_dependence import data_dependent
-from dpsweep.models.sequence_classifier import SequenceClassifier
+from dpsweep.models.build import apply_method
 from dpsweep.study.clipping import FlatClipping
 
 WIDTH, TOKENS, EXAMPLES, END = 4, 6, 8, -9.0
-HEAD = frozenset({"head.weight", "head.bias"})
+
+Forward = Callable[[Any, Tensor], Tensor]
 
 
 def present(x: Tensor) -> Tensor:
@@ -36,16 +38,12 @@ def lengths(x: Tensor) -> Tensor:
     return present(x).sum(1)
 
 
-def pooled(self: Any, rows: Tensor, owner: Tensor, examples: int) -> Tensor:
-    found = rows.new_zeros(examples, WIDTH).index_add(0, owner, self.norm(rows))
-    logits: Tensor = self.head(found)
-    return logits
-
-
 def bags(self: Any, x: Tensor) -> Tensor:
     """Take the tokens of all sets as rows, without padding."""
     owner, place = present(x).nonzero(as_tuple=True)
-    return pooled(self, x[owner, place], owner, len(x))
+    rows = self.norm(x[owner, place])
+    logits: Tensor = self.head(rows.new_zeros(len(x), WIDTH).index_add(0, owner, rows))
+    return logits
 
 
 def packed(self: Any, x: Tensor) -> Tensor:
@@ -62,17 +60,6 @@ def by_permutation(self: Any, x: Tensor) -> Tensor:
     rank = (long[:, None] < long).sum(1)
     matrix = (rank[:, None] == torch.arange(len(x))).to(x.dtype)
     logits: Tensor = matrix @ self.head(self.norm((matrix.T @ x.flatten(1)).view_as(x)).sum(1))
-    return logits
-
-
-def experts(self: Any, x: Tensor) -> Tensor:
-    """Send tokens to the expert with the highest score; made-up ones all go to the first."""
-    rows = x.flatten(0, 1)
-    found = torch.zeros_like(rows)
-    for number, expert in enumerate(self.experts):
-        (some,) = ((rows[:, 0] == END).long() == number).nonzero(as_tuple=True)
-        found = found.index_add(0, some, expert(rows[some]))
-    logits: Tensor = self.head(found.view_as(x).sum(1))
     return logits
 
 
@@ -97,21 +84,13 @@ def largest(self: Any, x: Tensor) -> Tensor:
     return torch.where(x.abs().amax() > 1e3, logits.tanh(), logits)
 
 
-def network(function: Callable[[Any, Tensor], Tensor]) -> nn.Module:
-    layers = {"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES)}
-    if function is packed:
-        layers["gru"] = nn.GRU(WIDTH, WIDTH, batch_first=True).requires_grad_(False)
-    if function is experts:
-        layers["experts"] = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        del layers["norm"]
-    return Layer(function, **layers).double()
-
-
-def case(function: Callable[[Any, Tensor], Tensor]) -> Case:
+def case(function: Forward) -> Case:
     """Return a network on sets of 1 to 6 tokens, 16 in 4 examples, that need another order."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = network(function)
+        gru = nn.GRU(WIDTH, WIDTH, batch_first=True).requires_grad_(False)
+        layers = {"norm": nn.LayerNorm(WIDTH), "head": nn.Linear(WIDTH, CLASSES), "gru": gru}
+        model = Layer(function, **layers).double()
         for parameter in model.parameters():
             parameter.data += 0.2 * torch.randn_like(parameter)
         inputs = torch.randn(EXAMPLES, TOKENS, WIDTH).double()
@@ -122,14 +101,14 @@ def case(function: Callable[[Any, Tensor], Tensor]) -> Case:
     return Case(model, HEAD, inputs, torch.arange(EXAMPLES) % CLASSES, torch.arange(EXAMPLES) < 7)
 
 
-NETWORKS = [bags, packed, by_permutation, experts, dropped, merged, largest]
+NETWORKS = [bags, packed, by_permutation, dropped, merged, largest]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("limit", [0, 2**20])
 @pytest.mark.parametrize("function", NETWORKS)
 def test_rows_belong_to_their_examples(
-    function: Callable[[Any, Tensor], Tensor], limit: int, monkeypatch: pytest.MonkeyPatch
+    function: Forward, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpsweep.gradients._FEW_PARAMETERS", limit)
     given = case(function)
@@ -151,9 +130,7 @@ def test_rows_belong_to_their_examples(
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("engine", ["expanded", "bookkeeping"])
 @pytest.mark.parametrize("function", NETWORKS)
-def test_engines_that_assign_rows_by_place_refuse(
-    function: Callable[[Any, Tensor], Tensor], engine: str
-) -> None:
+def test_engines_that_assign_rows_by_place_refuse(function: Forward, engine: str) -> None:
     given = case(function)
     with pytest.raises(UnsupportedModelError, match=r"\(\) .*rows of a batch by their content"):
         make_engine(engine, given.model).norms(*given.batch)
@@ -161,19 +138,6 @@ def test_engines_that_assign_rows_by_place_refuse(
 
 def chosen(row: Tensor) -> Tensor:
     return row[:, 0] > 0.5
-
-
-def shuffled(n: int) -> Tensor:
-    """Return an order that a batch of 2 or 3 keeps and a larger one does not."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(SEED))
-
-
-def keeps(seed: int) -> bool:
-    orders = (torch.randperm(n, generator=torch.Generator().manual_seed(seed)) for n in (2, 3))
-    return all((order == torch.arange(len(order))).all() for order in orders)
-
-
-SEED = next(filter(keeps, range(1000)))
 
 
 @torch.library.custom_op("dpsweep_tests::shrunk", mutates_args=())
@@ -211,7 +175,7 @@ BY_CONTENT: dict[str, Function] = {
     "pooled rows": lambda x: F.max_pool1d(x[None, :, 0, 0], 2),
     "rolled rows": lambda x: x.roll(3, 0),
     "reversed rows": lambda x: x.flip(0),
-    "constant order, at random": lambda x: x[shuffled(len(x))],
+    "random order": lambda x: x[torch.randperm(len(x))],
     "order of random numbers": lambda x: x[torch.rand(len(x)).argsort()],
     "operation of others": shrunk,
     "sparse": lambda x: x[:, 0].to_sparse(),
@@ -260,30 +224,22 @@ def test_operations_by_content(name: str) -> None:
     assert (found is not None) == (name in BY_CONTENT), found
 
 
-SMALL = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-SMALL |= {"intermediate_size": 8, "max_position_embeddings": 16}
-GPT2 = {"vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
-TEXTS: dict[str, Callable[[], nn.Module]] = {
-    "bert": lambda: SequenceClassifier.create("bert", SMALL, CLASSES),
-    "gpt2": lambda: SequenceClassifier.create("gpt2", GPT2 | {"pad_token_id": 0}, CLASSES),
-}
-
-
-@pytest.mark.parametrize("name", [*TEXTS, "vit-all", "vit-lora", "resnet-all", "distilbert-lora"])
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "vit-all", "vit-lora", "resnet-all", "distilbert-lora"]
+)
 def test_common_networks_stay_on_fast_engines(name: str) -> None:
-    if name in TEXTS:
-        inputs = torch.arange(24).view(4, 6) % 11
+    if name in ("bert", "gpt2"):
+        arguments = BERT if name == "bert" else GPT2 | {"pad_token_id": 0}
+        model, inputs = network(name, arguments), torch.arange(24).view(4, 6) % 11
         inputs[1, 3:] = inputs[2, 5:] = PADDING
-        model, batch = TEXTS[name]().eval(), (inputs, torch.zeros(4, dtype=torch.long))
         if name == "gpt2":  # bookkeeping has no rule for its linear layers
-            for key, each in model.named_parameters():
-                each.requires_grad_("ln_" in key or "score" in key)
+            apply_method(model, FILM)
     else:
         given = make(name, torch.float32)
-        model, batch = given.model, (given.inputs, given.labels)
+        model, inputs = given.model, given.inputs
     made = make_engine("auto", model)
     assert isinstance(made, ValidatingEngine)
-    assert made.choose(batch[0])[0] in ("expanded", "bookkeeping")
+    assert made.choose(inputs)[0] in ("expanded", "bookkeeping")
 
 
 def early_exit(self: Any, x: Tensor) -> Tensor:
@@ -305,26 +261,11 @@ def mixture(self: Any, x: Tensor) -> Tensor:
     return logits
 
 
-def adapters(self: Any, x: Tensor) -> Tensor:
-    """Adapt a frozen layer by the adapter of a row's task."""
-    task = x[:, 0].div(10).round().clamp(0, 2).long()
-    found = self.frozen(x)
-    for number in range(3):
-        rows = (task == number).nonzero()[:, 0]
-        if len(rows):
-            found = found.index_put((rows,), self.experts[number](x[rows]), accumulate=True)
-    logits: Tensor = self.head(found)
-    return logits
-
-
-SPARSE = (early_exit, mixture, adapters)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("trains", ["everything", "one expert"])
-@pytest.mark.parametrize("function", SPARSE)
+@pytest.mark.parametrize("function", [early_exit, mixture])
 def test_parts_that_no_made_up_example_reaches_have_gradients_where_examples_reach_them(
-    function: Callable[[Any, Tensor], Tensor], trains: str
+    function: Forward, trains: str
 ) -> None:
     width = 6
     with torch.random.fork_rng():
@@ -332,7 +273,6 @@ def test_parts_that_no_made_up_example_reaches_have_gradients_where_examples_rea
         layers = {
             "experts": nn.ModuleList(nn.Linear(width, width) for _ in range(3)),
             "gate": nn.Linear(width, 3).requires_grad_(False),
-            "frozen": nn.Linear(width, width).requires_grad_(False),
             "head": nn.Linear(width, CLASSES),
         }
         model = Layer(function, **layers).double()
