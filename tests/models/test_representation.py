@@ -6,10 +6,9 @@ from tests.models.networks import BERT, network
 from torch import Tensor
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.models.featurisers import transform
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import BackboneError, Features, GroupNorm
+from dpsweep.study.backbones import Features
 
 SMALL = BERT | {"num_hidden_layers": 2, "vocab_size": 50, "max_position_embeddings": 12}
 
@@ -78,23 +77,6 @@ def test_outputs_of_convolutions_are_averaged_over_pixels() -> None:
         wanted = first(pictures()).mean(dim=(2, 3))
     found = represent(Representation(model, Features(layer=name)), pictures())
     torch.testing.assert_close(found, wanted)
-
-
-def test_transformations_do_not_mix_examples() -> None:
-    features = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
-    for name in (None, "layer-norm", "unit-norm", GroupNorm(kind="group-norm", groups=2)):
-        alone = torch.cat([transform(row[None], name) for row in features])
-        torch.testing.assert_close(transform(features, name), alone)
-
-
-def test_group_norm_agrees_with_torch() -> None:
-    maps = torch.randn(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
-    found = transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=3))
-    torch.testing.assert_close(found, torch.nn.GroupNorm(3, 6)(maps).flatten(1))
-    for groups in (5, 24):
-        message = f"groups: found {groups}; allowed: a divisor of the 24"
-        with pytest.raises(BackboneError, match=message):
-            transform(maps.flatten(1), GroupNorm(kind="group-norm", groups=groups))
 
 
 def test_mean_of_an_image_excludes_the_class_token() -> None:

@@ -1,20 +1,28 @@
-"""Published weights are read without their head, or refused by name."""
+"""Backbones: published weights are read without their head, or refused by name; pretraining."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
 from tests.data.pictures import offline
+from tests.models.networks import VIT
 
 from dpsweep.base.files import write_json
+from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import HubError
+from dpsweep.data.prepare import prepare as prepare_data
 from dpsweep.models.architectures import described_architecture
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.models.prepare import load_weights, prepare
-from dpsweep.study.backbones import Architecture, Backbone, BackboneError
+from dpsweep.models.prepare import load_weights, prepare, pretrain
+from dpsweep.models.preprocess import Normalise
+from dpsweep.study import load_study
+from dpsweep.study.backbones import Architecture, Backbone, BackboneError, Pretraining
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"
@@ -183,3 +191,65 @@ def test_a_network_is_not_described_without_its_weights(tmp_path: Path) -> None:
     tokenizer = {"kind": "file", "path": str(tmp_path / "tokenizer.json")}
     with pytest.raises(BackboneError, match=r"gone\.safetensors: no such file"):
         described_architecture(Backbone.model_validate(known | {"tokenizer": tokenizer}))
+
+
+# -- pretraining ---------------------------------------------------------------------------------
+
+SMALL = VIT | {"embed_dim": 16, "depth": 1}
+PRETRAINED = Architecture(library="timm", name="vit_tiny_patch16_224", arguments=SMALL)
+RECIPE = Pretraining(kind="pretrain", dataset="glyphs", epochs=1, batch_size=32, learning_rate=5e-3)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> PreparedDataset:
+    source = {"kind": "glyphs", "characters": "LOXT", "train_per_class": 100, "test_per_class": 50}
+    sizes = {"image_size": 8, "classes": 4, "train_size": 400, "test_size": 200}
+    section = Dataset.model_validate({"title": "Letters", "source": source} | sizes)
+    return prepare_data("letters", section, tmp_path_factory.mktemp("letters"))
+
+
+def run(
+    letters: PreparedDataset, **changes: float
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    recipe = RECIPE.model_copy(update=changes)
+    return pretrain(PRETRAINED, Normalise([0.3], [0.35]), recipe, letters)
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_accuracy_is_of_the_test_set(letters: PreparedDataset) -> None:
+    # A quarter of the test labels is wrong; a good network predicts the others.
+    labels = np.array(letters.test_labels)
+    labels[:50] = (labels[:50] + 1) % 4
+    state, measured = run(replace(letters, test_labels=labels), epochs=6)
+    assert 0.62 < measured["accuracy"] <= 0.77
+    assert measured["examples"] == 400
+    assert not any(name.startswith("head") for name in state)
+
+
+def test_seed_determines_the_weights(letters: PreparedDataset) -> None:
+    first, measured = run(letters)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    again, measured_again = run(letters)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(first, again)
+    assert measured == measured_again
+    # With a tiny learning rate, the results are the initial weights.
+    start, other = (
+        run(letters, learning_rate=1e-20, seed=seed)[0]["blocks.0.attn.qkv.weight"]
+        for seed in (0, 1)
+    )
+    assert not torch.allclose(start, other)
+    assert not torch.allclose(start, first["blocks.0.attn.qkv.weight"])
+    share, measured = run(letters, train_share=0.25)
+    assert measured["examples"] == 100 and not same(share, first)
+
+
+def test_private_and_public_texts_are_from_different_packages() -> None:
+    study = load_study(Path(__file__).parents[2] / "studies" / "demo.yaml")
+    sources = (study.datasets[name].source for name in ("docstrings", "docstrings-public"))
+    one, other = ({each.split(".")[0] for each in source.modules} for source in sources)
+    assert not one & other
