@@ -24,11 +24,7 @@ SETTINGS: list[tuple[Any, ...]] = [
 
 
 def check_convolution(
-    convolution: nn.Conv2d,
-    image: list[int],
-    tolerance: float = 1e-10,
-    *,
-    silent: bool = False,
+    convolution: nn.Conv2d, image: list[int], tolerance: float = 1e-10, *, silent: bool = False
 ) -> None:
     """Compare a convolution with a head with the reference; if ``silent``, a gain is zero."""
     random = torch.Generator().manual_seed(0)

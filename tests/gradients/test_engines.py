@@ -114,10 +114,7 @@ def every_rule() -> nn.Module:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["rules", "vit-lora", "bit-film"],
-)
+@pytest.mark.parametrize("name", ["rules", "vit-lora", "bit-film"])
 def test_expanded_engine_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole forward pass is one graph, as compiling requires."""
     case = make("vit-film" if name == "rules" else name)
