@@ -31,11 +31,11 @@ from dpsweep.gradients.engine import (
     GradientSum,
     Rows,
     example_losses,
+    full_precision,
     gradients_of,
     is_out_of_memory,
 )
 from dpsweep.gradients.engines import LoopEngine
-from dpsweep.gradients.precision import full_precision
 from dpsweep.gradients.refusals import (
     BatchError,
     UnsupportedModelError,
@@ -153,7 +153,7 @@ class ValidatingEngine(GradientEngine):
         """
         self._refuse_changes()
         inputs, labels, mask, _ = rows
-        check_batch(inputs, labels, mask, next(iter(self.parameters.values())).device)
+        check_batch(inputs, labels, mask)
         if not len(labels):
             yield None
             return

@@ -7,6 +7,7 @@ inputs, and notes each operation that takes rows by such a tensor, whatever its 
 first step only.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
@@ -22,20 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 # Operations that take or write rows by an index.
-_TAKING = frozenset(("_unsafe_index", "embedding", "gather", "index", "index_select"))
-_WRITING = frozenset(
-    [
-        "_index_put_impl",
-        "_unsafe_index_put",
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "index_put",
-        "index_reduce",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-    ]
+_TAKING = re.compile("_unsafe_index|embedding|gather|index|index_select")
+_WRITING = re.compile(
+    "_index_put_impl|_unsafe_index_put|index_(add|copy|fill|put|reduce)|scatter|scatter_(add|reduce)"
 )
 # Others that choose rows by one argument only.
 _CHOOSING = {
@@ -45,56 +35,15 @@ _CHOOSING = {
 }
 # Operations that keep rows apart, beside those that torch marks as `pointwise`. Any other operation that
 # `_dimensions` does not know may merge or order all rows.
-_WHOLE = frozenset(
-    [
-        "_assert_async",
-        "_cudnn_rnn",
-        "_prelu_kernel",
-        "_thnn_fused_gru_cell",
-        "_thnn_fused_lstm_cell",
-        "_to_copy",
-        "_unsafe_view",
-        "as_strided",
-        "cat",
-        "complex",
-        "constant_pad_nd",
-        "copy",
-        "fill",
-        "floor_divide",
-        "hardswish",
-        "log_sigmoid_forward",
-        "mkldnn_rnn_layer",
-        "polar",
-        "masked_fill",
-        "repeat",
-        "select_scatter",
-        "slice_scatter",
-        "stack",
-        "tril",
-        "triu",
-    ]
+_WHOLE = re.compile(
+    "_assert_async|_cudnn_rnn|_prelu_kernel|_thnn_fused_(gru|lstm)_cell|_to_copy|_unsafe_view|as_strided|cat|"
+    "complex|constant_pad_nd|copy|fill|floor_divide|hardswish|log_sigmoid_forward|mkldnn_rnn_layer|polar|"
+    "masked_fill|repeat|select_scatter|slice_scatter|stack|tril|triu"
 )
 # Operations that compute every row of the first dimension alone, by the beginning of their names.
-_ROW_BY_ROW = (
-    *(
-        "_adaptive_",
-        "adaptive_",
-        "avg_pool",
-        "channel_shuffle",
-        "col2im",
-        "convolution",
-        "grid_sampler",
-    ),
-    *(
-        "im2col",
-        "max_pool",
-        "mkldnn_",
-        "native_group_norm",
-        "pixel_",
-        "reflection_pad",
-        "replication_pad",
-    ),
-    *("upsample_", "_upsample_"),
+_ROW_BY_ROW = re.compile(
+    "_?adaptive_|avg_pool|channel_shuffle|col2im|convolution|grid_sampler|im2col|max_pool|mkldnn_|"
+    "native_group_norm|pixel_|reflection_pad|replication_pad|_?upsample_"
 )
 _PRODUCTS = frozenset(("addmm", "addmv", "baddbmm", "bmm", "dot", "mm", "mv"))
 # Operations that give numbers to Python, which may branch on them.
@@ -177,7 +126,7 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         random = torch.Tag.nondeterministic_seeded in func.tags
         if random or (self._depends(values) and not shaped):
             view = any(each.alias_info and not each.alias_info.is_write for each in schema)
-            whole = view or name in _WHOLE or _is_pointwise(func, name)
+            whole = view or _WHOLE.fullmatch(name) or _is_pointwise(func, name)
             sizes = (
                 [] if (whole and name not in _READING) or self.paused else self._sizes(name, values)
             )
@@ -191,8 +140,9 @@ class _Dependence(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return the sizes of the dimensions whose rows an operation treats by values of the inputs."""
         if name in _READING:
             return [self._examples]
-        if name in _TAKING | _WRITING:
-            return self._indexed(values, writes=name in _WRITING)
+        writes = bool(_WRITING.fullmatch(name))
+        if writes or _TAKING.fullmatch(name):
+            return self._indexed(values, writes=writes)
         if name in _CHOOSING:
             chosen = values.get(_CHOOSING[name])
             return [chosen.numel()] if chosen is not None and self._depends(chosen) else []
@@ -280,7 +230,7 @@ def _is_pointwise(func: Any, name: str) -> bool:
 def _dimensions(name: str, values: dict[str, Any], tensor: Tensor) -> Iterable[int]:
     """Return along which dimensions an operation merges or orders numbers: all, unless it is known."""
     everything = range(-tensor.dim(), 0)
-    if name.startswith(_ROW_BY_ROW):
+    if _ROW_BY_ROW.match(name):
         return everything[1:]
     if name.startswith("_scaled_dot_product"):
         return everything[-2:-1] if tensor is values["key"] else ()

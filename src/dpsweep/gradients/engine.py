@@ -3,25 +3,30 @@
 All fast engines clip and sum in `FactoredEngine.clipped_sum`. They differ in how they compute the
 per-example gradients (`dpsweep.gradients.engines`). The engines `loop` and `opacus`, which serve for
 comparison, have their own sums. `dpsweep.training.optimizer` adds the noise.
+
+Only operations that torch's autocast considers safe (matrix products, convolutions) leave float32. TF32 is
+never used. In every precision the sum over a batch and its noise are float64; parameters, per-example
+norms, updates and the evaluation are float32.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpsweep.gradients.per_example import PerExampleGradients, only_usable
-from dpsweep.gradients.precision import full_precision, sum_dtype
+from dpsweep.gradients.per_example import PerExampleGradients, only_usable, sum_dtype
 from dpsweep.gradients.refusals import check_model
 from dpsweep.gradients.units import unit_starts, units_of
 from dpsweep.study.clipping import Clipping, NoClipping
+from dpsweep.study.section import Precision
 
 _OUT_OF_MEMORY = (
     "out of memory",  # the driver, and torch's own error inside that of a compiler
@@ -30,6 +35,25 @@ _OUT_OF_MEMORY = (
     # torch's message for a convolution if no algorithm of cuDNN has enough memory.
     "unable to find an engine to execute this computation",
 )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Make GPUs multiply float32 numbers exactly, not as TF32 with a mantissa of 10 bits.
+
+    TF32, torch's default for convolutions, changes norms and sums, and so the sensitivity, by 1e-3.
+    Autocast is not affected.
+    """
+    # torch's type stubs lack the second one.
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = [each.fp32_precision for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, precision in zip(settings, before, strict=True):
+            each.fp32_precision = precision
 
 
 @dataclass(frozen=True)
@@ -288,3 +312,29 @@ def first_line(error: Exception) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
     reasons = [line for line in lines if any(each in line for each in _OUT_OF_MEMORY)]
     return (reasons or lines)[0].partition(". ")[0]
+
+
+def resolve_precision(
+    setting: Literal["auto", "float32", "bfloat16"], engine: str, device: torch.device
+) -> Precision:
+    """Return the precision that a setting of the study means on a device.
+
+    ``auto`` is bfloat16 on GPUs and with engines that support it, otherwise float32. A trial's key
+    contains the returned value, never ``auto``.
+
+    >>> resolve_precision("auto", "expanded", torch.device("cpu"))
+    'float32'
+    """
+    if setting != "auto":
+        return setting
+    # Opacus computes norms in the precision of the forward pass.
+    if engine == "opacus" or device.type != "cuda":
+        return "float32"
+    with torch.cuda.device(device):
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if native else "float32"
+
+
+def autocast_dtype(precision: Precision) -> torch.dtype | None:
+    """Return the argument ``autocast`` of engines."""
+    return torch.bfloat16 if precision == "bfloat16" else None

@@ -24,6 +24,7 @@ from dpsweep.gradients.engine import (
     GradientSum,
     Rows,
     example_losses,
+    full_precision,
     gradients_of,
 )
 from dpsweep.gradients.per_example import (
@@ -33,8 +34,8 @@ from dpsweep.gradients.per_example import (
     only_usable,
     scaled,
     slices,
+    sum_dtype,
 )
-from dpsweep.gradients.precision import full_precision, sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.rules import LINEAR
 from dpsweep.gradients.tracked_parameters import (

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dpsweep.gradients.engine import GradientEngine, GradientSum, Rows, example_losses, gradients_of
+from dpsweep.gradients import engine
 from dpsweep.gradients.engines import LoopEngine
-from dpsweep.gradients.precision import full_precision, sum_dtype
+from dpsweep.gradients.per_example import sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.units import units_of
 from dpsweep.study.clipping import Clipping
@@ -31,7 +31,7 @@ def _no_warning() -> Iterator[None]:
         yield
 
 
-class OpacusEngine(GradientEngine):
+class OpacusEngine(engine.GradientEngine):
     """An engine with norms from the hooks of Opacus, and sums from a second backward pass.
 
     Only the norms are computed by Opacus; our factors replace its factor C / (norm + 1e-6). Layers
@@ -54,9 +54,9 @@ class OpacusEngine(GradientEngine):
         _refuse_options(model)
         self._first = True
 
-    @full_precision()
+    @engine.full_precision()
     @_no_warning()
-    def compute(self, rows: Rows, clipping: Clipping | None) -> GradientSum:
+    def compute(self, rows: engine.Rows, clipping: Clipping | None) -> engine.GradientSum:
         """See ``GradientEngine``."""
         mask = rows.mask
         _refuse_units(rows.units, mask)
@@ -67,7 +67,7 @@ class OpacusEngine(GradientEngine):
         gradients: dict[str, Tensor] = {}
         if clipping is not None:
             factors = torch.where(mask, clipping.factors(norms), 0)
-            sums = gradients_of((factors * losses).sum(), self.parameters.values())
+            sums = engine.gradients_of((factors * losses).sum(), self.parameters.values())
             gradients = {
                 name: each.to(sum_dtype(each))
                 for name, each in zip(self.parameters, sums, strict=True)
@@ -75,7 +75,7 @@ class OpacusEngine(GradientEngine):
             }
         of_head = [each for name, each in squared.items() if name in self._head]
         head_norms = torch.stack([torch.zeros_like(norms), *of_head]).sum(0).sqrt()
-        return GradientSum(
+        return engine.GradientSum(
             gradients=gradients,
             norms=torch.where(mask, norms, 0),
             head_norms=torch.where(mask, head_norms, 0),
@@ -87,8 +87,10 @@ class OpacusEngine(GradientEngine):
         """Return the losses with their graph, and the squared norms of each parameter."""
         with torch.enable_grad(), self._hooked():
             with _ReadByTheirLayers(self.model) if self._first else nullcontext():
-                losses = example_losses(self.model, inputs, labels)
-            gradients = gradients_of(losses.sum(), self.parameters.values(), retain_graph=True)
+                losses = engine.example_losses(self.model, inputs, labels)
+            gradients = engine.gradients_of(
+                losses.sum(), self.parameters.values(), retain_graph=True
+            )
             squared = {}
             for (name, parameter), gradient in zip(self.parameters.items(), gradients, strict=True):
                 norms = getattr(parameter, "_norm_sample", None)

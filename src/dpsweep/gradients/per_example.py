@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from dpsweep.gradients.precision import sum_dtype
 from dpsweep.gradients.units import Units
 
 ALL = slice(None)
@@ -330,6 +329,11 @@ def above_rounding(squared_norms: Tensor, lengths: Tensor) -> Tensor:
     below its error would scale the example to far more than 1, so the error replaces the norm.
     """
     return squared_norms.maximum(ERROR * torch.finfo(lengths.dtype).eps * lengths.square())
+
+
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype in which the numbers of a tensor are summed."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def widened(tensor: Tensor) -> Tensor:

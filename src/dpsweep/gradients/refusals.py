@@ -41,10 +41,6 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
             yet or would use statistics of the batch, a trainable parameter is read from a cache, or two
             trainable weights share their memory.
     """
-    if not isinstance(model, nn.Module):
-        raise UnsupportedModelError(
-            f"model: found a {type(model).__name__}; allowed: a torch.nn.Module"
-        )
     _refuse_lazy(model)
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not parameters:
@@ -121,17 +117,16 @@ class BatchError(UnsupportedModelError):
     """An invalid micro-batch; the message contains what was found and what is allowed."""
 
 
-def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> None:
+def check_batch(inputs: Any, labels: Any, mask: Any) -> None:
     """Check the form of a micro-batch. This is cheap and does not wait for the device.
 
     Args:
         inputs: a tensor whose first dimension is the example.
         labels: class indices, int64, one for each example.
         mask: which examples count, bool, one for each.
-        device: the device of the network.
 
     Raises:
-        BatchError: one is not a tensor, or has a wrong type, shape or device.
+        BatchError: one is not a tensor, or has a wrong type or shape.
     """
     dense = isinstance(inputs, Tensor) and not inputs.is_nested and inputs.layout == torch.strided
     if not dense or inputs.dim() == 0:
@@ -144,23 +139,14 @@ def check_batch(inputs: Any, labels: Any, mask: Any, device: torch.device) -> No
             "found torch.inference_mode(), in which there are no gradients; allowed: torch.no_grad(), or none"
         )
     wanted = (len(inputs),)
+    classes = "the class of each example (labels.argmax(1) of one-hot labels)"
     for name, each, kind, what in (
-        (
-            "labels",
-            labels,
-            torch.int64,
-            "the class of each example (labels.argmax(1) of one-hot labels)",
-        ),
+        ("labels", labels, torch.int64, classes),
         ("mask", mask, torch.bool, "whether each example counts"),
     ):
         if not isinstance(each, Tensor) or each.dtype != kind or each.shape != wanted:
             raise BatchError(
                 f"{name}: found {described(each)}; allowed: {what}, {kind} of shape {wanted}"
-            )
-    for name, each in (("inputs", inputs), ("labels", labels), ("mask", mask)):
-        if each.device != device:
-            raise BatchError(
-                f"{name}: found on {each.device}; allowed: {device}, where the network is"
             )
 
 

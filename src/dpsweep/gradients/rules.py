@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpsweep.gradients.per_example import Convolutions, Lookups, Standardization
-from dpsweep.gradients.precision import sum_dtype
+from dpsweep.gradients.per_example import Convolutions, Lookups, Standardization, sum_dtype
 from dpsweep.gradients.tracked_parameters import (
     RECORDED,
     RULES,

@@ -95,8 +95,6 @@ def unit_starts(ids: Any, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     Raises:
         BatchError: there is not one number for each row, or the rows of a unit do not stand together.
     """
-    if isinstance(ids, Tensor) and ids.device.type != "cpu":
-        raise BatchError(f"units: found on {ids.device}; allowed: on the CPU, where they are read")
     found = np.asarray(ids)
     if found.shape != (rows,) or found.dtype.kind not in "iu":
         raise BatchError(

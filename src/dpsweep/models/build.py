@@ -10,13 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from dpsweep.models.architectures import (
-    Head,
-    create,
-    find_head,
-    refuse_unknown_statistics,
-    seeded,
-)
+from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.study.backbones import BackboneError
@@ -49,12 +43,12 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
             f"{backbone.metadata.name} has pretrained weights, so it does not train from scratch; "
             "allowed: a backbone with weights: {kind: random}"
         )
-    with seeded(seed):
-        model = create(backbone.metadata.architecture, classes)
+    with architectures.seeded(seed):
+        model = architectures.create(backbone.metadata.architecture, classes)
         if backbone.metadata.pretrained:
-            _load(model, find_head(model), backbone)
+            _load(model, architectures.find_head(model), backbone)
         else:
-            refuse_unknown_statistics(model)
+            architectures.refuse_unknown_statistics(model)
         make_trainable(model, method)
     if isinstance(method, Film):
         for note in notes_on_film(model):
@@ -69,7 +63,7 @@ def make_trainable(model: nn.Module, method: Method) -> None:
         BackboneError: the method does not fit the model.
     """
     if not isinstance(method, Scratch):
-        for output in find_head(model).outputs:
+        for output in architectures.find_head(model).outputs:
             _zero(model.get_submodule(output))
     apply_method(model, method)
 
@@ -92,7 +86,7 @@ def linear_head(model: nn.Module) -> str:
     Raises:
         BackboneError: the head is not one linear layer.
     """
-    head = find_head(model)
+    head = architectures.find_head(model)
     layer = model.get_submodule(head.outputs[0])
     if head.modules != head.outputs or len(head.outputs) > 1 or not isinstance(layer, nn.Linear):
         raise BackboneError(
@@ -124,23 +118,18 @@ def head_parameter_names(model: nn.Module) -> frozenset[str]:
     """Return the names of the classification head's parameters."""
     if isinstance(model, nn.Linear):  # only a head
         return frozenset(name for name, _ in model.named_parameters())
-    head = find_head(model)
+    head = architectures.find_head(model)
     return frozenset(name for name, _ in model.named_parameters() if head.holds(name))
 
 
-def _load(model: nn.Module, head: Head, backbone: PreparedBackbone) -> None:
-    expected = {key for key in model.state_dict() if not head.holds(key)}
-    state = backbone.state()
-    if set(state) != expected:
-        raise BackboneError(
-            f"{backbone.folder}: the weights do not fit {backbone.metadata.architecture.name}: "
-            f"missing {shorten(sorted(expected - set(state)))}, unexpected "
-            f"{shorten(sorted(set(state) - expected))}"
-        )
+def _load(model: nn.Module, head: architectures.Head, backbone: PreparedBackbone) -> None:
+    own = {key: value for key, value in model.state_dict().items() if head.holds(key)}
     try:
-        model.load_state_dict(state, strict=False)
+        model.load_state_dict(backbone.state() | own)
     except RuntimeError as error:
-        raise BackboneError(f"{backbone.folder}: {brief(error)}") from None
+        raise BackboneError(
+            f"{backbone.folder}: the weights do not fit {backbone.metadata.architecture.name}: {brief(error)}"
+        ) from None
 
 
 def select(model: nn.Module, method: Method) -> set[str]:
@@ -185,7 +174,7 @@ def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
     # peft takes seconds to import and only this method needs it.
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
 
-    head, modules = find_head(model), dict(model.named_modules())
+    head, modules = architectures.find_head(model), dict(model.named_modules())
     held = {name for name in modules if head.holds(f"{name}.weight")}
     linear = {name for name, module in modules.items() if isinstance(module, nn.Linear)}
     in_head = linear & held
@@ -291,7 +280,7 @@ def _probe(module: nn.Module, names: list[str], width: int) -> bool:
 
 def notes_on_film(model: nn.Module) -> list[str]:
     """Return a note on layers with the name of a normalisation that FiLM leaves out, if there are any."""
-    head = find_head(model)
+    head = architectures.find_head(model)
     left_out = {
         kind
         for name, module in model.named_modules()

@@ -19,32 +19,17 @@ from dpsweep.base.files import require_content
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
 from dpsweep.data.tokenizer import Tokenizer, read_tokenizer, train_word_pieces
-from dpsweep.models.architectures import (
-    create,
-    find_head,
-    named_architecture,
-    seeded,
-    state_without_head,
-)
+from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import (
-    Architecture,
-    Backbone,
-    BackboneError,
-    FileTokenizer,
-    FileWeights,
-    HubWeights,
-    NoWeights,
-    Pretraining,
-    TrainedTokenizer,
-)
+from dpsweep.study import backbones
+from dpsweep.study.backbones import BackboneError
 from dpsweep.study.messages import brief, shorten
 from dpsweep.study.paths import Paths
 
 
-def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
+def prepare(name: str, backbone: backbones.Backbone, paths: Paths) -> PreparedBackbone:
     """Prepare a backbone of the study: pretrain it, fetch its weights, or describe a random one.
 
     Args:
@@ -56,20 +41,20 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
         BackboneError: the network cannot be built, or its weights cannot be read or do not fit.
         DatasetError: the public dataset is not prepared.
     """
-    architecture = named_architecture(backbone)
+    architecture = architectures.named_architecture(backbone)
     reader = tokenizer = None
     if backbone.reads_with is not None:
         reader = Tokenizer.open(paths.tokenizer(name))
         tokenizer = reader.identity
         # A network without published weights gets an embedding for each token.
-        published = isinstance(backbone.weights, FileWeights | HubWeights)
+        published = isinstance(backbone.weights, backbones.FileWeights | backbones.HubWeights)
         if backbone.library == "transformers" and not published:
             architecture = architecture.with_defaults(vocab_size=tokenizer.vocabulary)
     # Build the network once with a nominal head, to find wrong names and arguments early.
-    with seeded(0):
-        model = create(architecture, classes=2)
-    empty = state_without_head(model)
-    if empty and isinstance(backbone.weights, NoWeights):
+    with architectures.seeded(0):
+        model = architectures.create(architecture, classes=2)
+    empty = architectures.state_without_head(model)
+    if empty and isinstance(backbone.weights, backbones.NoWeights):
         raise BackboneError(
             f"backbones.{name}.weights: found none for {architecture.name}, which has parameters before its "
             "head; allowed: {kind: random}, or weights from a file, the hub or pretraining"
@@ -94,11 +79,11 @@ def prepare(name: str, backbone: Backbone, paths: Paths) -> PreparedBackbone:
 
 
 def _weights(
-    backbone: Backbone, architecture: Architecture, paths: Paths
+    backbone: backbones.Backbone, architecture: backbones.Architecture, paths: Paths
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of the network without its head, and its origin."""
     match backbone.weights:
-        case Pretraining() as recipe:
+        case backbones.Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
             stored = dataset.metadata
             preprocess = make_preprocess(*backbone.normalisation, stored.resize, stored.shape)
@@ -108,9 +93,9 @@ def _weights(
                 "classes": len(stored.classes),
                 **measured,
             }
-        case FileWeights(path=path, leave_out=modules):
+        case backbones.FileWeights(path=path, leave_out=modules):
             return load_weights(architecture, Path(path), modules), {"path": path}
-        case HubWeights() as weights:
+        case backbones.HubWeights() as weights:
             instead = "weights: {kind: file, path: ...}"
             file = fetch_file(weights.id, "model.safetensors", weights.revision, instead)
             state = load_weights(architecture, file, weights.leave_out)
@@ -118,7 +103,7 @@ def _weights(
     return {}, {}  # the seed of each trial determines the weights
 
 
-def check_tokenizer(name: str, backbone: Backbone, model: SequenceClassifier) -> None:
+def check_tokenizer(name: str, backbone: backbones.Backbone, model: SequenceClassifier) -> None:
     """Compare a network with its tokenizer, as far as this needs no network and no texts.
 
     Args:
@@ -131,9 +116,9 @@ def check_tokenizer(name: str, backbone: Backbone, model: SequenceClassifier) ->
         DatasetError: the file of the tokenizer is none.
     """
     match backbone.reads_with:
-        case FileTokenizer(path=path) if Path(path).is_file():
+        case backbones.FileTokenizer(path=path) if Path(path).is_file():
             library = read_tokenizer(Path(path))
-        case TrainedTokenizer(vocab_size=size):
+        case backbones.TrainedTokenizer(vocab_size=size):
             # Its special tokens do not depend on the texts.
             library = train_word_pieces(["a"], size)
         case _:
@@ -156,7 +141,7 @@ def _require_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) 
 
 
 def load_weights(
-    architecture: Architecture, path: Path, leave_out: Sequence[str] = ()
+    architecture: backbones.Architecture, path: Path, leave_out: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """Return the float32 state of a network with the weights of a safetensors file, without head.
 
@@ -191,9 +176,9 @@ def load_weights(
         for key in left_out:
             del tensors[key]
 
-    with seeded(0):
-        model = create(architecture, classes=2)
-    head = find_head(model)
+    with architectures.seeded(0):
+        model = architectures.create(architecture, classes=2)
+    head = architectures.find_head(model)
     if isinstance(model, SequenceClassifier):
         _load_sequence_classifier(model, tensors, path)
         return _finite(model, path)
@@ -251,7 +236,7 @@ def _load_sequence_classifier(
 
 
 def _finite(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    state = state_without_head(model)
+    state = architectures.state_without_head(model)
     broken = [key for key, value in state.items() if not torch.isfinite(value).all()]
     if broken:
         raise BackboneError(f"{path}: numbers that are not finite in {shorten(broken)}")
@@ -265,9 +250,9 @@ _TEST_BATCH = 1024
 
 
 def pretrain(
-    architecture: Architecture,
+    architecture: backbones.Architecture,
     preprocess: nn.Module,
-    recipe: Pretraining,
+    recipe: backbones.Pretraining,
     dataset: PreparedDataset,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Train a network on a public dataset, on the CPU, without privacy.
@@ -295,8 +280,8 @@ def pretrain(
     labels = labels[chosen]
 
     # Dropout, if any, uses the same random stream as the initial weights.
-    with seeded(recipe.seed):
-        model = create(architecture, len(dataset.metadata.classes))
+    with architectures.seeded(recipe.seed):
+        model = architectures.create(architecture, len(dataset.metadata.classes))
         batches = math.ceil(len(labels) / recipe.batch_size)
         steps = recipe.epochs * batches
         optimizer = torch.optim.AdamW(
@@ -321,7 +306,7 @@ def pretrain(
             f"weights.learning_rate, it is {recipe.learning_rate}"
         )
     accuracy = _accuracy(model, preprocess, dataset)
-    return state_without_head(model), {"examples": len(labels), "accuracy": accuracy}
+    return architectures.state_without_head(model), {"examples": len(labels), "accuracy": accuracy}
 
 
 def _rate(step: int, steps: int) -> float:
