@@ -20,6 +20,13 @@ from tests.described import study_of
 
 CHECKSUM = "0" * 64
 """The checksum of the data and weights of every trial."""
+ACCURACIES = [
+    "accuracy",
+    "macro_accuracy",
+    "selection_accuracy",
+    "last_accuracy",
+    "last_macro_accuracy",
+]
 # Returns columns of a trial: any of macro_accuracy, per_class_accuracy, diverged, noise_multiplier, ...
 Outcome = Callable[[Cell, float, int], dict[str, Any]]
 
@@ -76,42 +83,21 @@ def trial_rows(study: Study, cell: Cell, outcome: Outcome) -> list[dict[str, Any
     steps = optimizer_steps(train_size, size, cell.epochs, study.privacy.step_rounding)
     automatic = isinstance(cell.clipping_bound, str)
     of_cell = {
-        "dataset": sweep.dataset,
-        "backbone": sweep.backbone,
-        "method": sweep.method,
-        "optimizer": sweep.optimizer,
-        "epsilon": cell.epsilon,
-        "delta": study.privacy.delta,
-        "epochs": cell.epochs,
-        "batch_size": size,
-        "full_batch": cell.batch_size == "full",
-        "train_size": train_size,
-        "steps": steps,
-        "sampling_rate": size / dataset.train_size,
-        "passes": steps * size / dataset.train_size,
+        **{name: getattr(sweep, name) for name in ("dataset", "backbone", "method", "optimizer")},
+        "epsilon": cell.epsilon, "delta": study.privacy.delta, "certified_epsilon": cell.epsilon,
+        "epochs": cell.epochs, "steps": steps, "train_size": train_size, "batch_size": size,
+        "full_batch": cell.batch_size == "full", "sampling_rate": size / dataset.train_size,
+        "passes": steps * size / dataset.train_size, "noise_multiplier": 1.0,
         "clipping": cell.clipping_bound if automatic else "flat",
         "clipping_bound": np.nan if automatic else cell.clipping_bound,
-        "noise_multiplier": 1.0,
-        "certified_epsilon": cell.epsilon,
-        "loss": 1.0,
-        "diverged": False,
-        "mean_gradient_norm": 1.0,
-        "clipped_fraction": 0.5,
-        "nonfinite_examples": 0,
-        "physical_batch": 256,
-        "trainable_parameters": 10,
-        "head_parameters": 5,
-        "wall_seconds": 1.0,
-        "examples_per_second": 100.0,
-        "device": "cpu",
-        "precision": "float32",
-        "versions": "{}",
-        "data_checksum": CHECKSUM,
+        "loss": 1.0, "diverged": False, "nonfinite_examples": 0, "mean_gradient_norm": 1.0,
+        "clipped_fraction": 0.5, "physical_batch": 256, "trainable_parameters": 10,
+        "head_parameters": 5, "wall_seconds": 1.0, "examples_per_second": 100.0,
+        "device": "cpu", "precision": "float32", "versions": "{}",
+        "data_checksum": CHECKSUM, "backbone_checksum": CHECKSUM,
         "classes_checksum": fingerprint(class_names(dataset.classes)),
-        "backbone_checksum": CHECKSUM,
-        "trainer_version": TRAINER_VERSION,
-        "trainer_sources": "",
-    }
+        "trainer_version": TRAINER_VERSION, "trainer_sources": "",
+    }  # fmt: skip
     results = {(rate, 1): outcome(cell, rate, 1) for rate in sweep.learning_rates}
     scores = {
         rate: each.get("selection_accuracy", each.get("macro_accuracy", 0.5))
@@ -123,16 +109,10 @@ def trial_rows(study: Study, cell: Cell, outcome: Outcome) -> list[dict[str, Any
     for (rate, seed), result in results.items():
         accuracy = result.get("macro_accuracy", 0.5)
         of_trial = {
-            "learning_rate": rate,
-            "seed": seed,
-            "best": rate == best,
-            "accuracy": accuracy,
-            "macro_accuracy": accuracy,
-            "last_accuracy": accuracy,
-            "last_macro_accuracy": accuracy,
-            "selection_accuracy": accuracy,
-            "per_class_accuracy": [accuracy] * dataset.classes,
+            **{"learning_rate": rate, "seed": seed, "best": rate == best},
             "trial_key": f"{cell.problem}/{cell.name}/{rate}/{seed}",
+            "per_class_accuracy": [accuracy] * dataset.classes,
+            **dict.fromkeys(ACCURACIES, accuracy),
         }
         rows.append(of_cell | of_trial | result)
     return rows
@@ -160,13 +140,11 @@ def write_cells(
             continue
         steps = [
             pd.DataFrame(
-                {
-                    **{name: row[name] for name in ("trial_key", "learning_rate", "seed")},
-                    "step": np.arange(1, row["steps"] + 1),
-                    "sampled_examples": row["batch_size"],
-                    "mean_gradient_norm": each,
-                    "clipped_fraction": 0.5,
-                }
+                {"step": np.arange(1, row["steps"] + 1), "mean_gradient_norm": each}
+            ).assign(
+                **{name: row[name] for name in ("trial_key", "learning_rate", "seed")},
+                sampled_examples=row["batch_size"],
+                clipped_fraction=0.5,
             )
             for row, each in zip(rows, norms, strict=True)
         ]
@@ -186,22 +164,19 @@ def write_gradient_norms(
     """
     file = paths.gradient_norms(study, cell.problem, cell.epsilon, cell.epochs, cell.clipping_bound)
     file.parent.mkdir(parents=True, exist_ok=True)
-    pd.concat(
-        [
-            pd.DataFrame(
-                {
-                    "epoch": epoch,
-                    "label": np.asarray(labels, dtype=np.int64),
-                    "norm": np.asarray(norms, dtype=np.float64),
-                    "head_norm": np.asarray(norms, dtype=np.float64) / 2,
-                    "batch_size": study.batch_size(cell),
-                    "learning_rate": learning_rate,
-                    "seed": 1,
-                    "trial_key": f"{cell.problem}/{cell.name}/{learning_rate}/1",
-                }
-            )
-            for epoch, (labels, norms) in enumerate(epochs, start=1)
-        ]
+    frames = [
+        pd.DataFrame({"label": np.asarray(labels, int), "norm": np.asarray(norms, float)}).assign(
+            epoch=epoch
+        )
+        for epoch, (labels, norms) in enumerate(epochs, start=1)
+    ]
+    every = pd.concat(frames)
+    every.assign(
+        head_norm=every["norm"] / 2,
+        batch_size=study.batch_size(cell),
+        learning_rate=learning_rate,
+        seed=1,
+        trial_key=f"{cell.problem}/{cell.name}/{learning_rate}/1",
     ).to_parquet(file, index=False)
 
 
@@ -225,16 +200,10 @@ def write_overlaps(
         for number, rows in enumerate(np.asarray(each, dtype=float) for each in draws):
             seed, draw = divmod(number, max(1, len(draws) // seeds))
             sums = ClippedSums.of(rows)
-            columns = {
-                "norm": sums.norms,
-                "dot_smaller": sums.smaller,
-                "dot_larger": sums.larger,
-                "dot_larger_units": sums.larger_units,
-            }
+            columns = {"norm": sums.norms, "dot_smaller": sums.smaller, "dot_larger": sums.larger}
+            of_draw = pd.DataFrame(columns | {"dot_larger_units": sums.larger_units})
             constant = {"seed": seed + 1, "epoch": epoch, "draw": draw + 1, "examples": len(rows)}
-            parts.append(
-                pd.DataFrame(columns).assign(**constant, trainable_parameters=rows.shape[1])
-            )
+            parts.append(of_draw.assign(**constant, trainable_parameters=rows.shape[1]))
     pd.concat(parts).assign(
         nonfinite_examples=0,
         batch_size=study.batch_size(cell),
@@ -256,18 +225,10 @@ def write_dataset(paths: Paths, name: str, train_counts: Sequence[int], **change
     file = paths.dataset(name) / "metadata.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     metadata = {
-        "name": name,
-        "title": "Digits",
-        "kind": "image",
-        "source": "sklearn-digits",
-        "revision": None,
-        "classes": classes,
-        "train_size": sum(train_counts),
-        "test_size": 200,
-        "train_counts": list(train_counts),
-        "test_counts": [200 // len(classes)] * len(classes),
-        "shape": [8, 8, 1],
+        "name": name, "title": "Digits", "kind": "image", "source": "sklearn-digits", "revision": None,
+        "classes": classes, "train_size": sum(train_counts), "train_counts": list(train_counts),
+        "test_size": 200, "test_counts": [200 // len(classes)] * len(classes), "shape": [8, 8, 1],
         "checksum": CHECKSUM,
-    }
+    }  # fmt: skip
     write_checked_json(file, metadata | changes)
     return file

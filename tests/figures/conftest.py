@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 from matplotlib.figure import Figure
-from tests.figures.test_draw import STUDY, write_results
+from tests.figures.test_drawings import STUDY, write_results
 
 from dpsweep.figures import style
 from dpsweep.privacy.trade_off import mechanism_trade_off

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import norm as normal
 from tests.synthetic import (
     make_study,
@@ -195,15 +194,11 @@ def test_method_comparison(written: Written) -> None:
     ):  # fmt: skip
         own = winners(of_problem(trials, method, clipping), ["epsilon"])
         rows.append(own.assign(panel=panel, line=line))
-    wanted = pd.concat(rows)
+    wanted = pd.concat(rows, ignore_index=True)
     wanted["macro_accuracy"] = wanted["centre"]
-    best = {key: group.max() for key, group in wanted.groupby(["panel", "epsilon"])["centre"]}
-    keys = list(zip(wanted["panel"], wanted["epsilon"], strict=True))
-    wanted[BAND] = wanted[BAND].sub([best[key] for key in keys], axis=0)
-    fitted = {
-        key: group.max() for key, group in wanted.groupby(["panel", "epsilon"])["cross_fitted"]
-    }
-    wanted["cross_fitted_difference"] = wanted["cross_fitted"] - [fitted[key] for key in keys]
+    best = wanted.groupby(["panel", "epsilon"])[["centre", "cross_fitted"]].transform("max")
+    wanted[BAND] = wanted[BAND].sub(best["centre"], axis=0)
+    wanted["cross_fitted_difference"] = wanted["cross_fitted"] - best["cross_fitted"]
     values = [*BAND, *SETTING, "macro_accuracy", "cross_fitted", "cross_fitted_difference"]
     same(found, wanted, ["panel", "line", "epsilon"], values)
 
@@ -216,10 +211,8 @@ def test_noise_curve(written: Written) -> None:
     found = numbers_of(study, paths)
     wanted = winners(of_problem(trials, "film"), ["epsilon", "epochs", "batch_size"])
     wanted["macro_accuracy"] = wanted["centre"]
-    best = wanted.groupby(["epsilon", "epochs"])["centre"].max()
-    wanted["accuracy_difference"] = [
-        row["centre"] - best[row["epsilon"], row["epochs"]] for _, row in wanted.iterrows()
-    ]
+    best = wanted.groupby(["epsilon", "epochs"])["centre"].transform("max")
+    wanted["accuracy_difference"] = wanted["centre"] - best
     sigma, steps, size = wanted["noise_multiplier"], wanted["steps"], wanted["batch_size"]
     assert sorted(set(steps)) == [2, 4, 10, 20, 40]  # E N / B
     noises = (sigma / size, sigma * steps**0.5, sigma * steps**0.5 / size)
@@ -230,13 +223,12 @@ def test_noise_curve(written: Written) -> None:
 
 
 def test_attacker_curves_are_those_of_the_noise(written: Written) -> None:
-    """Compare full batches with the closed form, sampled ones with all (epsilon, delta) of dp-accounting."""
+    """Full batches have a closed form; tests of privacy check the curves of sampled ones."""
     panels = [
         {"epochs": 4, "batch_size": size, "clipping_bound": [0.1, 1.0], "title": str(size)}
         for size in ("full", 200)
     ]
-    settings = {"panels": panels, "records": [1, 2]}
-    study, paths, _ = written(figure("attacker_curves", **settings))
+    study, paths, _ = written(figure("attacker_curves", panels=panels, records=[1, 2]))
     found = numbers_of(study, paths)
     assert found.groupby(["panel", "epsilon", "records"]).ngroups == 2 * 2 * 2
     assert {1e-3, 1e-2, 0.05, 0.1} <= set(found["false_positive_rate"].round(12))
@@ -244,25 +236,13 @@ def test_attacker_curves_are_those_of_the_noise(written: Written) -> None:
         sigma, steps = 10 / epsilon * 5, (4, 20)[panel]
         assert (curve["noise_multiplier"] == sigma).all() and (curve["steps"] == steps).all()
         rates, reached = curve["false_positive_rate"], curve["true_positive_rate"]
+        mu = records * steps**0.5 / sigma
+        closed = normal.cdf(normal.ppf(rates) + mu)
         if panel == 0:
-            mu = records * steps**0.5 / sigma
-            np.testing.assert_allclose(reached, normal.cdf(normal.ppf(rates) + mu), atol=1e-12)
+            np.testing.assert_allclose(reached, closed, atol=1e-12)
             assert curve["advantage"].iloc[0] == pytest.approx(2 * normal.cdf(mu / 2) - 1)
-        elif records == 1:
-            loss = privacy_loss_distribution.from_gaussian_mechanism(
-                sigma, sampling_prob=0.2, value_discretization_interval=1e-4
-            ).self_compose(steps)
-            grid = np.linspace(0, 12, 4000)
-            factor, delta = np.exp(grid), np.asarray(loss.get_delta_for_epsilon(grid))
-            wanted = [
-                min((factor * rate + delta).min(), (1 - (1 - delta - rate).clip(0) / factor).min())
-                for rate in rates
-            ]
-            np.testing.assert_allclose(reached, np.minimum(wanted, 1), rtol=5e-3)
-        else:  # two records: more than one, and at most group privacy
-            alone = found[(found["panel"] == panel) & (found["epsilon"] == epsilon)]
-            one = alone[alone["records"] == 1]["true_positive_rate"].to_numpy()
-            assert (reached.to_numpy() >= one).all()
+        else:  # sampling hides a person
+            assert (reached[rates < 1] < closed[rates < 1]).all()
 
 
 def test_optimal_batch_size(written: Written) -> None:
@@ -285,12 +265,11 @@ def test_optimal_batch_size(written: Written) -> None:
         )
         values = [*SETTING, "mean_batch_size", "minimum", "maximum", "seed_1", "seed_2", "seed_3"]
         same(found[found["panel"] == panel], wanted, keys, values)
+        of_budgets = found[found["panel"] == panel].set_index(keys)
         for budget, own in of_problem(trials, method).groupby(keys):
             sizes = choose(own, by=["batch_size"])
             good = sizes.loc[as_good_as_best(sizes, own), "batch_size"]
-            row = found[(found["panel"] == panel) & (found[keys] == list(budget)).all(axis=1)].iloc[
-                0
-            ]
+            row = of_budgets.loc[budget]
             assert (row["as_good_smallest"], row["as_good_largest"]) == (good.min(), good.max())
             assert row["as_good_smallest"] <= row["batch_size"] <= row["as_good_largest"]
 
@@ -359,17 +338,21 @@ def test_gradient_norms(tmp_path: Path, family: str) -> None:
             assert above == np.mean(known > bound)
 
 
-@pytest.mark.parametrize("decade", [-12, 0, 6])
+@pytest.mark.parametrize("decade", [-12, 6])
 def test_very_small_and_large_norms_are_in_the_density(tmp_path: Path, decade: int) -> None:
     target = figure("gradient_norm_distribution", panels=[{"title": "t"}])
     study, paths = make_study({"s": {}}, figures=target), Paths(tmp_path)
     norms = 10 ** np.random.default_rng(0).normal(decade, 0.3, 200)
-    for cell in study.all_cells():
-        write_gradient_norms(study, paths, cell, 0.01, [(np.zeros(200), norms)] * 2)
+    write_gradient_norms(study, paths, study.all_cells()[0], 0.01, [(np.zeros(200), norms)] * 2)
     density = numbers_of(study, paths).query("epoch == 1 and quantity == 'density'")
     logs = np.log10(density["norm"].to_numpy(dtype=float))
     assert np.trapezoid(density["value"], logs) == pytest.approx(1.0, abs=0.02)
     assert np.average(logs, weights=density["value"]) == pytest.approx(decade, abs=0.1)
+
+
+def test_a_density_is_drawn_up_to_its_last_visible_point() -> None:
+    assert _support(np.array([0.0, 0.01, 1.0, 0.5, 0.0])) == slice(2, 4)
+    assert _support(np.array([0.0, 1.0])) == slice(1, 2)
 
 
 DIMENSION, EXAMPLES, DRAWS = 6, 12, 4
@@ -420,6 +403,11 @@ def best_direction(rows: np.ndarray, sigma: float) -> float:
     return direction_optimal_clipping(rows, sigma, DIMENSION).clipping_bound
 
 
+def assert_median_and_range(row: pd.Series, optima: list[float]) -> None:
+    found = row[["best_bound", "smallest", "largest"]].tolist()
+    assert found == pytest.approx([np.median(optima), min(optima), max(optima)], rel=0.01)
+
+
 def test_error_decomposition(tmp_path: Path) -> None:
     study, paths, gradients = theory_study("error_decomposition", tmp_path, epsilon=1.0)
     found = numbers_of(study, paths)
@@ -446,10 +434,7 @@ def test_optimal_clipping_trace(tmp_path: Path) -> None:
     for _, row in found.iterrows():
         (cell,) = (each for each in gradients if each.epsilon == row["epsilon"])
         draws, sigma = gradients[cell][int(row["epoch"])], 2 / row["epsilon"]
-        optima = [best_bound(each, sigma) for each in draws]
-        assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
-        assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
-        assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+        assert_median_and_range(row, [best_bound(each, sigma) for each in draws])
         norms = [np.median(np.linalg.norm(each, axis=1)) for each in draws]
         assert row["median_norm"] == pytest.approx(np.median(norms))
     assert (found["plateau_lower"] < found["direction_bound"]).all()
@@ -467,12 +452,9 @@ def test_privacy_effects(tmp_path: Path) -> None:
     ):
         sigma = 2 / (8.0 if other_noise else epsilon)
         for rule, best in (("C*", best_bound), ("scale-free C", best_direction)):
-            optima = [best(each, sigma) for each in of[8.0 if other_gradients else epsilon]]
-            rows = found[(found["rule"] == rule) & (found["epsilon"] == epsilon)]
-            row = rows[rows["effect"] == effect].iloc[0]
-            assert row["best_bound"] == pytest.approx(np.median(optima), rel=0.01)
-            assert row["smallest"] == pytest.approx(min(optima), rel=0.01)
-            assert row["largest"] == pytest.approx(max(optima), rel=0.01)
+            row = found.set_index(["rule", "epsilon", "effect"]).loc[(rule, epsilon, effect)]
+            draws = of[8.0 if other_gradients else epsilon]
+            assert_median_and_range(row, [best(each, sigma) for each in draws])
 
 
 # -- predicted bounds, from gradients with C* in closed form ---------------------------------
@@ -629,8 +611,3 @@ def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:
     said = r"of digits_small_film at C = 0.1 is digits_small_film/eps8_epochs2_B200_C0\.1"
     with pytest.raises(UnreadableResultsError, match=said):
         per_class(tmp_path, norms_of=100)
-
-
-def test_a_density_is_drawn_up_to_its_last_visible_point() -> None:
-    assert _support(np.array([0.0, 0.01, 1.0, 0.5, 0.0])) == slice(2, 4)
-    assert _support(np.array([0.0, 1.0])) == slice(1, 2)

@@ -19,7 +19,7 @@ from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from tests.figures.conftest import Drawn
-from tests.figures.test_draw import FAMILIES, STUDY, write_results
+from tests.figures.test_drawings import FAMILIES, STUDY, write_results
 
 from dpsweep.figures import families, style
 
@@ -108,19 +108,6 @@ def require_room_for_texts(drawing: Figure) -> None:
     for (one, box), (other, covered) in itertools.combinations(boxes.items(), 2):
         shared = Bbox.intersection(box, covered)
         assert shared is None or min(shared.width, shared.height) < 1, (one, other)
-
-
-# Both axes of predicted_clipping are C, with ticks that show the logarithmic scale.
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "predicted_clipping"])
-def test_logarithmic_axes_are_named(drawn: Drawn, family: str) -> None:
-    strips = {"B", "η", "C"}  # their ticks are the chosen values
-    labels = [
-        axis.get_label_text()
-        for axes in drawn(family).axes
-        for axis in (axes.xaxis, axes.yaxis)
-        if axis.get_scale() == "log" and axis.get_label_text() not in strips
-    ]
-    assert all("(log scale)" in label for label in labels if label), labels
 
 
 if __name__ == "__main__":

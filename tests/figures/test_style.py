@@ -40,13 +40,6 @@ def test_values_are_written_with_the_fewest_digits_that_tell_them_apart() -> Non
     ]
 
 
-def test_the_style_does_not_leak() -> None:
-    before = dict(mpl.rcParams)
-    with style.style():
-        assert mpl.rcParams["pdf.fonttype"] == 42
-    assert dict(mpl.rcParams) == before
-
-
 def test_the_ends_of_an_axis_have_labels_before_powers_of_ten() -> None:
     axes = mpl.figure.Figure().subplots()
     style.value_axis(axes, "x", [1, 10, 10.1], labels=3)
