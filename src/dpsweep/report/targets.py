@@ -2,8 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,14 +99,11 @@ def _of_study(
     }
     if name in study.tables:
         files = [paths.table(name, suffix) for suffix in study.tables[name].table_files]
-        return target.section, _table(paths, files, lambda: read(study, paths, name), files, about)
+        return target.section, _table(paths, files, files, about, lambda: read(study, paths, name))
     figure = study.figures[name]
-    about |= {
-        "chosen": how_chosen(study, figure),
-        "alternative": _alternative(figure),
-    }
+    about |= {"chosen": how_chosen(study, figure), "alternative": _alternative(figure)}
     files = [paths.figure(name, suffix) for suffix in ("pdf", "png", "csv")]
-    return figure.section, _figure(paths, files, about)
+    return target.section, _figure(paths, files, about)
 
 
 def _audit(paths: Paths) -> list[TargetView]:
@@ -124,68 +122,63 @@ def _audit(paths: Paths) -> list[TargetView]:
         "alternative": "Measured lower bound on epsilon against the claimed epsilon.",
     }
     table = {"name": "audit_settings", "title": "Settings of the audit", "caption": ""}
-    files = {suffix: paths.audit(suffix) for suffix in ("pdf", "png", "tex", "md", "csv")}
-    return [
-        _figure(paths, [files["pdf"], files["png"], files["csv"]], figure),
-        _table(paths, [files["tex"], files["md"], files["csv"]], read_audit, [], table),
-    ]
+    drawn, written = (
+        [paths.audit(suffix) for suffix in suffixes]
+        for suffixes in (("pdf", "png", "csv"), ("tex", "md", "csv"))
+    )
+    return [_figure(paths, drawn, figure), _table(paths, written, [], table, read_audit)]
 
 
 def _figure(paths: Paths, files: Sequence[Path], about: dict[str, Any]) -> TargetView:
     """Make the view of a figure from its PDF, PNG and CSV; of these, only the CSV is a download."""
     _, png, csv = files
-    shown = _shown(lambda: {"picture": picture(png)}, png, "figure has not been drawn")
-    return _view(paths, files, [csv], about | shown)
+    with _reason(about, png, "figure", "drawn"):
+        about["picture"] = picture(png)
+    return _view(paths, files, [csv], about)
 
 
 def _table(
     paths: Paths,
     files: Sequence[Path],
-    read: Callable[[], tuple[str, TextTable]],
     downloads: Sequence[Path],
     about: dict[str, Any],
+    read: Callable[[], tuple[str, TextTable]],
 ) -> TargetView:
-    """Make the view of a table; its third file is the CSV. Its own caption is used if reading gives none."""
+    """Make the view of a table; its third file is the CSV, from which its caption and rows are read."""
+    with _reason(about, files[2], "table", "written"):
+        about["caption"], about["rows"] = read()
+    return _view(paths, files, downloads, about)
 
-    def content() -> dict[str, Any]:
-        said, rows = read()
-        return {"rows": rows, "caption": said or about["caption"]}
 
-    shown = _shown(content, files[2], "table has not been written")
-    return _view(paths, files, downloads, about | shown)
+@contextmanager
+def _reason(about: dict[str, Any], source: Path, noun: str, made: str) -> Iterator[None]:
+    """Note why a figure or table cannot be shown if its file is missing or damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        about["reason"] = f"This {noun} has not been {made}: the file is not there."
+    except (OSError, ValueError) as error:
+        # The report may be published, so it must not contain paths of this machine.
+        reason = str(error).replace(str(source), source.name)
+        kind = source.suffix.removeprefix(".").upper()
+        about["reason"] = f"This {noun} cannot be shown: its {kind} is damaged ({reason})."
 
 
 def _view(
     paths: Paths, files: Sequence[Path], downloads: Iterable[Path], about: dict[str, Any]
 ) -> TargetView:
-    embedded = [
-        download_content(each.name, each.read_bytes()) for each in downloads if each.exists()
-    ]
-    return TargetView(links=links(paths, files), downloads=embedded, **about)
-
-
-def _shown(read: Callable[[], dict[str, Any]], source: Path, absent: str) -> dict[str, Any]:
-    """Return the content of a figure or table, or the reason why it cannot be shown."""
-    try:
-        return read()
-    except FileNotFoundError:
-        return {"reason": f"This {absent}: the file is not there."}
-    except (OSError, ValueError) as error:
-        # The report may be published, so it must not contain paths of this machine.
-        reason = str(error).replace(str(source), source.name)
-        kind = source.suffix.removeprefix(".").upper()
-        noun = absent.partition(" ")[0]
-        return {"reason": f"This {noun} cannot be shown: its {kind} is damaged ({reason})."}
-
-
-def links(paths: Paths, files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Return label and address of the files of a target that lie beside the report."""
     target = files[0].stem  # may contain dots: model_eps0.5
-    return [
-        (file.name.removeprefix(f"{target}.").upper(), quote(_relative(paths, file)))
-        for file in files
-        if file.exists()
-    ]
+    return TargetView(
+        links=[
+            (file.name.removeprefix(f"{target}.").upper(), quote(_relative(paths, file)))
+            for file in files
+            if file.exists()
+        ],
+        downloads=[
+            download_content(each.name, each.read_bytes()) for each in downloads if each.exists()
+        ],
+        **about,
+    )
 
 
 def _relative(paths: Paths, file: Path) -> str:
