@@ -79,7 +79,7 @@ def make_engine(
             calls of the engine; the set of parameters that train may not.
         head_parameters: names of the classification head's parameters; ``norms`` returns their norm too.
         autocast: dtype of the forward and backward pass where torch's autocast considers it safe
-            (such as bfloat16); norms and sums stay float32. ``opacus`` does not support it.
+            (such as bfloat16); norms and sums stay float32 or float64. ``opacus`` does not support it.
         compile: let torch compile the forward and backward pass; only ``expanded`` can.
 
     Raises:

@@ -22,7 +22,6 @@ from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tu
 from dpsweep.privacy.tuning import TuningNoise, total_epsilon, trial_profile
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.backbones import Features, Reduction
-from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
 from dpsweep.study.load import documentation
@@ -359,10 +358,7 @@ class ReleasePlan:
     def sampling(self, cell: Cell) -> Sampling:
         """Return the sampling of a candidate."""
         train_size = self.split.train_size
-        size = train_size if isinstance(cell.batch_size, str) else cell.batch_size
-        rounding = self.study.privacy.step_rounding
-        steps = optimizer_steps(train_size, size, cell.epochs, rounding)
-        return Sampling(train_size, size, steps)
+        return self.study.privacy.sampling(train_size, cell.batch_size, cell.epochs)
 
     def setting(self, candidate: Candidate) -> Setting:
         """Return a candidate in the form of a certificate."""

@@ -210,6 +210,12 @@ class Privacy(section.Section):
     check_with_opacus: bool = False
     """also check every noise multiplier with Opacus' accountant"""
 
+    def sampling(self, train_size: int, batch_size: BatchSize, epochs: int) -> Sampling:
+        """Return the sampling of E epochs over N units of privacy, with T steps by ``step_rounding``."""
+        size = train_size if batch_size == "full" else batch_size
+        steps = optimizer_steps(train_size, size, epochs, self.step_rounding)
+        return Sampling(train_size, size, steps)
+
 
 class Training(section.Section):
     """How trials are trained and selected, for all sweeps."""
@@ -228,7 +234,7 @@ class Training(section.Section):
     a method and a sweep may have their own"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """of forward and backward passes; auto is bfloat16 on GPUs that have it, otherwise float32.
-    Parameters and gradient norms are float32 in any case, a step's sum and its noise float64"""
+    Parameters are float32 in any case, gradient norms at least, a step's sum and its noise float64"""
     physical_batch: PositiveInt | Literal["auto"] = 256
     """examples on the device at once, halved if memory runs out. auto begins with a whole batch (256 on
     a CPU). Changes results only by rounding"""
@@ -557,13 +563,11 @@ class Study(section.Section):
 
     def steps(self, dataset: str, epochs: int, batch_size: BatchSize) -> int:
         """Return T, the number of optimizer steps, by the study's rounding rule."""
-        size = self.numeric_batch_size(dataset, batch_size)
-        return optimizer_steps(self.train_size(dataset), size, epochs, self.privacy.step_rounding)
+        return self.sampling(dataset, epochs, batch_size).steps
 
     def sampling(self, dataset: str, epochs: int, batch_size: BatchSize) -> Sampling:
         """Return N, B and T of private training."""
-        size = self.numeric_batch_size(dataset, batch_size)
-        return Sampling(self.train_size(dataset), size, self.steps(dataset, epochs, batch_size))
+        return self.privacy.sampling(self.train_size(dataset), batch_size, epochs)
 
     @property
     def holdout_share(self) -> float:

@@ -1,4 +1,4 @@
-"""The paths of all results; no other module makes file names."""
+"""The paths of all outputs of jobs."""
 
 import os
 import re
@@ -12,6 +12,11 @@ from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.file import Study
 
 _MADE_FOR = re.compile(r"-[0-9a-f]{10}$")
+
+
+def trial_file(store: Path, key: str, ending: str = "safetensors") -> Path:
+    """Return a file of a trial in a trial store."""
+    return store / key[:2] / f"{key}.{ending}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Paths:
 
     def trial(self, key: str) -> Path:
         """Return the file of a trial in the store."""
-        return self.trials / key[:2] / f"{key}.safetensors"
+        return trial_file(self.trials, key)
 
     def gradient_norms(
         self,

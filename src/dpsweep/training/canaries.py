@@ -29,7 +29,7 @@ from dpsweep.gradients import GradientEngine, GradientSum
 from dpsweep.gradients.engine import Rows
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import Calibration, Sampling
+from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit import (
     Coins,
     CurveOutcome,
@@ -41,7 +41,6 @@ from dpsweep.privacy.audit import (
 )
 from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.study import Cell, Study
-from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.methods import Method
 from dpsweep.study.paths import Paths
@@ -274,9 +273,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
     backbone = PreparedBackbone.open(paths.backbone(sweep.backbone))
     examples, holdout = study.train_size(sweep.dataset), study.holdout_share
     size = examples + audit.canaries
-    batch_size = size if isinstance(cell.batch_size, str) else cell.batch_size
-    steps = optimizer_steps(size, batch_size, cell.epochs, study.privacy.step_rounding)
-    sampling = Sampling(size, batch_size, steps)
+    sampling = study.privacy.sampling(size, cell.batch_size, cell.epochs)
     noise = calibrate_sampling(cell.epsilon, study.privacy.delta, sampling)
     spec = specify(study, cell, noise, data, backbone, device, audit.learning_rate, seed=1)
     # Releases train with a secret. The coins of their audit must be unpredictable too.
@@ -296,7 +293,7 @@ def measure_setting(study: Study, paths: Paths, audit: Audit, cell: Cell) -> Non
         {
             "sweep": audit.sweep,
             "epsilon": cell.epsilon,
-            "batch_size": batch_size,
+            "batch_size": sampling.batch_size,
             "full_batch": cell.batch_size == "full",
             "sampling_rate": noise.sampling_rate,
             "examples": examples,

@@ -25,6 +25,7 @@ from safetensors.numpy import save_file
 from torch import Tensor, nn
 
 from dpsweep.base.files import atomic_path
+from dpsweep.study.paths import trial_file
 from dpsweep.training import processes
 from dpsweep.training.optimizer import PrivateOptimizer
 
@@ -111,15 +112,15 @@ class TrialStore:
 
     def path(self, key: str) -> Path:
         """Return the file of a trial."""
-        return self.folder / key[:2] / f"{key}.safetensors"
+        return trial_file(self.folder, key)
 
     def parameters_path(self, key: str) -> Path:
         """Return the file of a trial's trainable parameters after every epoch."""
-        return self.folder / key[:2] / f"{key}.parameters.safetensors"
+        return trial_file(self.folder, key, "parameters.safetensors")
 
     def checkpoint_path(self, key: str) -> Path:
         """Return the checkpoint of an unfinished trial."""
-        return self.folder / key[:2] / f"{key}.checkpoint"
+        return trial_file(self.folder, key, "checkpoint")
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the records of all finished trials; skip damaged files."""
