@@ -176,7 +176,7 @@ def own(change: str, to: str) -> str:
         (own("return families", "families"), "line 3: mine: found null; allowed: a figure"),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
-            "mine.py, line 7: again: found a target of the name mine; allowed: a name that is unique",
+            "mine.py, line 7: again: found the name mine; allowed: one that no other target has,",
         ),
         *(
             (own("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")

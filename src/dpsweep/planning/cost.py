@@ -135,16 +135,7 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
     return _transformer((size // patch) ** 2 + 1, width, depth)
 
 
-# -- inputs ----------------------------------------------------------------------------------
-
-
-def stored_bytes(dataset: Dataset) -> int:
-    """Return the bytes of one input of the network: pixels of 8 bits; tokens or numbers of 32.
-
-    Images that are all smaller are stored as they are, which takes less.
-    """
-    return (1 if dataset.kind == "image" else 4) * math.prod(dataset.input_shape)
-
+# -- jobs ------------------------------------------------------------------------------------
 
 # Operations that a processor computes while it moves a byte: a CPU core has 100 Gflop/s and 2.5 GB/s, a GPU
 # 20 Tflop/s and 500 GB/s.
@@ -379,8 +370,12 @@ class ProblemCost:
 
 
 def input_bytes(dataset: Dataset) -> float:
-    """Estimate the size of a prepared dataset, with its labels."""
-    return float((dataset.train_size + dataset.test_size) * (stored_bytes(dataset) + 8))
+    """Estimate the size of a prepared dataset, with its labels: pixels of 8 bits; tokens or numbers of 32.
+
+    Images that are all smaller are stored as they are, which takes less.
+    """
+    row = (1 if dataset.kind == "image" else 4) * math.prod(dataset.input_shape) + 8
+    return float((dataset.train_size + dataset.test_size) * row)
 
 
 def backbone_bytes(backbone: Backbone, dataset: Dataset) -> float:

@@ -7,7 +7,6 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -156,9 +155,7 @@ def look_at(
     # Of a valid section; `load` compares no counts.
     content |= {"classes": 2, "train_size": 1, "test_size": 1}
     content |= {} if unit in (None, "row") else {"train_units": 1}
-    with _mistakes_of(content):
-        section = Dataset.model_validate(content)
-    data = load(section)
+    data = load(_valid(Dataset, content))
     alike, notes = alike_classes(data), list[str]()
     if what == "images" and unit is None:
         splits = (data.train, data.test)
@@ -198,11 +195,10 @@ def look_at(
     )
 
 
-@contextmanager
-def _mistakes_of(content: dict[str, Any]) -> Iterator[None]:
-    """Raise pydantic's errors about ``content`` as a `DatasetError`."""
+def _valid(section: type[Dataset | HubSource], content: dict[str, Any]) -> Any:
+    """Return a section of a study with some content; refuse it as a `DatasetError`."""
     try:
-        yield
+        return section.model_validate(content)
     except ValidationError as error:
         raise DatasetError("\n".join(explain(error, content))) from None
 
@@ -259,8 +255,7 @@ def _splits_of_folder(folder: Path) -> dict[str, Any]:
 
 def _hub_source(keys: dict[str, Any], asked: dict[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the kind and the keys of a dataset of the hub; columns are chosen by their types."""
-    with _mistakes_of(keys):
-        opened = open_hub(HubSource.model_validate(keys))
+    opened = open_hub(_valid(HubSource, keys))
     train, test = choose_splits(opened.splits)
     if test is None:
         raise DatasetError(

@@ -232,21 +232,20 @@ class Targets:
         for leaf in target.leaves():
             if target.needs_bounds and (rule := named_rule(leaf)):
                 raise MistakeError(f"clipping_bound: found {rule}; allowed: numbers, the bounds C")
-            for axis in target.single_axes():
-                if len(values := leaf.values(axis)) > 1:
+            for axis in target.single:
+                if len(values := leaf.values(axis)) > 1 and axis not in target.drawn_axes():
                     raise MistakeError(
                         f"{axis}: found {shorten(map(number, values))}; allowed: one of them (a "
                         f"{target.family} draws one {axis} here)"
                     )
         target = _finished(target.with_study(grids.study), grids)
         name = _name(description, names, target)
-        if not re.fullmatch(NAME_PATTERN, name) or len(name) > LONGEST_JOINED_NAME:
+        usable = re.fullmatch(NAME_PATTERN, name) and len(name) <= LONGEST_JOINED_NAME
+        if not usable or (name in self.figures or name in self.tables):
             raise MistakeError(
-                f"its name becomes {name}; allowed: at most {LONGEST_JOINED_NAME} "
-                "letters, digits, '.', '_' and '-'"
+                f"found the name {name}; allowed: one that no other target has, with at most "
+                f"{LONGEST_JOINED_NAME} letters, digits, '.', '_' and '-'"
             )
-        if name in self.figures or name in self.tables:
-            raise MistakeError(f"found a target of the name {name}; allowed: a name that is unique")
         targets: dict[str, Any] = self.figures if isinstance(target, Figure) else self.tables
         targets[name] = target
 

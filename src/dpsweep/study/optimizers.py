@@ -290,8 +290,5 @@ def _settings_text(changed: dict[str, Any]) -> Iterator[str]:
                 yield key
             case _:
                 values = value if isinstance(value, list) else [value]
-                yield " ".join([key.replace("_", " "), *map(_argument_text, values)])
-
-
-def _argument_text(value: Argument) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+                texts = (f"{each:g}" if isinstance(each, float) else str(each) for each in values)
+                yield " ".join([key.replace("_", " "), *texts])

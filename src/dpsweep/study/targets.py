@@ -87,12 +87,11 @@ class Target(Settings):
         """Return the selections of cells whose overlaps of gradients the target draws."""
         return []
 
-    def single_axes(self) -> tuple[str, ...]:
-        """Return the axes that must have one value in each selection; axes in neither list are tuned."""
-        return tuple(axis for axis in self.single if axis not in self.drawn_axes())
-
     def drawn_axes(self) -> tuple[str, ...]:
-        """Return the axes that the target draws: each selection must have two values or more."""
+        """Return the axes that the target draws: each selection must have two values or more.
+
+        Axes that are neither drawn nor ``single`` are tuned.
+        """
         return self.drawn
 
     def caption_end(self) -> str:
