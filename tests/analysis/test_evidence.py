@@ -10,22 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dpsweep.analysis.evidence import (
-    LEVEL,
-    RULES,
-    Comparison,
-    Mean,
-    compare,
-    evidence_table,
-    gain_of_adapting,
-    gain_of_joint_tuning,
-    gather,
-    groups_of_datasets,
-    mean_elsewhere,
-    mean_here,
-    standard_error,
-    variance_of_test_set,
-)
+from dpsweep.analysis import evidence
+from dpsweep.analysis.evidence import RULES, Comparison, Mean, compare, evidence_table
 from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.statistics import share_error
 
@@ -70,7 +56,7 @@ def row_of(found: pd.DataFrame, rule: str = RULE) -> pd.Series:
 
 
 def mean_of(effects: Sequence[float], groups: Sequence[int], test_error: float = 0.0) -> Mean:
-    return mean_here(np.asarray(effects, dtype=float), groups, test_error)
+    return evidence.mean_here(np.asarray(effects, dtype=float), groups, test_error)
 
 
 # -- means and their errors ----------------------------------------------------------------
@@ -87,7 +73,7 @@ def test_intervals_are_those_of_student_and_welch() -> None:
     # For other datasets, datasets are the units: each counts once.
     effects, groups = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 4.0]), [0, 0, 0, 1, 2, 2]
     expected = stats.ttest_1samp([2.0, 0.0, 4.0], 0).confidence_interval()
-    elsewhere = mean_elsewhere(effects, groups)
+    elsewhere = evidence.mean_elsewhere(effects, groups)
     assert elsewhere.effect == 2.0  # not 14 / 6
     assert elsewhere.interval(0.05) == pytest.approx((expected.low, expected.high))
 
@@ -130,10 +116,10 @@ def test_comparisons_of_the_same_problems_are_one_unit() -> None:
 
 
 def test_linked_datasets_are_one_group() -> None:
-    assert groups_of_datasets([["a"], ["b"], ["a"]], []) == [0, 1, 0]
-    assert groups_of_datasets([["a"], ["b"], ["c"]], [("c", "a"), ("x", "y")]) == [0, 1, 0]
-    assert groups_of_datasets([["a", "b"], ["c", "d"], ["b", "d"]], []) == [0, 0, 0]
-    assert groups_of_datasets([], [("a", "b")]) == []
+    assert evidence.groups_of_datasets([["a"], ["b"], ["a"]], []) == [0, 1, 0]
+    assert evidence.groups_of_datasets([["a"], ["b"], ["c"]], [("c", "a"), ("x", "y")]) == [0, 1, 0]
+    assert evidence.groups_of_datasets([["a", "b"], ["c", "d"], ["b", "d"]], []) == [0, 0, 0]
+    assert evidence.groups_of_datasets([], [("a", "b")]) == []
 
 
 # -- verdicts ------------------------------------------------------------------------------
@@ -205,13 +191,13 @@ def test_support_depends_on_the_agreement_of_problems_and_datasets(
 
 def test_all_intervals_of_a_table_hold_at_the_same_time() -> None:
     effects = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0]
-    _, level = gather(comparisons({"a": effects}))
-    assert level == LEVEL
+    _, level = evidence.gather(comparisons({"a": effects}))
+    assert level == evidence.LEVEL
     every = {rule.key: comparisons({"a": effects})[RULE] for rule in RULES}
-    _, together = gather(every)
-    assert together == LEVEL / len(RULES)
+    _, together = evidence.gather(every)
+    assert together == evidence.LEVEL / len(RULES)
     spread = {rule.key: comparisons(dict.fromkeys("abc", effects))[RULE] for rule in RULES}
-    assert gather(spread)[1] == LEVEL / (2 * len(RULES))
+    assert evidence.gather(spread)[1] == evidence.LEVEL / (2 * len(RULES))
     widths = [
         np.ptp(row_of(evidence_table(each))[["lower_here", "upper_here"]].to_numpy())
         for each in (comparisons({"a": effects}), every)
@@ -263,8 +249,8 @@ def test_the_error_over_datasets_is_at_least_that_of_their_test_sets() -> None:
     effects, groups = np.array([1.0, 1.0, 1.0, 1.0]), [0, 0, 1, 2]
     # Means of two, one and one unit, each with error 0.6; then of three datasets.
     expected = 0.6 * math.sqrt(1 / 2 + 1 + 1) / 3
-    assert mean_elsewhere(effects, groups, 0.6).error == pytest.approx(expected)
-    far = mean_elsewhere(effects * [1, 1, 10, 30], groups, 0.6).error
+    assert evidence.mean_elsewhere(effects, groups, 0.6).error == pytest.approx(expected)
+    far = evidence.mean_elsewhere(effects * [1, 1, 10, 30], groups, 0.6).error
     assert far == pytest.approx(stats.sem([1, 10, 30]))
 
 
@@ -316,7 +302,7 @@ def test_gain_and_variance_equal_those_of_a_loop_over_all_cells(axis: Any) -> No
         for chosen, measured in random.uniform(0.4, 0.6, (2, 2, 4, 4, 3))
     )
     tops = easy.selection.mean(axis=-1).max(axis=0 if axis == "clipping_bound" else 1)
-    weights = np.exp((tops - tops.max()) / standard_error(easy))
+    weights = np.exp((tops - tops.max()) / evidence.standard_error(easy))
     weights /= weights.sum()
     gains, differing = np.zeros(4), np.zeros(4)
     for left_out in (1, 2):
@@ -331,10 +317,12 @@ def test_gain_and_variance_equal_those_of_a_loop_over_all_cells(axis: Any) -> No
             gains[value] += hard.accuracy[larger][left_out] - hard.accuracy[smaller][left_out]
             differing[value] += larger != smaller
     expected = 100 * (weights * gains).sum() / 2
-    assert gain_of_adapting(easy, hard, axis, "larger") == pytest.approx(expected)
-    assert gain_of_adapting(easy, hard, axis, "smaller") == pytest.approx(-expected)
+    assert evidence.gain_of_adapting(easy, hard, axis, "larger") == pytest.approx(expected)
+    assert evidence.gain_of_adapting(easy, hard, axis, "smaller") == pytest.approx(-expected)
     # Two networks err independently on 400 examples; the difference of a cell to itself is 0.
-    known = variance_of_test_set(easy, replace(hard, test_size=400, accuracy=hard.selection), axis)
+    known = evidence.variance_of_test_set(
+        easy, replace(hard, test_size=400, accuracy=hard.selection), axis
+    )
     top = hard.selection.mean(axis=2).max()
     variance = 2 * (100 * share_error(top, 400)) ** 2
     assert known == pytest.approx(variance * (weights * differing).sum() / 2)
@@ -420,4 +408,4 @@ MIDDLE = ([[(0.2, 0.3), (0.8, 0.1)], [(0.1, 0.65), (0.2, 0.6)]], [[0.3, 0.8], [0
     ],
 )
 def test_joint_tuning_by_hand(tuning: Any, measured: Any, gain: float) -> None:
-    assert gain_of_joint_tuning(joint(tuning, measured)) == pytest.approx(gain)
+    assert evidence.gain_of_joint_tuning(joint(tuning, measured)) == pytest.approx(gain)

@@ -13,6 +13,7 @@ from tests.synthetic import write_cells
 
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
+from dpsweep.tables.optimizers import optimizers_table, paired_gains
 from dpsweep.tables.text import write
 
 SEEDS = 4
@@ -70,12 +71,8 @@ def gains_by_hand(optimizer: str, epsilons: tuple[float, ...]) -> Any:
                 ]
                 for name in (optimizer, "film")
             ]
-            rows.append(
-                [
-                    100 * (a["macro_accuracy"] - b["macro_accuracy"])
-                    for a, b in zip(*ends, strict=True)
-                ]
-            )
+            own, base = ([each["macro_accuracy"] for each in end] for end in ends)
+            rows.append(100 * np.subtract(own, base))
     return np.array(rows)
 
 
@@ -118,8 +115,6 @@ def test_an_average_is_compared_with_the_last_parameters(paths: Paths) -> None:
 
 
 def test_the_interval_over_problems_is_that_of_their_means() -> None:
-    from dpsweep.tables.optimizers import optimizers_table
-
     gains = [0.01, 0.03, 0.08]
     rows = [
         {"dataset": f"d{place}", "seed": seed, "gain": gain}
@@ -136,8 +131,6 @@ def test_the_interval_over_problems_is_that_of_their_means() -> None:
 
 
 def test_a_seed_measures_what_other_seeds_chose() -> None:
-    from dpsweep.tables.optimizers import paired_gains
-
     lucky = {64: [0.5, 0.9, 0.5], 256: [0.6, 0.5, 0.6]}
     rows = [
         {"optimizer": optimizer, "problem": optimizer, "seed": seed, "batch_size": size}

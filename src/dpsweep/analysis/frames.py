@@ -16,20 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import ArrowException
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path, fingerprint, read_checked_json
 from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
-from dpsweep.study import Cell, Study
-from dpsweep.study.fingerprints import (
-    TRAINER,
-    has_settings,
-    problem_fingerprint,
-    sources,
-    write_settings,
-)
+from dpsweep.study import Cell, Study, fingerprints
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, Panel, Selection
 
@@ -312,7 +304,8 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
         tables.append(table)
     table = pa.concat_tables(tables, promote_options="permissive")
     write_rows(paths.problem(problem), table)
-    write_settings(paths.problem(problem), problem_fingerprint(study, problem))
+    settings = fingerprints.problem_fingerprint(study, problem)
+    fingerprints.write_settings(paths.problem(problem), settings)
 
 
 def read_all(
@@ -420,8 +413,8 @@ def _read_problem(study: Study, paths: Paths, problem: str, columns: Sequence[st
 
 def _files(study: Study, paths: Paths, problem: str) -> list[Path]:
     """Return the table of a problem, or the files of its cells that exist."""
-    table = paths.problem(problem)
-    if table.exists() and has_settings(table, problem_fingerprint(study, problem)):
+    table, settings = paths.problem(problem), fingerprints.problem_fingerprint(study, problem)
+    if table.exists() and fingerprints.has_settings(table, settings):
         return [table]
     cells = (paths.cell_trials(study, cell) for cell in study.problem_cells(problem))
     return [file for file in cells if file.exists()]
@@ -545,7 +538,7 @@ def other_sources(study: Study, paths: Paths) -> str:
     Only file footers are read, so thousands of cells take a second. Trials without recorded sources are
     ignored. Files that are not parquet are ignored too: loading them reports the error.
     """
-    current, trained, former = sources(*TRAINER), 0, 0
+    current, trained, former = fingerprints.sources(*fingerprints.TRAINER), 0, 0
     for cell in study.all_cells():
         file = paths.cell_trials(study, cell)
         if file.exists():
@@ -563,7 +556,7 @@ def _recorded(file: Path) -> set[str]:
     """Return the smallest and largest checksum in a file of trials (equal if there is only one)."""
     try:
         metadata = pq.read_metadata(file)
-    except (OSError, ArrowException):
+    except (OSError, pa.ArrowException):
         return set()
     columns = [
         metadata.row_group(group).column(column)

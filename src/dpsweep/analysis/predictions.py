@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from dpsweep import theory
 from dpsweep.analysis.frames import load_trials, of_todays_trials, read_all
 from dpsweep.analysis.statistics import jackknife
 from dpsweep.study import Cell, Study
@@ -26,13 +27,6 @@ from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
-from dpsweep.theory import (
-    ClippedSums,
-    Rule,
-    direction_optimal_clipping,
-    mean_squared_error,
-    mse_optimal_clipping,
-)
 
 PRIVACY = "not private"
 """The value of the column ``privacy`` in every CSV made from these files."""
@@ -67,7 +61,7 @@ class Overlap:
     seed: int
     epoch: int
     draw: int
-    sums: ClippedSums
+    sums: theory.ClippedSums
     examples: int
     batch_size: int
     noise_multiplier: float
@@ -78,7 +72,9 @@ class Overlap:
         """Scale a noise multiplier to the size of this batch, so that noise per example stays the same."""
         return noise_multiplier * self.examples / self.batch_size
 
-    def setting(self, noise_multiplier: float | None = None) -> tuple[ClippedSums, float, int]:
+    def setting(
+        self, noise_multiplier: float | None = None
+    ) -> tuple[theory.ClippedSums, float, int]:
         """Return the arguments of the rules of `dpsweep.theory`: sums, noise multiplier and dimension.
 
         Args:
@@ -104,24 +100,24 @@ class Overlap:
     def errors(self, bounds: np.ndarray) -> pd.DataFrame:
         """Return a row per bound: bias, noise and error of Theorem 4.1, as shares of |g|^2, and C*."""
         sums, noise_multiplier, dimension = self.setting()
-        error = mean_squared_error(sums, bounds, noise_multiplier, dimension)
+        error = theory.mean_squared_error(sums, bounds, noise_multiplier, dimension)
         parts = {"bias": error.bias, "noise": error.noise, "error": error.total}
         return pd.DataFrame(
             {
                 "epoch": self.epoch,
                 "clipping_bound": bounds,
                 **{name: part / sums.total_square for name, part in parts.items()},
-                "best_bound": mse_optimal_clipping(*self.setting()),
+                "best_bound": theory.mse_optimal_clipping(*self.setting()),
             }
         )
 
     def optima(self) -> dict[str, Any]:
         """Return the settings of the trial, C*, the median norm, and the scale-free C with its plateau."""
-        direction, norms = direction_optimal_clipping(*self.setting()), self.sums.norms
+        direction, norms = theory.direction_optimal_clipping(*self.setting()), self.sums.norms
         return self.settings | {
             "trained_with_bound": float(self.cell.clipping_bound),
             "epoch": self.epoch,
-            "best_bound": mse_optimal_clipping(*self.setting()),
+            "best_bound": theory.mse_optimal_clipping(*self.setting()),
             "median_norm": float(np.median(norms)) if len(norms) else 0.0,
             "direction_bound": direction.clipping_bound,
             "plateau_lower": direction.lower,
@@ -137,9 +133,9 @@ def effects(loose: Overlap, tight: Overlap) -> list[dict[str, Any]]:
         tight: the same batch in a training with another epsilon.
     """
     little, much = loose.scaled(loose.noise_multiplier), tight.scaled(tight.noise_multiplier)
-    rules: dict[str, Rule] = {
-        "C*": mse_optimal_clipping,
-        "scale-free C": lambda *of: direction_optimal_clipping(*of).clipping_bound,
+    rules: dict[str, theory.Rule] = {
+        "C*": theory.mse_optimal_clipping,
+        "scale-free C": lambda *of: theory.direction_optimal_clipping(*of).clipping_bound,
     }
     rows = []
     for name, rule in rules.items():
@@ -186,7 +182,7 @@ def _overlap(rows: pd.DataFrame) -> Overlap:
         seed=int(first["seed"]),
         epoch=int(first["epoch"]),
         draw=int(first["draw"]),
-        sums=ClippedSums(*(rows[name].to_numpy(dtype=float) for name in _SUMS)),
+        sums=theory.ClippedSums(*(rows[name].to_numpy(dtype=float) for name in _SUMS)),
         examples=int(first["examples"]),
         batch_size=int(first["batch_size"]),
         noise_multiplier=float(first["noise_multiplier"]),
@@ -348,9 +344,9 @@ def _predictions(
     if not own:
         return rows
     loose = max(overlaps, key=lambda each: each.cell.epsilon).noise_multiplier
-    theorem = [mse_optimal_clipping(*each.setting()) for each in own]
-    held = [mse_optimal_clipping(*each.setting(loose)) for each in own]
-    best = [direction_optimal_clipping(*each.setting()) for each in own]
+    theorem = [theory.mse_optimal_clipping(*each.setting()) for each in own]
+    held = [theory.mse_optimal_clipping(*each.setting(loose)) for each in own]
+    best = [theory.direction_optimal_clipping(*each.setting()) for each in own]
     lower, upper = (
         float(np.median([getattr(each, end) for each in best])) for end in ("lower", "upper")
     )

@@ -101,8 +101,6 @@ def running_mean(values: npt.ArrayLike, window: int) -> Array:
     >>> running_mean([0.0, 3.0, 6.0], window=3)
     array([1.5, 3. , 4.5])
     """
-    if window < 1 or window % 2 == 0:
-        raise ValueError(f"the window must be odd and positive, found {window}")
     series = pd.Series(np.asarray(values, dtype=np.float64))
     return series.rolling(window, center=True, min_periods=1).mean().to_numpy()
 

@@ -105,13 +105,10 @@ def picture(path: Path) -> Picture:
     """Read a PNG, shrink it to at most 2100 pixels in width, and make a thumbnail.
 
     Raises:
-        OSError: the file is missing or damaged.
+        OSError, SyntaxError, ValueError: the file is missing or damaged.
     """
-    try:
-        with Image.open(path) as opened:
-            drawn = opened.convert("RGBA")
-    except (SyntaxError, ValueError) as error:  # how Pillow reports some damaged files
-        raise OSError(str(error)) from error
+    with Image.open(path) as opened:
+        drawn = opened.convert("RGBA")
     paper = Image.new("RGBA", drawn.size, "white")
     image = _at_most(Image.alpha_composite(paper, drawn).convert("RGB"), _PICTURE_WIDTH)
     return Picture(

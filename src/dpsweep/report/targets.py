@@ -157,7 +157,7 @@ def _reason(about: dict[str, Any], source: Path, noun: str, made: str) -> Iterat
         yield
     except FileNotFoundError:
         about["reason"] = f"This {noun} has not been {made}: the file is not there."
-    except (OSError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow raises all of them
         # The report may be published, so it must not contain paths of this machine.
         reason = str(error).replace(str(source), source.name)
         kind = source.suffix.removeprefix(".").upper()

@@ -28,6 +28,9 @@ NOTE = (
     "effect that this study would find with 80 %."
 )
 """The explanation of the columns, below the caption."""
+_WIDTHS = [
+    "p0.08", "p0.11", "p0.15", "p0.14", "p0.13", "p0.06", "p0.06", "p0.06", "p0.09", "p0.08",
+]  # fmt: skip
 
 
 class ComparedGrids(PrintedTable):
@@ -112,18 +115,7 @@ class TuningImplications(ComparedGrids):
         ]
         return TextTable.of(
             rows,
-            [
-                "p0.08",
-                "p0.11",
-                "p0.15",
-                "p0.14",
-                "p0.13",
-                "p0.06",
-                "p0.06",
-                "p0.06",
-                "p0.09",
-                "p0.08",
-            ],
+            _WIDTHS,
             groups=group_starts([row["Condition"] for row in rows]),
             size="footnotesize",
             note=NOTE.format(units=evidence.FEWEST_UNITS, datasets=evidence.FEWEST_DATASETS),
