@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.study.small import load_small
-from tests.training.tiny_net import N, data, net
+from tests.training.tiny_net import HEAD, N, data, net, private
 from tests.training.tiny_net import flat as parameters
 from torch import Tensor, nn
 
@@ -19,35 +19,11 @@ from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, No
 from dpsweep.study.optimizers import optimizer_of
 from dpsweep.training.optimizer import (
     OptimizerError,
-    PrivateOptimizer,
     RunningAverage,
     make_optimizer,
     mistaken_optimizers,
 )
 from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
-
-HEAD = frozenset({"head.weight", "head.bias"})
-
-
-def private(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    clipping: Clipping | None = None,
-    noise_multiplier: float = 0.0,
-    batch_size: int = 8,
-) -> PrivateOptimizer:
-    return PrivateOptimizer(
-        optimizer,
-        make_engine("expanded", model, HEAD),
-        clipping or FlatClipping(0.5),
-        noise_multiplier=noise_multiplier,
-        expected_batch_size=batch_size,
-        noise=GaussianNoise("noise"),
-    )
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=1.0)
 
 
 def split(
@@ -73,7 +49,7 @@ def test_an_update_is_the_sum_and_noise_divided_by_the_expected_batch_size(
     """Noise is added once a step, also to an empty batch; its deviation is sigma / B for every rule."""
     model, (inputs, labels) = net(), data()
     sigma = 0.0 if isinstance(clipping, NoClipping) else 1.7
-    optimizer = private(model, sgd(model), clipping, noise_multiplier=sigma)
+    optimizer = private(model, clipping=clipping, noise_multiplier=sigma)
     loop, sampler = make_engine("loop", model, HEAD), PoissonSampler(Sampling(N, 13, 4), "s")
     for step in range(4):
         rows = sampler.batch(step)[: 0 if step == 2 else None]
@@ -108,7 +84,7 @@ def test_one_example_among_many_moves_the_sum_by_its_length(
 
     def total(examples: int) -> Tensor:
         model = net()
-        optimizer = private(model, sgd(model), FlatClipping(1.0), batch_size=1)
+        optimizer = private(model, clipping=FlatClipping(1.0), batch_size=1)
         monkeypatch.setattr(optimizer.engine, "clipped_sum", clipped_sum)
         masks = torch.split(torch.ones(examples, dtype=torch.bool), 61)
         optimizer.step((mask, mask, mask) for mask in masks)
@@ -125,7 +101,7 @@ def test_statistics() -> None:
     bound = float(norms[:11].median())
     inputs[3] = torch.nan
     batches = split(np.arange(11), 4, (inputs, labels))
-    found = private(model, sgd(model), FlatClipping(bound)).step(batches)
+    found = private(model, clipping=FlatClipping(bound)).step(batches)
     kept = norms[[row for row in range(11) if row != 3]]
     counts = found.sampled_examples, found.nonfinite_examples, found.clipped_examples
     assert [int(each) for each in counts] == [11, 1, int((kept > bound).sum())]
@@ -167,7 +143,7 @@ def test_an_optimizer_must_hold_exactly_the_trainable_parameters() -> None:
     model = net()
     with pytest.raises(ValueError, match=r"lacks norm\.weight, norm\.bias and"):
         private(model, torch.optim.SGD(model.head.parameters(), lr=1.0))
-    optimizer = private(model, sgd(model))
+    optimizer = private(model)
     optimizer.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     with pytest.raises(ValueError, match="has 1 that do not train"):
         optimizer.step([])
@@ -214,7 +190,7 @@ def test_parameters_may_be_noncontiguous(fused: bool) -> None:
 
 def test_a_step_says_what_it_takes() -> None:
     model = net()
-    optimizer, before = private(model, sgd(model)), parameters(model)
+    optimizer, before = private(model), parameters(model)
     for arguments, found in (
         ((data(),), "a Tensor in the list"),
         (([data()],), f"a tuple of {len(data())} in the list"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from tests.training.tiny_net import CLASSES, N, data, flat, net
+from tests.training.tiny_net import CLASSES, N, data, flat, net, private
 from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
@@ -84,15 +84,7 @@ def test_trainings_sample_other_batches() -> None:
 
 
 def parts(stream: GaussianNoise) -> PrivateOptimizer:
-    model = net()
-    return PrivateOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1.0),
-        make_engine("auto", model),
-        FlatClipping(1.0),
-        noise_multiplier=1.0,
-        expected_batch_size=4,
-        noise=stream,
-    )
+    return private(net(), noise_multiplier=1.0, noise=stream)
 
 
 def test_the_noise_belongs_to_one_optimizer() -> None:

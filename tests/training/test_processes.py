@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.tiny_net import N, data, flat, net
+from tests.training.tiny_net import N, data, flat, net, private
 from torch import Tensor, distributed, multiprocessing, nn
 
-from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import processes
@@ -25,15 +24,12 @@ BATCH_SIZES = (13, 0, 1, 2, 40)
 """Of five steps: the second is empty, and the next two have fewer examples than micro-batches."""
 
 
-def private(model: nn.Module, noise_multiplier: float, secret: bytes = b"same") -> PrivateOptimizer:
-    return PrivateOptimizer(
-        torch.optim.Adam(model.parameters(), lr=0.1),
-        make_engine("expanded", model),
-        FlatClipping(0.5),
-        noise_multiplier=noise_multiplier,
-        expected_batch_size=8,
-        noise=GaussianNoise("noise", secret=secret + str(noise_multiplier).encode()),
-    )
+def with_adam(
+    model: nn.Module, noise_multiplier: float, secret: bytes = b"same"
+) -> PrivateOptimizer:
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    stream = GaussianNoise("noise", secret=secret + str(noise_multiplier).encode())
+    return private(model, adam, noise_multiplier=noise_multiplier, noise=stream)
 
 
 def micro_batches(examples: int) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -49,7 +45,7 @@ def micro_batches(examples: int) -> list[tuple[Tensor, Tensor, Tensor]]:
 def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:
     """Return the parameters after each step, and its statistics."""
     model = net()
-    optimizer = private(model, noise_multiplier)
+    optimizer = with_adam(model, noise_multiplier)
     after, statistics = [], []
     for size in BATCH_SIZES:
         statistics.append([float(each) for each in optimizer.step(micro_batches(size))])
@@ -58,11 +54,11 @@ def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:
 
 
 def with_a_unit_in_two_processes() -> None:
-    private(net(), 1.0, b"units").step([(*each, [5, 5, 5]) for each in micro_batches(6)])
+    with_adam(net(), 1.0, b"units").step([(*each, [5, 5, 5]) for each in micro_batches(6)])
 
 
 def with_secrets_of_their_own() -> None:
-    optimizer = private(net(), 1.0, secret=f"of process {processes.rank()}".encode())
+    optimizer = with_adam(net(), 1.0, secret=f"of process {processes.rank()}".encode())
     optimizer.step(micro_batches(4))
 
 
@@ -70,13 +66,13 @@ def with_models_of_their_own() -> None:
     model = net()
     with torch.no_grad():
         next(model.parameters()).add_(processes.rank() * 1e-15)
-    private(model, 0.0, secret=b"models").step(micro_batches(4))
+    with_adam(model, 0.0, secret=b"models").step(micro_batches(4))
 
 
 def failing_once(error: Exception) -> tuple[Tensor, list[int]]:
     """Take one step, whose first attempt fails in the second process while it loads its share."""
     model, sizes = net(), list[int]()
-    optimizer = private(model, 1.0, secret=type(error).__name__.encode())
+    optimizer = with_adam(model, 1.0, secret=type(error).__name__.encode())
     inputs, labels = data()
 
     def load(rows):
@@ -118,18 +114,6 @@ def whole_training() -> tuple[Tensor, bytes, list[list[int]], list[int]]:
     return flat(model), training.state_dict()["secret"], sampled, sizes
 
 
-def with_opacus() -> None:
-    model = net()
-    PrivateOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        make_engine("opacus", model),
-        FlatClipping(1.0),
-        noise_multiplier=0.0,
-        expected_batch_size=8,
-        noise=GaussianNoise("noise", secret=b""),
-    )
-
-
 SCENARIOS: dict[str, Callable[[], Any]] = {
     "noise": lambda: steps(1.0),
     "no noise": lambda: steps(0.0),
@@ -138,7 +122,7 @@ SCENARIOS: dict[str, Callable[[], Any]] = {
     "memory": lambda: failing_once(torch.OutOfMemoryError("out of memory")),
     "error": lambda: failing_once(KeyError("a file")),
     "training": whole_training,
-    "opacus": with_opacus,
+    "opacus": lambda: private(net(), noise=GaussianNoise("noise", secret=b""), engine="opacus"),
     "unit": with_a_unit_in_two_processes,
 }
 

@@ -18,13 +18,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score
-from tests.training.tiny_study import N, Prepared, calibrate, specs_of, tiny_sections
+from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections
 from torch import nn
 
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Study
-from dpsweep.training.cell import cell_noise
+from dpsweep.training.cell import OpenCell
 from dpsweep.training.trial import train_trial
 
 B, EPOCHS, STEPS, GAMMA, RATE = 30, 1, 9, 0.3, 0.5
@@ -183,13 +182,11 @@ def test_a_trial_is_the_algorithm_of_the_paper(
     """The batches of the trial consist of several micro-batches."""
     chosen = study(bound, optimizer, epsilon)
     (cell,) = chosen.sweep_cells("digits")
-    _, paths, data, backbone = tiny.copied(tmp_path)
-    calibration = calibrate(epsilon, chosen.privacy.delta, N, B, STEPS)
-    write_calibration(paths.noise(chosen, "digits", epsilon, EPOCHS, B), calibration)
-    noise = cell_noise(chosen, paths, cell)
-    context = tiny._replace(study=chosen).context()
-    spec = specs_of(chosen, cell, noise, data, backbone)[RATE, 2]
-    update = Update(OPTIMIZERS[optimizer], calibration.noise_multiplier)
+    data = tiny.data
+    opened = OpenCell.open(chosen, tiny._replace(study=chosen).ready(tmp_path).paths, cell)
+    context, spec = opened.context, opened.specs[RATE, 2]
+    sigma = calibrate(epsilon, chosen.privacy.delta, N, B, STEPS).noise_multiplier
+    update = Update(OPTIMIZERS[optimizer], sigma)
     reference = Reference(context.model(2), data, spec.key, bound, update)
     assert round(EPOCHS * N / B) == STEPS
     for step in range(STEPS):

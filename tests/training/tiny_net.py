@@ -6,7 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpsweep.gradients import make_engine
+from dpsweep.study.clipping import Clipping, FlatClipping
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.randomness import GaussianNoise
+
 N, WIDTH, CLASSES = 60, 5, 3
+HEAD = frozenset({"head.weight", "head.bias"})
 
 
 def data(examples: int = N, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -24,3 +30,23 @@ def net(dtype: torch.dtype = torch.float64) -> Any:
 
 def flat(model: nn.Module) -> Tensor:
     return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    clipping: Clipping | None = None,
+    noise_multiplier: float = 0.0,
+    batch_size: int = 8,
+    noise: GaussianNoise | None = None,
+    engine: str = "expanded",
+) -> PrivateOptimizer:
+    """Return a private optimizer of a network; by default plain SGD with a learning rate of 1."""
+    return PrivateOptimizer(
+        optimizer or torch.optim.SGD(model.parameters(), lr=1.0),
+        make_engine(engine, model, HEAD),
+        clipping or FlatClipping(0.5),
+        noise_multiplier=noise_multiplier,
+        expected_batch_size=batch_size,
+        noise=noise or GaussianNoise("noise"),
+    )

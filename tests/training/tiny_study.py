@@ -14,7 +14,7 @@ from dpsweep.data.prepare import prepare as prepare_dataset
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
-from dpsweep.privacy import Calibration, calibration
+from dpsweep.privacy import calibration
 from dpsweep.privacy.record import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import FlatClipping
@@ -141,7 +141,12 @@ class Prepared(NamedTuple):
             (cell,) = self.study.all_cells()
         size, batch_size = self.study.train_size("digits"), self.study.batch_size(cell)
         noise = calibrate(cell.epsilon, 1e-5, size, batch_size, steps)
-        return specs_of(self.study, cell, noise, self.data, self.backbone)
+        grid, given = self.study.sweeps[self.study.sweep_of(cell)], (self.data, self.backbone, CPU)
+        return {
+            (rate, seed): specify(self.study, cell, noise, *given, rate, seed)
+            for rate in grid.learning_rates
+            for seed in range(1, grid.seeds + 1)
+        }
 
     def spec(self, steps: int) -> TrialSpec:
         """Return the only trial of the only cell."""
@@ -157,18 +162,6 @@ def prepare(study: Study, folder: Path) -> Prepared:
     prepare_backbone("vit", study.backbones["vit"], paths)
     data = PreparedDataset.open(paths.dataset("digits"))
     return Prepared(study, paths, data, PreparedBackbone.open(paths.backbone("vit")))
-
-
-def specs_of(
-    study: Study, cell: Cell, noise: Calibration, data: PreparedDataset, backbone: PreparedBackbone
-) -> dict[tuple[float, int], TrialSpec]:
-    """Return the trials of a cell on the CPU, by learning rate and seed."""
-    grid = study.sweeps[study.sweep_of(cell)]
-    return {
-        (rate, seed): specify(study, cell, noise, data, backbone, CPU, rate, seed)
-        for rate in grid.learning_rates
-        for seed in range(1, grid.seeds + 1)
-    }
 
 
 def end(spec: TrialSpec, context: TrialContext, checkpoint: Path | None = None) -> Arrays:
