@@ -157,11 +157,15 @@ def test_an_optimizer_must_hold_exactly_the_trainable_parameters() -> None:
     ("kind", "settings", "message"),
     [
         *(
-            (torch.optim.SGD, {"noise_multiplier": each}, "noise multiplier")
-            for each in (-1.0, np.nan)
+            (torch.optim.SGD, {"noise_multiplier": each}, "finite")
+            for each in (-1.0, np.nan, np.inf)
         ),
         (torch.optim.SGD, {"clipping": NoClipping(), "noise_multiplier": 1.0}, "gives no"),
-        (torch.optim.SGD, {"batch_size": 0}, "expected batch size 0"),
+        (
+            torch.optim.SGD,
+            {"batch_size": 0},
+            "expected_batch_size = 0: it must be finite and at least 1",
+        ),
         (torch.optim.LBFGS, {}, "found LBFGS; allowed.*LBFGS"),
         (torch.optim.SparseAdam, {}, "found SparseAdam; allowed.*LBFGS"),
     ],
@@ -191,14 +195,13 @@ def test_parameters_may_be_noncontiguous(fused: bool) -> None:
 def test_a_step_says_what_it_takes() -> None:
     model = net()
     optimizer, before = private(model), parameters(model)
-    for arguments, found in (
-        ((data(),), "a Tensor in the list"),
-        (([data()],), f"a tuple of {len(data())} in the list"),
-        (([list(data())],), "a list in the list"),
-        (data(), f"{len(data())} arguments"),
+    for given, found in (
+        (data(), "a Tensor"),
+        ([data()], f"a tuple of {len(data())}"),
+        ([list(data())], "a list"),
     ):
-        with pytest.raises(ValueError, match=rf"found {found}; expected a list of tuples \(inputs"):
-            optimizer.step(*arguments)
+        with pytest.raises(ValueError, match=rf"found {found} in the list; expected"):
+            optimizer.step(given)  # type: ignore[arg-type]
     assert torch.equal(parameters(model), before) and optimizer.steps == 0
 
 

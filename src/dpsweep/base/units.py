@@ -111,20 +111,27 @@ def markdown(text: str) -> str:
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", escaped)
 
 
-def real(name: str, value: object, error: type[Exception] = ValueError) -> float:
+def real(
+    name: str, value: object, error: type[Exception] = ValueError, least: float | None = None
+) -> float:
     """Return a number in float64.
 
     Args:
         name: of the number, for the message.
         value: of the caller.
         error: the type of error to raise.
+        least: the smallest value that is allowed, of finite ones.
 
     Raises:
-        error: the value is not a real number, for example text, a truth value or None.
+        error: the value is not a real number, for example text, a truth value or None; or with ``least`` it
+            is smaller, infinite or NaN.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise error(f"{name} = {value!r}: it must be a number")
-    return float(value)
+    found = float(value)
+    if least is not None and not least <= found < math.inf:
+        raise error(f"{name} = {value}: it must be finite and at least {least}")
+    return found
 
 
 def integer(

@@ -53,11 +53,6 @@ class Clipping(ABC):
         return norms > math.inf
 
 
-def _require_range(name: str, value: float) -> None:
-    if not SMALLEST_BOUND <= real(name, value) < math.inf:
-        raise ValueError(f"{name} {value} must be finite and at least {SMALLEST_BOUND}")
-
-
 @dataclass(frozen=True)
 class FlatClipping(Clipping):
     """The factor ``min(1/C, 1/norm)`` for a clipping bound C, exact also for zero norms.
@@ -75,7 +70,7 @@ class FlatClipping(Clipping):
     kind: Literal["flat"] = field(default="flat", init=False)
 
     def __post_init__(self) -> None:
-        _require_range("clipping bound", self.bound)
+        real("clipping bound", self.bound, least=SMALLEST_BOUND)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return ``min(1/C, 1/norm)``."""
@@ -100,7 +95,7 @@ class AutomaticClipping(Clipping):
     kind: Literal["automatic"] = field(default="automatic", init=False)
 
     def __post_init__(self) -> None:
-        _require_range("AUTO-S gamma", self.gamma)
+        real("AUTO-S gamma", self.gamma, least=SMALLEST_BOUND)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """Return ``1 / (norm + gamma)``."""

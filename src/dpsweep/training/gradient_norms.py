@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class TrajectoryError(DpsweepError):
-    """A trial that cannot be replayed; the message names the remedy."""
+    """A trial that cannot be replayed, or a cell that the study does not have."""
 
 
 def measure_along(
@@ -259,10 +259,6 @@ def _train_again(
 # -- measurements ------------------------------------------------------------------------------
 
 
-class GradientNormsError(DpsweepError):
-    """Gradient norms of cells that the study does not have."""
-
-
 def best_cell(
     study: Study,
     paths: Paths,
@@ -286,12 +282,12 @@ def best_cell(
 
     Raises:
         UnreadableResultsError: a file of trials cannot be read.
-        GradientNormsError: the study has no such cell.
+        TrajectoryError: the study has no such cell.
     """
     competing = study.competing_cells(problem, epsilon, epochs, clipping_bound)
     cells = {cell.name: cell for cell in competing}
     if not cells:
-        raise GradientNormsError(
+        raise TrajectoryError(
             f"no cell of {problem} has epsilon {number(epsilon)}, {epochs} epochs and clipping bound "
             f"{number(clipping_bound)}"
         )
@@ -325,9 +321,9 @@ def measure_gradient_norms(
         CalibrationError: the noise of the trial is wrong.
         CellError: the noise is for data of another size.
         UnreadableResultsError: a file of trials cannot be read.
-        GradientNormsError: the study has no such cell.
         Interrupted: a signal asked to stop (see `interruption`).
-        TrajectoryError: the study describes another trial, or this device cannot repeat it.
+        TrajectoryError: the study has no such cell or describes another trial, or this device cannot repeat
+            it.
     """
     torch.set_num_threads(study.training.threads)
     cell, row = best_cell(study, paths, problem, epsilon, epochs, clipping_bound)

@@ -119,11 +119,8 @@ class PrivateOptimizer:
             raise ValueError(
                 f"optimizer: found {type(optimizer).__name__}; allowed: {ONE_GRADIENT}"
             )
-        noise_multiplier = real("noise_multiplier", noise_multiplier)
-        if real("expected_batch_size", expected_batch_size) < 1:
-            raise ValueError(f"expected batch size {expected_batch_size} must be at least 1")
-        if not 0 <= noise_multiplier < math.inf:
-            raise ValueError(f"noise multiplier {noise_multiplier} must be finite and at least 0")
+        noise_multiplier = real("noise_multiplier", noise_multiplier, least=0)
+        real("expected_batch_size", expected_batch_size, least=1)
         if noise_multiplier > 0 and not math.isfinite(clipping.sensitivity):
             raise ValueError(
                 f"noise multiplier {noise_multiplier} without clipping gives no privacy: "
@@ -151,7 +148,7 @@ class PrivateOptimizer:
         """The number of steps so far."""
         return self._steps
 
-    def step(self, microbatches: Iterable[MicroBatch], *more: object) -> StepStatistics:
+    def step(self, microbatches: Iterable[MicroBatch]) -> StepStatistics:
         """Take one step from the micro-batches ``(inputs, labels, mask)`` of one sampled batch.
 
         A micro-batch may have a fourth element, the number of each row's unit, as
@@ -164,13 +161,11 @@ class PrivateOptimizer:
         Raises:
             ValueError: the optimizer does not hold exactly the trainable parameters, another one draws
                 from its noise, the noise of this step was added to another sum, a micro-batch has other
-                parts, there is another argument, or a unit has rows in two micro-batches.
+                parts, or a unit has rows in two micro-batches.
             UnsupportedModelError: the trainable parameters have changed, or a pass stores something
                 about the examples; nothing has been updated.
             ProcessError: another process has failed, or has other parameters, noise or settings.
         """
-        if more:
-            raise ValueError(_PARTS.format(found=f"{1 + len(more)} arguments"))
         self._refuse_other_parameters()
         self._noise.reserve(self._user)
         if not self._compared:
