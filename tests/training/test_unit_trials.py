@@ -233,16 +233,13 @@ def test_units_are_cut_by_the_class_of_most_of_their_rows():
     assert len(tested - {[*names, "new"][place] for place in more}) <= 1
 
 
-def test_a_unit_on_both_sides_is_refused(coins, tmp_path):
+def test_a_unit_on_both_sides_and_a_wrong_number_of_units_are_refused(coins, tmp_path):
     other = shutil.copy(coins, tmp_path / "test.npz")
     source = {"kind": "arrays", "train": str(coins), "test": str(other), "label_column": "y"}
     sizes = {"train_size": 600, "test_size": 600, "train_units": PATIENTS, "unit": "patient"}
     dataset = Dataset.model_validate(section(coins) | sizes | {"source": source})
     with pytest.raises(DatasetError, match="found 60 units in the training and in the test set"):
         prepare("coins", dataset, tmp_path / "prepared")
-
-
-def test_a_wrong_number_of_units_is_refused(coins, tmp_path):
     right = counted(coins, unit="patient")
     wrong = Dataset.model_validate(right | {"train_units": 7})
     with pytest.raises(DatasetError, match=r"train_units: the study says 7, \d+ found"):
