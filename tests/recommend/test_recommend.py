@@ -87,28 +87,21 @@ def test_the_batch_size_trades_noise_against_steps() -> None:
 
 def test_the_formula_scales_with_the_norm_and_the_steps() -> None:
     made, longer = recommend(FACTS), recommend(replace(FACTS, gradient_norm=20.0))
-    assert made.batch_size == longer.batch_size == rule.batch_size(FACTS)
-    assert made.steps == round(5000 * 8 / made.batch_size)
+    size = made.batch_size
+    assert size == longer.batch_size == rule.batch_size(FACTS)
+    assert made.steps == round(5000 * 8 / size)
     assert made.clipping_bound == pytest.approx(0.75) and longer.clipping_bound == pytest.approx(3)
+    assert longer.learning_rate == pytest.approx(made.learning_rate / 4)
     # In a random walk of T steps, the logits of an example with gradient norm G move by about 1 or 2.
+    walk = math.sqrt(made.steps) * FACTS.gradient_norm
     for source, far in (("exact", 2), ("measured on made-up inputs", 1), ("a guess", 1)):
         found = recommend(replace(FACTS, norm_source=source))
-        walk = found.learning_rate * math.sqrt(found.steps) * FACTS.gradient_norm
-        assert walk == pytest.approx(far)
-    assert longer.learning_rate == pytest.approx(made.learning_rate / 4)
-
-
-def test_the_small_grid_has_rates_for_each_batch_size() -> None:
-    made = recommend(FACTS)
-    assert list(made.small_grid) == [
-        made.batch_size // 4,
-        made.batch_size,
-        min(4 * made.batch_size, 5000),
-    ]
-    for size, rates in made.small_grid.items():
-        walk = math.sqrt(FACTS.steps(size)) * FACTS.gradient_norm
+        assert found.learning_rate * walk == pytest.approx(far)
+    # The small grid has rates for each batch size, and batch sizes up to N.
+    assert list(made.small_grid) == [size // 4, size, min(4 * size, 5000)]
+    for each, rates in made.small_grid.items():
+        walk = math.sqrt(FACTS.steps(each)) * FACTS.gradient_norm
         assert [rate * walk for rate in rates] == pytest.approx([1, 2, 4])
-    # Batch sizes are limited to N.
     few = replace(FACTS, train_size=60, epochs=40)
     assert max(recommend(few).small_grid) == 60
     assert list(recommend(replace(few, train_size=2, delta=0.1)).small_grid) == [1, 2]
@@ -121,21 +114,25 @@ def test_infinite_epsilon_and_sgd_are_refused() -> None:
         recommend(replace(FACTS, optimizer="sgd"))
 
 
-@pytest.mark.parametrize(
-    ("sweep", "square", "classes"),
-    [("cifar100_vit-tiny_head", 192, 100), ("20newsgroups_minilm_head", 1, 20)],
-)
-def test_the_expected_gradient_norm_is_that_of_a_head(
-    sweep: str, square: int, classes: int
-) -> None:
-    expected = expected_gradient_norm(load_study(FEATURES), sweep).value
-    width = 384 if square == 1 else square
-    features = torch.randn(1, width)
-    features *= math.sqrt(square) / features.norm()
-    head = build_head(width, classes)
-    functional.cross_entropy(head(features), torch.tensor([3])).backward()
-    gradients = [each.grad.flatten() for each in head.parameters() if each.grad is not None]
-    assert torch.cat(gradients).norm().item() == pytest.approx(expected, rel=1e-5)
+def gradient_norm(model: torch.nn.Module, inputs: torch.Tensor) -> float:
+    """Return the norm of the gradient of one example of class 3."""
+    model.zero_grad()
+    functional.cross_entropy(model(inputs), torch.tensor([3])).backward()
+    gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+    return torch.cat(gradients).norm().item()
+
+
+def test_the_expected_gradient_norm_is_that_of_a_head() -> None:
+    study = load_study(FEATURES)
+    for sweep, width, square, classes in (
+        ("cifar100_vit-tiny_head", 192, 192, 100),
+        ("20newsgroups_minilm_head", 384, 1, 20),
+    ):
+        features = torch.randn(1, width)
+        features *= math.sqrt(square) / features.norm()
+        expected = expected_gradient_norm(study, sweep).value
+        found = gradient_norm(build_head(width, classes), features)
+        assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_measured_norm_of_a_prepared_network_is_that_of_its_gradients(
@@ -148,12 +145,7 @@ def test_the_measured_norm_of_a_prepared_network_is_that_of_its_gradients(
     assert found.source == "measured on made-up inputs"
     model = build_model(paths.backbone("vit"), HeadOnly(kind="head"), 10, seed=1).eval()
     inputs = torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    norms: list[float] = []
-    for row in inputs:
-        model.zero_grad()
-        functional.cross_entropy(model(row[None]), torch.tensor([3])).backward()
-        gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
-        norms.append(torch.cat(gradients).norm().item())
+    norms = [gradient_norm(model, row[None]) for row in inputs]
     assert found.value == pytest.approx(np.median(norms), rel=0.05)
     # The guess is far off: the network scales its features.
     assert expected_gradient_norm(study, "digits").source == "a guess"
