@@ -308,6 +308,30 @@ def write_problem(study: Study, paths: Paths, problem: str) -> None:
     fingerprints.write_settings(paths.problem(problem), settings)
 
 
+def present_files(files: dict[Any, Path], missing: Missing, what: str) -> dict[Any, Path]:
+    """Return the files that exist.
+
+    Args:
+        files: by any keys.
+        missing: absent files are added to it; see the module.
+        what: the content of a file, for the message about absent ones.
+
+    Raises:
+        MissingResultsError: a file is absent, and ``missing`` is None.
+    """
+    present = {key: file for key, file in files.items() if file.exists()}
+    absent = [file for key, file in files.items() if key not in present]
+    if missing is not None:
+        missing += absent
+    elif absent:
+        shown = "".join(f"\n  {file}" for file in absent[:5])
+        more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
+        raise MissingResultsError(
+            f"{len(absent)} {what} file(s) missing:{shown}{more}", (absent[0],)
+        )
+    return present
+
+
 def read_all(
     files: dict[tuple[Any, ...], Path],
     columns: list[str],
@@ -330,18 +354,8 @@ def read_all(
         MissingResultsError: a file is absent, and ``missing`` is None.
         UnreadableResultsError: a file lacks a column, or cannot be read.
     """
-    present = {key: file for key, file in files.items() if file.exists()}
-    absent = [file for key, file in files.items() if key not in present]
-    if missing is not None:
-        missing += absent
-    elif absent:
-        shown = "".join(f"\n  {file}" for file in absent[:5])
-        more = f"\n  ... and {len(absent) - 5} more" if len(absent) > 5 else ""
-        raise MissingResultsError(
-            f"{len(absent)} {what} file(s) missing:{shown}{more}", (absent[0],)
-        )
     tables = []
-    for key, file in present.items():
+    for key, file in present_files(files, missing, what).items():
         table = read_rows(file, columns)
         if last_epoch:
             epochs = table.column("epoch")

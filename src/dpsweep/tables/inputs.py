@@ -140,14 +140,9 @@ class Datasets(PrintedTable):
         ``imbalance`` is the size of the largest training class divided by the size of the smallest one (1 is
         balanced, infinite if a class has no example).
         """
+        files = {name: paths.dataset(name) / "metadata.json" for name in study.swept_datasets}
         rows = []
-        for name in study.swept_datasets:
-            file = paths.dataset(name) / "metadata.json"
-            if not file.exists():
-                if missing is None:
-                    raise frames.MissingResultsError(f"{file} is missing", (file,))
-                missing.append(file)
-                continue
+        for name, file in frames.present_files(files, missing, "prepared dataset").items():
             metadata = read_checked_json(file)
             counts = metadata["train_counts"]
             rows.append(
