@@ -19,7 +19,6 @@ from matplotlib.text import Text
 from pydantic import ValidationError
 from tests.described import by_name, study_of
 from tests.synthetic import (
-    Outcome,
     make_study,
     write_cells,
     write_dataset,
@@ -290,21 +289,6 @@ def test_a_selection_that_a_figure_cannot_draw_is_named(
 # -- marks, colours and texts of given numbers --------------------------------------------
 
 
-def study_with(sweep: dict[str, Any], **target: Any) -> Study:
-    return make_study({"s": sweep}, figures={"f": {"caption": "c", "section": "s"} | target})
-
-
-def drawn(
-    folder: Path, sweep: dict[str, Any], outcome: Outcome, **target: Any
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw the figure of a study with one sweep of synthetic trials."""
-    study, paths = study_with(sweep, **target), Paths(folder)
-    write_cells(study, paths, outcome, steps_too=target["family"] == "norm_trace")
-    numbers = study.figures["f"].compute(study, paths)
-    with style.style():
-        return study.figures["f"].plot(numbers), numbers
-
-
 def placed(drawing: Figure) -> Figure:
     """Lay out a drawing, so that its texts have positions."""
     with style.style():
@@ -357,17 +341,17 @@ def test_heatmap_axes_texts_and_frames() -> None:
     frame["macro_accuracy"] = 0.9 - lost
     of_200 = frame["batch_size"].eq(200)
     frame.loc[of_200 & frame["clipping_bound"].eq(10), "macro_accuracy"] = math.nan
-    frame["as_good"] = of_200 & frame["clipping_bound"].eq(1)
+    frame["as_good"] = frame["batch_size"].lt(ALL) & frame["clipping_bound"].le(1)
     axes, bar = placed(families.Heatmap.draw(frame)).axes
     assert labels(axes.get_xticklabels()) == ["0.1", "1", "10", "42"]
     assert labels(axes.get_yticklabels()) == ["Full", "200", "100"]
     assert axes.yaxis_inverted()  # Full is at the top
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Clipping bound C", "Batch size B")
     assert bar.get_ylabel() == "Macro accuracy"
-    assert sides(axes) == around(1, 1, 2, 2)  # C = 1, B = 200
+    assert sides(axes) == around(0, 1, 2, 3)  # one outline around four squares
     inside = [text for text in axes.texts if text.get_text()[0] in ".–"]
     beside = set(axes.texts) - set(inside)
-    assert {each.get_text() for each in beside} == {"framed: 1 of 12", "η = 0.01"}
+    assert {each.get_text() for each in beside} == {"framed: 4 of 12", "η = 0.01"}
     written = {tuple(map(math.floor, each.get_position())): each.get_text() for each in inside}
     assert len(inside) == len(written) == 12
     assert written[1, 1] == ".900"
@@ -401,30 +385,17 @@ def test_accuracies_in_per_cent_are_written_as_such(scale: Literal["shared", "pa
     assert scale == "shared" or labels(bar.get_xticklabels()) == ["0.4", "100"]
 
 
-def test_squares_that_seeds_cannot_distinguish_have_one_outline(tmp_path: Path) -> None:
-    def outcome(cell: Cell, rate: float, seed: int) -> dict[str, Any]:
-        lost = 0.2 * (cell.clipping_bound == 10.0) + 0.01 * (cell.clipping_bound == 0.1)
-        lost += 0.2 * (cell.batch_size == 100)
-        return {"macro_accuracy": 0.7 - lost + 0.01 * (seed - 2) - (rate == 0.02) * 0.1}
-
-    grid = {"batch_size": [100, 200, 400], "clipping_bound": [0.1, 1.0, 10.0]}
-    target: dict[str, Any] = {"family": "heatmap", "panels": [{"title": "t"}]}
-    many = grid | {"learning_rate": [0.01, 0.02], "seeds": 3}
-    drawing, numbers = drawn(tmp_path / "many", many, outcome, **target)
-    assert sides(drawing.axes[0]) == around(0, 0, 2, 2)
-    assert {"framed: 4 of 9", "η = 0.01"} <= set(texts(drawing.axes[0]))
-    # The numbers distinguish the chosen square from those that are as good.
-    chosen = numbers[numbers["best"]]
-    assert (chosen["clipping_bound"].item(), chosen["batch_size"].item()) == (1.0, 200)
-    assert numbers["as_good"].sum() == 4
-    # With one seed there is no frame, as the caption notes.
-    assert sides(drawn(tmp_path / "one", grid, outcome, **target)[0].axes[0]) == set()
-    for seeds, said in {
-        1: "There is no framed square: with one seed",
-        3: "Each framed square is not significantly worse than the best of its panel",
-    }.items():
-        study = study_with(grid | {"seeds": seeds}, **target)
-        assert said in " ".join(how_chosen(study, study.figures["f"]))
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (1, "There is no framed square: with one seed"),
+        (3, "Each framed square is not significantly worse than the best of its panel"),
+    ],
+)
+def test_captions_explain_frames(seeds: int, said: str) -> None:
+    target = {"family": "heatmap", "caption": "c", "section": "s", "panels": [ONE]}
+    study = make_study({"s": GRID | {"seeds": seeds}}, figures={"f": target})
+    assert said in " ".join(how_chosen(study, study.figures["f"]))
 
 
 # -- lines ---------------------------------------------------------------------------------
@@ -434,10 +405,12 @@ def test_squares_that_seeds_cannot_distinguish_have_one_outline(tmp_path: Path) 
 def test_a_running_mean_of_steps_is_named_with_its_length(
     tmp_path: Path, steps: int, window: int | None
 ) -> None:
-    drawing, numbers = drawn(
-        tmp_path, {"batch_size": [2000 // steps]}, lambda *_: {"step_norms": np.arange(steps) ** 2},
-        family="norm_trace", panels=[{"title": "2 epochs"}],
-    )  # fmt: skip
+    target = FIGURES["norm_trace"] | {"family": "norm_trace", "caption": "c", "section": "s"}
+    study = make_study({"s": {"batch_size": [2000 // steps]}}, figures={"f": target})
+    norms = {"step_norms": np.arange(steps) ** 2}
+    write_cells(study, Paths(tmp_path), lambda *_: norms, steps_too=True)
+    numbers = study.figures["f"].compute(study, Paths(tmp_path))
+    drawing = families.NormTrace.draw(numbers)
     # The mean of the squares of w neighbours exceeds the square of their centre by (w^2 - 1) / 12.
     inner = numbers[numbers["step"].between(6, steps - 6)]
     above = inner["mean_gradient_norm_smooth"] - inner["mean_gradient_norm"]
