@@ -162,7 +162,6 @@ UNCOMPUTED: dict[str, tuple[Any, ...]] = {
         *(*WITH_RULES, "vmap", "opacus"),
     ),
     "nothing trains": (lambda: tied().requires_grad_(False), "no trainable parameter"),
-    "lazy layer": (on(partial(nn.LazyLinear, WIDTH)), r"'layer' \(LazyLinear\)"),
     "padding of an embedding": (
         lambda: Texts(nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)),
         *(r"'table' \(Embedding\) has padding_idx", "opacus"),
@@ -396,8 +395,6 @@ REFUSED = UNCOMPUTED | KEEPING | OUTPUTS
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
-    if "LazyLinear" in repr(model):
-        return {}
     return {
         name: each.clone() for name, each in [*model.named_parameters(), *model.named_buffers()]
     }

@@ -40,18 +40,11 @@ from dpsweep.models.prepare import prepare
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
 from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.clipping import NoClipping
-from dpsweep.study.methods import AllParameters, Film, LoRA
+from dpsweep.study.methods import AllParameters, Film
 from dpsweep.study.paths import Paths
 
-LORA = LoRA(kind="lora", rank=2, target_modules=["q_lin", "k_lin"])
 TWO_LAYERS = BERT | {"num_hidden_layers": 2}
 TEXTS = torch.tensor([[2, 5, 7, 3, -1, -1, -1], [2, 6, 3, -1, -1, -1, -1], [2, 9, 9, 8, 11, 4, 3]])
-
-
-def reader(folder: Path, **arguments: Any) -> Path:
-    facts = {"library": "transformers", "kind": "text", "mean": (), "std": ()}
-    tokenizer = TokenizerIdentity(vocabulary=12, checksum="abc")
-    return make_backbone(folder, "distilbert", DISTILBERT | arguments, tokenizer=tokenizer, **facts)
 
 
 # -- inputs --------------------------------------------------------------------------------------
@@ -176,12 +169,15 @@ def test_decoders_read_texts_up_to_the_last_end_token(name: str) -> None:
 
 
 def test_data_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
-    backbone = PreparedBackbone.open(reader(tmp_path))
+    tokenizer = TokenizerIdentity(vocabulary=12, checksum="abc")
+    facts = {"library": "transformers", "kind": "text", "mean": (), "std": ()}
+    made = make_backbone(tmp_path, "distilbert", DISTILBERT, tokenizer=tokenizer, **facts)
+    backbone = PreparedBackbone.open(made)
     metadata = DatasetMetadata(
         **{"name": "notes", "title": "Notes", "kind": "text", "source": "", "revision": None},
         **{"classes": ("a", "b"), "train_size": 2, "test_size": 2, "train_counts": (1, 1)},
         **{"test_counts": (1, 1), "shape": (7,), "checksum": "", "file_checksums": {}},
-        tokenizer=TokenizerIdentity(vocabulary=12, checksum="abc"),
+        tokenizer=tokenizer,
     )
 
     def texts(**changes: Any) -> PreparedDataset:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.gradients import refusals
 from dpsweep.gradients.data_dependence import data_dependent
 from dpsweep.gradients.engine import (
     GradientEngine,
@@ -36,16 +37,7 @@ from dpsweep.gradients.engine import (
     is_out_of_memory,
 )
 from dpsweep.gradients.engines import LoopEngine
-from dpsweep.gradients.refusals import (
-    BatchError,
-    UnsupportedModelError,
-    check_batch,
-    check_labels,
-    check_outputs,
-    described,
-    refuse_batch_statistics,
-    without_influence,
-)
+from dpsweep.gradients.refusals import BatchError, UnsupportedModelError
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.study.messages import brief, shorten
 
@@ -131,14 +123,14 @@ class ValidatingEngine(GradientEngine):
         """
         layers = [(each, each.training) for each in self.model.modules()]
         if layers != self._layers or self._chosen is None:
-            refuse_batch_statistics(self.model)
+            refusals.refuse_batch_statistics(self.model)
             examples, others, unused = self._check_passes(inputs)
             changed = _with_random_values(self.model)
             refuse_mixing(changed, examples, others)
             with full_precision(), torch.enable_grad(), no_warnings(), same_draws(inputs.device):
                 operation = data_dependent(changed, examples)
             if unused and operation is None:
-                raise without_influence(unused)
+                raise refusals.without_influence(unused)
             self._chosen = self._compare(changed, examples, operation)
             self._layers = layers
         return self._chosen
@@ -153,7 +145,7 @@ class ValidatingEngine(GradientEngine):
         """
         self._refuse_changes()
         inputs, labels, mask, _ = rows
-        check_batch(inputs, labels, mask)
+        refusals.check_batch(inputs, labels, mask)
         if not len(labels):
             yield None
             return
@@ -161,7 +153,7 @@ class ValidatingEngine(GradientEngine):
         _, engine = self.choose(inputs)
         # On a GPU, this check would wait for the device.
         if first or labels.device.type == "cpu":
-            check_labels(labels, mask, self._classes)
+            refusals.check_labels(labels, mask, self._classes)
         watch = Watch(self.model)
         yield engine
         if written := watch.written():
@@ -207,10 +199,10 @@ class ValidatingEngine(GradientEngine):
                     if is_out_of_memory(error) or isinstance(error, DpsweepError):
                         raise
                     raise BatchError(
-                        f"inputs: found {described(x)}, which {type(model).__name__} cannot read: "
+                        f"inputs: found {refusals.described(x)}, which {type(model).__name__} cannot read: "
                         f"{_one_line(error)}"
                     ) from error
-                found.append(check_outputs(outputs, len(x)))
+                found.append(refusals.check_outputs(outputs, len(x)))
                 return found[0]
 
             labels = _made_up_labels(examples)

@@ -376,16 +376,6 @@ class ChannelSums(NamedTuple):
     """the scale of their rounding errors: the sum of g^2, or more"""
 
 
-def sums_of_rows(rows: Tensor, weights: Tensor) -> ChannelSums:
-    """Return sums per output channel of gradients of shape (examples, out, in, height, width)."""
-    rows = rows.flatten(2)
-    squares = torch.linalg.vector_norm(rows, dim=2).square()
-    # One matrix product per channel reads the rows once for both sums.
-    probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2)
-    total, along = (rows.transpose(0, 1) @ probes.mT).permute(1, 2, 0).unbind(1)
-    return ChannelSums(squares, total, along, squares)
-
-
 @dataclass(frozen=True)
 class Convolutions(WeightGradients):
     """Gradients of the weight of ``F.conv2d`` as factors: inputs, and gradients of the outputs.
@@ -461,23 +451,13 @@ class Convolutions(WeightGradients):
         level = inputs.mean((1, 2, 3), keepdim=True)
         return replace(self, inputs=inputs - level, padding=(0, 0))
 
-    def channel_sums(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """Return sums of each example's gradient per output channel; for one group only.
+    def sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
+        """Return `ChannelSums` from inner products of patches and the layer's outputs; for one group only.
 
         Args:
             weights: for ``along``, shape (out, in, height, width).
             scale: the ratio of the layer's weights to these, shape (out,).
         """
-        if self.products_are_cheaper:
-            return self._sums_of_products(weights, scale)
-        parts = [
-            sums_of_rows(self.rows(some), weights)
-            for some in slices(len(self.inputs), self.shape.numel(), self.inputs.device)
-        ]
-        return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))
-
-    def _sums_of_products(self, weights: Tensor, scale: Tensor) -> ChannelSums:
-        """Compute ``channel_sums`` from inner products of patches and the layer's outputs."""
         products, outputs = (each.squeeze(1) for each in self._products())
         patches = products.diagonal(dim1=1, dim2=2).sum(1).sqrt()
         lengths = torch.linalg.vector_norm(outputs, dim=2) * patches[:, None]
@@ -569,7 +549,7 @@ class Convolutions(WeightGradients):
 
     @property
     def reads_responses(self) -> bool:
-        """Whether ``channel_sums`` uses products of patches and the layer's outputs."""
+        """Whether norms use `sums_of_products` and the layer's outputs."""
         return self.groups == 1 and self.products_are_cheaper and not self.rows_are_smaller
 
     @property
@@ -711,9 +691,9 @@ class Standardized(Derived):
         standardized = (centred * rate[:, None]).view_as(self.weight)
         gradients = self._without_level()
         squares, total, along, rounding = (
-            gradients.channel_sums(standardized, slope)
-            if isinstance(gradients, Convolutions)
-            else _sums_of_rows(gradients, standardized, self.examples)
+            gradients.sums_of_products(standardized, slope)
+            if isinstance(gradients, Convolutions) and gradients.products_are_cheaper
+            else sums_of_rows(gradients, standardized, self.examples)
         )
         # The sum of squares of x is a little less than K, because of epsilon.
         overlap = 2 - variance / (variance + self.origin.epsilon)
@@ -740,12 +720,22 @@ class Standardized(Derived):
         return self.gradients
 
 
-def _sums_of_rows(
+def sums_of_rows(
     gradients: WeightGradients | Instantiated, weights: Tensor, examples: int
 ) -> ChannelSums:
-    """Return `sums_of_rows` of all examples, a few at a time to limit memory."""
-    parts = [
-        sums_of_rows(rows := gradients.rows(some), weights.to(rows.dtype))
-        for some in slices(examples, weights.numel(), weights.device)
-    ]
+    """Return `ChannelSums` from rows, a few at a time to limit memory.
+
+    Args:
+        gradients: of the examples.
+        weights: for ``along``, shape (out, in, height, width).
+        examples: how many.
+    """
+    # One matrix product per channel reads the rows once for both sums.
+    probes = torch.stack([torch.ones_like(weights), weights], dim=1).flatten(2).mT
+    parts = []
+    for some in slices(examples, weights.numel(), weights.device):
+        rows = gradients.rows(some).flatten(2)
+        squares = torch.linalg.vector_norm(rows, dim=2).square()
+        total, along = (rows.transpose(0, 1) @ probes.to(rows.dtype)).permute(1, 2, 0).unbind(1)
+        parts.append(ChannelSums(squares, total, along, squares))
     return ChannelSums(*(torch.cat(each) for each in zip(*parts, strict=True)))

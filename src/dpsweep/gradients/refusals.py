@@ -37,11 +37,10 @@ def check_model(model: nn.Module, head_parameters: frozenset[str]) -> dict[str, 
     """Return the trainable parameters of a model by name, in the model's order.
 
     Raises:
-        UnsupportedModelError: nothing trains, a head parameter does not train, a layer has no weights
-            yet or would use statistics of the batch, a trainable parameter is read from a cache, or two
-            trainable weights share their memory.
+        UnsupportedModelError: nothing trains, a head parameter does not train, a layer would use statistics
+            of the batch, a trainable parameter is read from a cache, or two trainable weights share their
+            memory.
     """
-    _refuse_lazy(model)
     parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if not parameters:
         raise UnsupportedModelError("the model has no trainable parameter: unfreeze some")
@@ -86,17 +85,6 @@ def refuse_batch_statistics(model: nn.Module) -> None:
                 "allowed: model.eval() with the statistics of public pretraining, or group or layer "
                 "normalisation"
             )
-
-
-def _refuse_lazy(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        own = (*module._parameters.items(), *module._buffers.items())
-        for key, tensor in own:
-            if nn.parameter.is_lazy(tensor):
-                raise UnsupportedModelError(
-                    f"layer {name!r} ({type(module).__name__}) has no {key} before the first pass, which "
-                    "would make it from private inputs: send made-up inputs through the network before"
-                )
 
 
 def _refuse_shared_memory(model: nn.Module) -> None:

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.base.files import (
-    atomic_path,
-    checksum,
-    fingerprint,
-    read_checked_json,
-    write_checked_json,
-)
+from dpsweep.base import files
 from dpsweep.data.prepared import METADATA, PreparedDataset, TokenizerIdentity, opening
 from dpsweep.study.backbones import Architecture, BackboneError
 
@@ -73,7 +67,7 @@ class PreparedBackbone:
         """
         folder = Path(folder)
         with opening(folder, "backbone", BackboneError):
-            metadata = BackboneMetadata.model_validate(read_checked_json(folder / METADATA))
+            metadata = BackboneMetadata.model_validate(files.read_checked_json(folder / METADATA))
             if _checksum(metadata, folder / _WEIGHTS) != metadata.checksum:
                 raise ValueError(f"{_WEIGHTS} does not have the checksum of {METADATA}")
         return cls(folder, metadata)
@@ -110,7 +104,7 @@ class PreparedBackbone:
     @property
     def weights_checksum(self) -> str:
         """SHA-256 of the file of weights."""
-        return checksum(self.folder / _WEIGHTS)
+        return files.checksum(self.folder / _WEIGHTS)
 
     def state(self) -> dict[str, "Tensor"]:
         """Return the stored float32 state, without the head; empty if the weights are random."""
@@ -135,11 +129,11 @@ def write_backbone(
 
     # An interrupted rewrite must not leave old metadata with new weights.
     (folder / METADATA).unlink(missing_ok=True)
-    with atomic_path(folder / _WEIGHTS) as partial:
+    with files.atomic_path(folder / _WEIGHTS) as partial:
         save_file({key: value.contiguous() for key, value in state.items()}, partial)
     known = BackboneMetadata(**metadata, checksum="")
     complete = known.model_copy(update={"checksum": _checksum(known, folder / _WEIGHTS)})
-    write_checked_json(folder / METADATA, complete.model_dump(mode="json"))
+    files.write_checked_json(folder / METADATA, complete.model_dump(mode="json"))
     return PreparedBackbone.open(folder)
 
 
@@ -159,17 +153,13 @@ def backbone_checksum(
         tokenizer: of a network that reads text.
         weights: SHA-256 of the file of weights.
     """
-    content: dict[str, Any] = {
-        "architecture": architecture.model_dump(),
-        "mean": mean,
-        "std": std,
-        "weights": weights,
-    }
+    content: dict[str, Any] = {"mean": mean, "std": std, "weights": weights}
+    content["architecture"] = architecture.model_dump()
     if tokenizer is not None:
         content["tokenizer"] = tokenizer.checksum
-    return fingerprint(content)
+    return files.fingerprint(content)
 
 
 def _checksum(metadata: BackboneMetadata, weights: Path) -> str:
     of = metadata.architecture, metadata.mean, metadata.std, metadata.tokenizer
-    return backbone_checksum(*of, checksum(weights))
+    return backbone_checksum(*of, files.checksum(weights))
