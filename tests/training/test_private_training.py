@@ -61,8 +61,8 @@ def epsilon_by_dp_accounting(calibration: Calibration, steps: int) -> float:
 # -- noise that nothing else has ---------------------------------------------------------------
 
 
-def test_models_of_a_loop_do_not_differ_by_the_gradient_of_one_person() -> None:
-    """With shared noise, B times the difference of two updates is that gradient exactly."""
+def test_trainings_of_a_loop_share_neither_noise_nor_batches() -> None:
+    """With shared noise, B times the difference of two updates is the gradient of one person exactly."""
     inputs, labels = data()
     other = labels.clone()
     other[7] = (labels[7] + 1) % CLASSES
@@ -76,9 +76,6 @@ def test_models_of_a_loop_do_not_differ_by_the_gradient_of_one_person() -> None:
     expected = full.noise_multiplier * np.sqrt(2 * len(difference))
     assert 0.5 * expected < float(difference.norm()) < 1.7 * expected
     assert 0.5 * expected > 2
-
-
-def test_trainings_sample_other_batches() -> None:
     first, second = (next(training().batches(*data())).rows for _ in range(2))
     assert not np.array_equal(first, second)
 

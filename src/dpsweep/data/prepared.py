@@ -33,13 +33,8 @@ import numpy.typing as npt
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from dpsweep.base import files
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import (
-    atomic_folder,
-    atomic_path,
-    read_checked_json,
-    write_checked_json,
-)
 from dpsweep.study.datasets import KINDS, Dataset, Kind, held_out_rows
 from dpsweep.study.messages import shorten
 
@@ -267,7 +262,7 @@ def read_metadata(folder: Path) -> DatasetMetadata:
         DatasetError: the metadata are missing or damaged.
     """
     with opening(folder, "dataset", DatasetError):
-        return DatasetMetadata.model_validate(read_checked_json(folder / METADATA))
+        return DatasetMetadata.model_validate(files.read_checked_json(folder / METADATA))
 
 
 @contextmanager
@@ -363,7 +358,7 @@ def write_prepared(
             error.
         ValidationError: a fact is missing or unknown.
     """
-    with atomic_folder(folder) as made:
+    with files.atomic_folder(folder) as made:
         _write(made, train, test, refuse_duplicates, facts)
     return PreparedDataset.open(folder)
 
@@ -413,7 +408,7 @@ def _write(
         checksum=checksum,
         file_checksums=file_checksums,
     )
-    write_checked_json(folder / METADATA, metadata.model_dump(mode="json"))
+    files.write_checked_json(folder / METADATA, metadata.model_dump(mode="json"))
 
 
 def _check_inputs(name: str, kind: str, train: Array, test: Array) -> tuple[int, ...]:
@@ -443,16 +438,16 @@ def _checksums(
     folder: Path, arrays: "Mapping[str, np.memmap[Any, Any]]", resize: Resize | None
 ) -> tuple[str, dict[str, str]]:
     """Return the SHA-256 of all arrays, and a fast checksum of each array."""
-    everything, files = hashlib.sha256(), {}
+    everything, each = hashlib.sha256(), {}
     for name, mapped in arrays.items():
         file = xxhash.xxh3_128()
         for part in contents(folder / f"{name}.npy", mapped):
             everything.update(part)
             file.update(part)
-        files[name] = file.hexdigest()
+        each[name] = file.hexdigest()
     if resize is not None:  # it changes the inputs of the network, so also the keys of trials
         everything.update(resize.model_dump_json().encode())
-    return everything.hexdigest(), files
+    return everything.hexdigest(), each
 
 
 def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:
@@ -482,7 +477,7 @@ def write_array(path: Path, blocks: Iterable[Array], expected: int) -> int:
         DatasetError: blocks differ, there is none, or the disk is too small.
     """
     rows, first = 0, None
-    with atomic_path(path) as partial, partial.open("wb") as stream:
+    with files.atomic_path(path) as partial, partial.open("wb") as stream:
         for block in blocks:
             kind = block.dtype, block.shape[1:]
             if first is None:
