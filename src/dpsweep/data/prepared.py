@@ -438,16 +438,16 @@ def _checksums(
     folder: Path, arrays: "Mapping[str, np.memmap[Any, Any]]", resize: Resize | None
 ) -> tuple[str, dict[str, str]]:
     """Return the SHA-256 of all arrays, and a fast checksum of each array."""
-    everything, each = hashlib.sha256(), {}
+    everything, checksums = hashlib.sha256(), {}
     for name, mapped in arrays.items():
         file = xxhash.xxh3_128()
         for part in contents(folder / f"{name}.npy", mapped):
             everything.update(part)
             file.update(part)
-        each[name] = file.hexdigest()
+        checksums[name] = file.hexdigest()
     if resize is not None:  # it changes the inputs of the network, so also the keys of trials
         everything.update(resize.model_dump_json().encode())
-    return everything.hexdigest(), each
+    return everything.hexdigest(), checksums
 
 
 def _check_labels(what: str, labels: npt.NDArray[Any], classes: int) -> None:
