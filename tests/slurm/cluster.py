@@ -10,19 +10,17 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-from tests.waiting import PATIENCE
+from tests.waiting import called, wait_for
 
 NAME = "dpsweep-test"
 GPUS = 4
@@ -137,10 +135,10 @@ def start() -> None:
         )
     )
     shutil.chown(MUNGE_SOCKET.parent, "munge", "munge")
-    _run("runuser", "-u", "munge", "--", "munged")
-    _run("slurmctld")
-    _until(lambda: "is UP" in _output("scontrol", "ping", check=False), PATIENCE)
-    _run("slurmd")
+    called(["runuser", "-u", "munge", "--", "munged"])
+    called(["slurmctld"])
+    wait_for(lambda: "is UP" in called(["scontrol", "ping"], status=None).stdout, "controller")
+    called(["slurmd"])
     _wait_for_node()
 
 
@@ -158,13 +156,6 @@ def running() -> Iterator[None]:
 
 def stop() -> None:
     """End every daemon and every job."""
-    if MUNGE_SOCKET.exists() and _pids("slurmctld"):
-        with suppress(subprocess.SubprocessError):
-            user = str(os.geteuid())
-            subprocess.run(
-                ["scancel", "--user", user], check=False, timeout=PATIENCE, capture_output=True
-            )
-            _until(lambda: not queue(), 60)
     _kill_jobs()
     for daemon in ("slurmstepd", *DAEMONS):
         _end(daemon)
@@ -174,35 +165,37 @@ def stop() -> None:
 
 def queue() -> list[tuple[str, str]]:
     """Return the jobs that wait or run: (id, state)."""
-    lines = _output("squeue", "--noheader", "--format=%i %T").splitlines()
+    lines = called(["squeue", "--noheader", "--format=%i %T"]).stdout.splitlines()
     return [(line.split()[0], line.split()[1]) for line in lines]
 
 
 def job(number: str) -> dict[str, str]:
     """Return the controller's record of a job."""
-    words = _output("scontrol", "show", "job", number).split()
+    words = called(["scontrol", "show", "job", number]).stdout.split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def gpus_of(number: str) -> str:
     """Return the GPUs of a job in Slurm's notation: ``gpu:a100:1(IDX:0)``."""
-    found = re.search(r"GRES=(\S+)", _output("scontrol", "--details", "show", "job", number))
+    said = called(["scontrol", "--details", "show", "job", number]).stdout
+    found = re.search(r"GRES=(\S+)", said)
     return found[1] if found else ""
 
 
-def update(number: str, change: str) -> None:
-    """Change a job, as its owner or an operator may."""
-    _set(f"JobId={number}", change)
+def update(*change: str) -> None:
+    """Change a job, a node or a partition, as an operator may: ``update("JobId=7", "TimeLimit=60")``."""
+    called(["scontrol", "update", *change])
 
 
 def let_start_first(name: str) -> None:
     """Give priority to waiting jobs with a text in their comment, which is Snakemake's name of the job."""
-    waiting = _output("squeue", "--states=PENDING", "--noheader", "--format=%i %Q %k").splitlines()
-    for number, priority, comment in (line.split(maxsplit=2) for line in waiting):
+    listed = ["squeue", "--states=PENDING", "--noheader", "--format=%i %Q %k"]
+    for line in called(listed).stdout.splitlines():
+        number, priority, comment = line.split(maxsplit=2)
         if name in comment and int(priority) < FIRST:
             # It may start at this moment.
             change = ["scontrol", "update", f"JobId={number}", f"Priority={FIRST}"]
-            subprocess.run(change, capture_output=True, check=False)
+            called(change, status=None)
 
 
 def lose_node() -> None:
@@ -210,43 +203,23 @@ def lose_node() -> None:
 
     No job starts before the node is completely back, because a job without a step would fail.
     """
-    _set("PartitionName=gpu", "State=DOWN")
-    _set(f"NodeName={_host()}", "State=DOWN", "Reason=tests")
-    if not _until(lambda: not _pids("slurmstepd"), PATIENCE):
-        raise RuntimeError("jobs of a node that is down do not end")
+    update("PartitionName=gpu", "State=DOWN")
+    update(f"NodeName={_host()}", "State=DOWN", "Reason=tests")
+    wait_for(lambda: not _processes("slurmstepd"), "end of the jobs of a node that is down")
     _kill_jobs()
     _end("slurmd")
-    _run("slurmd")  # a new one knows nothing of the jobs
-    _set(f"NodeName={_host()}", "State=RESUME", "Reason=tests")
+    called(["slurmd"])  # a new one knows nothing of the jobs
+    update(f"NodeName={_host()}", "State=RESUME", "Reason=tests")
     _wait_for_node()
-    _set("PartitionName=gpu", "State=UP")
-
-
-def _set(*what: str) -> None:
-    _run("scontrol", "update", *what)
+    update("PartitionName=gpu", "State=UP")
 
 
 def _host() -> str:
     return socket.gethostname().split(".")[0]
 
 
-def _output(*command: str, check: bool = True) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=check).stdout
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
-
-
-def _pids(daemon: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if (folder / "comm").read_text().strip() == daemon:
-                found.append(int(folder.name))
-    return found
+def _processes(daemon: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["name"]) if each.info["name"] == daemon]
 
 
 def _kill_jobs() -> None:
@@ -258,29 +231,18 @@ def _kill_jobs() -> None:
 
 
 def _end(daemon: str) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _pids(daemon):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if _until(lambda: not _pids(daemon), 60):
-            return
+    found = _processes(daemon)
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                end(process)
+        _, found = psutil.wait_procs(found, 60)
 
 
 def _wait_for_node() -> None:
     # A node that does not answer is "idle*".
-    state = ("sinfo", "--noheader", "--format=%T")
-    if not _until(lambda: _output(*state, check=False).split()[:1] == ["idle"], PATIENCE):
-        log = (STATE / "slurmctld.log").read_text()[-2000:]
-        raise RuntimeError(f"the node did not come up:\n{log}")
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    state = ["sinfo", "--noheader", "--format=%T"]
+    wait_for(lambda: called(state, status=None).stdout.split()[:1] == ["idle"], "idle node")
 
 
 if __name__ == "__main__":

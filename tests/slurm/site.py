@@ -2,14 +2,13 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 from tests.described import described
-from tests.waiting import PATIENCE
+from tests.waiting import called
 from tests.workflow.chain import ROOT, Chain
 
 # A real cluster is polled less often, but a test should not wait that long.
@@ -76,15 +75,7 @@ class Site(Chain):
         return [sys.executable, "-m", "snakemake", "--profile", "slurm", *targets]
 
     def run(self, *targets: str, expect: int = 0) -> str:
-        done = subprocess.run(
-            self.command(*targets),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        done = called(self.command(*targets), self.folder, self.environment, status=None)
         output = done.stdout + done.stderr
         assert done.returncode == expect, output[-8000:] + self.journal_text()[-4000:]
         return output
@@ -103,10 +94,8 @@ class Site(Chain):
         said = re.findall(
             r"^.*(?:[Ee]rror|status is|Trying|attempt).*$", self.snakemake_log(), re.MULTILINE
         )
-        jobs = subprocess.run(
-            ["squeue", "--states=all", "--noheader", "--format=%i %T %r %S %M %k"],
-            capture_output=True, text=True, check=False,
-        ).stdout  # fmt: skip
+        listed = ["squeue", "--states=all", "--noheader", "--format=%i %T %r %S %M %k"]
+        jobs = called(listed, status=None).stdout
         return "\n".join([*events[-60:], "", *said[-40:], "", *jobs.splitlines()[-60:]])
 
     def starts(self, sweep: str) -> list[tuple[str, str, str, int]]:

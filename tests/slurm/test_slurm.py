@@ -26,7 +26,7 @@ import pytest
 import yaml
 from tests.slurm import cluster
 from tests.slurm.site import Site
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import PATIENCE, called, wait_for
 from tests.workflow.chain import ROOT, STUDY, Chain
 
 if "DPSWEEP_TEST_SLURM" not in os.environ:
@@ -65,13 +65,10 @@ def ten_cells() -> dict[str, Any]:
 
 def training_pid(cell: str) -> int | None:
     """Return the Python process that trains a cell."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if cell in words and "train" in words and any("python" in word for word in words[:1]):
-            return int(folder.name)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or [""]
+        if "python" in words[0] and {"train", cell} <= set(words):
+            return int(process.pid)
     return None
 
 
@@ -154,7 +151,7 @@ class LongCells:
                     for process in self.processes[cell]:
                         process.suspend()
                     # On a busy machine a cell takes longer than its limit.
-                    cluster.update(jobs[-1], "TimeLimit=60")
+                    cluster.update(f"JobId={jobs[-1]}", "TimeLimit=60")
                     left.discard(cell)
             return not left
 
@@ -179,7 +176,7 @@ class LongCells:
         job = self.starts(cell)[-1]
         hours, minutes, _ = map(int, cluster.job(job)["RunTime"].split(":"))
         restarts = int(cluster.job(job)["Restarts"])
-        cluster.update(job, f"TimeLimit={60 * hours + minutes + 2}")
+        cluster.update(f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}")
         wait_for(
             lambda: was_told(self.processes[cell][0].pid), "signal before the time limit", self.run
         )
@@ -187,7 +184,7 @@ class LongCells:
         requeued = str(restarts + 1)
         wait_for(lambda: cluster.job(job)["Restarts"] == requeued, f"requeue of {cell}", self.run)
         # Slurm signals only once, so not while the next start still imports its libraries.
-        cluster.update(job, "TimeLimit=60")
+        cluster.update(f"JobId={job}", "TimeLimit=60")
 
 
 def continued(site: Site, jobs: list[str]) -> int:
@@ -221,6 +218,15 @@ def test_only_the_bad_cell_is_missing(disturbed: Site) -> None:
     assert f"{SHORT}/{BAD}" not in done
     assert (disturbed.results / f"problems/{LONG}.parquet").exists()
     assert not (disturbed.results / f"problems/{SHORT}.parquet").exists()
+    # A cell without enough memory is tried again.
+    starts = disturbed.starts(SHORT)
+    assert len({job for job, _, cell, _ in starts if cell == GREEDY}) == 2
+    assert f"{SHORT}/{GREEDY}" in done
+    # No trial is trained twice, and every job had a GPU.
+    finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
+    assert len(finished) == len(disturbed.stored_trials()) == 9
+    gpus = {gpu for _, gpu, _, _ in starts + disturbed.starts(LONG)}
+    assert gpus == {str(number) for number in range(cluster.GPUS)}
 
 
 @pytest.mark.slow
@@ -242,35 +248,9 @@ def test_slurm_restarts_jobs_that_met_their_limit_or_lost_their_node(disturbed: 
     }
 
 
-@pytest.mark.slow
-def test_a_cell_without_enough_memory_is_tried_again(disturbed: Site) -> None:
-    jobs = [job for job, _, cell, _ in disturbed.starts(SHORT) if cell == GREEDY]
-    assert len(set(jobs)) == 2
-    assert f"{SHORT}/{GREEDY}" in disturbed.cells()
-
-
-@pytest.mark.slow
-def test_no_trial_is_trained_twice(disturbed: Site) -> None:
-    finished = re.findall(r"learning rate \S+, seed \d+: macro accuracy", disturbed.journal_text())
-    assert len(finished) == len(disturbed.stored_trials()) == 9
-
-
-@pytest.mark.slow
-def test_every_job_had_a_gpu(disturbed: Site) -> None:
-    assert {gpu for sweep in (SHORT, LONG) for _, gpu, _, _ in disturbed.starts(sweep)} == {
-        str(number) for number in range(cluster.GPUS)
-    }
-
-
 def status(site: Site, *options: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "dpsweep", "status", *options],
-        cwd=site.folder,
-        env=site.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    command = [sys.executable, "-m", "dpsweep", "status", *options]
+    return called(command, site.folder, site.environment).stdout
 
 
 @pytest.mark.slow
