@@ -68,8 +68,3 @@ def results(prepared, tmp_path_factory):
 def folder(results, tmp_path):
     """Return a copy of the first release in a place without its ledger."""
     return Path(shutil.copytree(results / "first", tmp_path / "copies" / "release"))
-
-
-@pytest.fixture
-def tuned(results):
-    return results / "tuned"

@@ -126,7 +126,8 @@ def test_a_head_on_other_features_is_released_with_the_code_that_reads_them(
         compare(folder, other, paths)
 
 
-def test_accounted_tuning_is_certified(tuned):
+def test_accounted_tuning_is_certified(results):
+    tuned = results / "tuned"
     certificate = verify(tuned)
     tuning = certificate.tuning
     assert len(tuning.candidates) == 8

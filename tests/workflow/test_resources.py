@@ -3,7 +3,6 @@
 import logging
 import math
 import re
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,66 +73,52 @@ def test_a_job_has_the_gpus_of_its_problem_and_as_many_cpus(paper: Study) -> Non
     assert jobs.on_gpu("audit")["runtime"](CELL, 1) == alone["runtime"](CELL, 1)
 
 
+def in_a_job(command: str, environment: dict[str, str], status: int) -> str:
+    """Run a command as a job's shell does, behind requeue.sh; return its output."""
+    script = ROOT / "workflow/scripts/requeue.sh"
+    environment = {"PATH": "/usr/bin:/bin"} | environment
+    return called(["bash", "-c", f". '{script}'; {command}"], None, environment, status).stdout
+
+
 @pytest.mark.parametrize(("status", "asked"), [(75, True), (143, False), (1, False), (0, False)])
 def test_a_job_of_slurm_is_requeued_if_its_state_is_saved(
     status: int, asked: bool, tmp_path: Path
 ) -> None:
     """Only with exit status 75; the job's own exit status stays if Slurm refuses."""
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexit 1\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    script = ROOT / "workflow/scripts/requeue.sh"
-    for number in ("", "17"):
-        done = subprocess.run(
-            ["bash", "-c", f". '{script}'; exit {status}"],
-            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": number},
-            check=False,
-        )
-        assert done.returncode == status
     said = tmp_path / "asked"
-    assert (said.read_text() if said.exists() else "") == ("requeue 17\n" if asked else "")
+    said.touch()
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 1\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    for number in ("", "17"):
+        path = f"{tmp_path}:/usr/bin:/bin"
+        in_a_job(f"exit {status}", {"PATH": path, "SLURM_JOB_ID": number}, status)
+    assert said.read_text() == ("requeue 17\n" if asked else "")
 
 
-def test_the_shell_of_a_slurm_job_waits_until_its_command_has_saved_state(tmp_path: Path) -> None:
-    script = ROOT / "workflow/scripts/requeue.sh"
-    saving = tmp_path / "saving.sh"
-    saving.write_text(
-        "trap 'sleep 0.3; echo saved; exit 143' TERM; kill -TERM $PPID; kill -TERM $$; sleep 60\n"
-    )
-    done = called(
-        ["bash", "-c", f". '{script}'; bash {saving}; echo on"],
-        environment={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17"},
-        status=143,
-    )
-    assert done.stdout == "saved\n"
+SAVING = "trap 'sleep 0.3; echo saved; exit 143' TERM; kill -TERM $PPID; kill -TERM $$; sleep 60\n"
 
 
 @pytest.mark.parametrize(
-    ("script", "environment", "said"),
+    ("command", "environment", "said"),
     [
         # A job does not use the preloaded process of the machine that submitted it.
-        (
-            "echo ${DPSWEEP_PRELOADED:-none}",
-            {"SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "x"},
-            "none",
-        ),
+        ("echo ${DPSWEEP_PRELOADED:-none}", {"SLURM_JOB_ID": "17", "DPSWEEP_PRELOADED": "x"}, "none\n"),
         # In a container, rules still call the command by its name.
         ("dpsweep train 'a b'", {"DPSWEEP_COMMAND": "printf <%s> in"}, "<in><train><a b>"),
         # The script replaces Snakemake's own prefix, so it must end at the first failure too.
-        *(
-            (f"{failing}; echo on", {}, "")
-            for failing in ("false", "false | true", "echo $not_there")
-        ),
+        *((f"{failing}; echo on", {}, "") for failing in ("false", "false | true", "echo $not_there")),
+        # A job of Slurm waits until its command has saved state.
+        ("bash saving.sh; echo on", {"SLURM_JOB_ID": "17"}, "saved\n"),
     ],
-)
+)  # fmt: skip
 def test_shells_of_jobs_begin_with_requeue_sh(
-    script: str, environment: dict[str, str], said: str
+    command: str, environment: dict[str, str], said: str, tmp_path: Path
 ) -> None:
-    done = called(
-        ["bash", "-c", f". '{ROOT / 'workflow/scripts/requeue.sh'}'; {script}"],
-        environment={"PATH": "/usr/bin:/bin"} | environment,
-        status=0 if said else 1,
+    (tmp_path / "saving.sh").write_text(SAVING)
+    status = 143 if said == "saved\n" else int(not said)
+    assert (
+        in_a_job(command.replace("saving.sh", f"{tmp_path}/saving.sh"), environment, status) == said
     )
-    assert done.stdout.strip() == said
 
 
 def test_only_jobs_with_a_gpu_go_to_a_cluster() -> None:

@@ -172,17 +172,13 @@ def check(
 
     file, study, paths = find_study(study_name or study_file)
     if noise:
-        _check_noise(study, paths)
+        from dpsweep.privacy.gaussian import tail_costs
+
+        for line in tail_costs(study_calibrations(study, paths)):
+            typer.echo(line)
         return
     typer.echo(f"{file}: {study.title}")
     for line in check_study(study, paths, seconds, every_target):
-        typer.echo(line)
-
-
-def _check_noise(study: Study, paths: Paths) -> None:
-    from dpsweep.privacy.gaussian import tail_costs
-
-    for line in tail_costs(study_calibrations(study, paths)):
         typer.echo(line)
 
 
