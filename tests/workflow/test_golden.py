@@ -4,6 +4,7 @@
 tests read what each call left.
 """
 
+import csv
 import json
 import os
 import re
@@ -21,7 +22,6 @@ import pandas as pd
 import pytest
 import yaml
 from tests.waiting import called, wait_for
-from tests.workflow import texts as text_study
 from tests.workflow import tiny
 from tests.workflow.chain import Chain, as_in_a_terminal, vit_study
 
@@ -39,9 +39,71 @@ CELL = "eps8_epochs2_B32_C1"
 ROWS, DIMENSION = {"train": 120, "test": 30}, 6
 
 
+# Texts of two topics by authors, private and public.
+WORDS = {
+    "weather": "rain wind cloud storm sunny cold warm forecast thunder snow",
+    "kitchen": "pan boil onion salt oven knead flour roast pepper simmer",
+}
+PUBLIC = {
+    "sky": "cloud storm moon wind star sunny eclipse thunder planet snow",
+    "shop": "flour price onion salt basket oven discount pepper cash pan",
+}
+
+TEXTS = """
+datasets:
+  notes: &notes
+    title: Notes
+    kind: text
+    source: {kind: files, train: notes_train.csv, test: notes_test.csv, label_column: topic}
+    unit: author
+    train_units: 250
+    classes: 2
+    train_size: 1000
+    test_size: 200
+    tokenizer: reader
+    max_length: 16
+  public:
+    <<: *notes
+    title: Public notes
+    source: {kind: files, train: public_train.csv, test: public_test.csv, label_column: topic}
+    train_units: 100
+    train_size: 400
+    test_size: 40
+backbones:
+  reader:
+    title: Reader
+    library: transformers
+    architecture: distilbert
+    arguments: {dim: 16, n_layers: 1, n_heads: 2, hidden_dim: 32, max_position_embeddings: 16,
+      initializer_range: 0.25}
+    tokenizer: {kind: train, dataset: public, vocab_size: 200}
+    weights: {kind: pretrain, dataset: public, epochs: 25}
+methods:
+  lora: {kind: lora, rank: 2, target_modules: [q_lin, k_lin]}
+sweeps:
+  notes_reader_lora: {dataset: notes, backbone: reader, method: lora, epsilon: [8.0], epochs: [2],
+    batch_size: [64], clipping_bound: [1.0], learning_rate: [0.01, 0.03], seeds: 1}
+"""
+
+
+def write_texts(folder: Path) -> None:
+    for name, words in (("notes", WORDS), ("public", PUBLIC)):
+        sizes = yaml.safe_load(TEXTS)["datasets"][name]
+        for seed, split in enumerate(("train", "test"), start=1):
+            random = np.random.default_rng(seed)
+            with (folder / f"{name}_{split}.csv").open("w", newline="") as stream:
+                table = csv.writer(stream)
+                table.writerow(["topic", "author", "text"])
+                for number in range(sizes[f"{split}_size"]):
+                    topic = list(words)[number % 2]
+                    chosen = random.choice(words[topic].split(), size=random.integers(1, 12))
+                    author = f"{name}_{split} {number // 4}"
+                    table.writerow([topic, author, f"The {', '.join(chosen)}\nand so on."])
+
+
 def study() -> dict[str, Any]:
     """Return the study: 4 cells of images, 2 of their features, 2 of texts, 4 of embeddings."""
-    texts = yaml.safe_load(text_study.STUDY)
+    texts = yaml.safe_load(TEXTS)
     content = vit_study(
         "Golden",
         {**tiny.STUDY["datasets"], **texts["datasets"], "vectors": vectors()},
@@ -139,7 +201,7 @@ def jobs(chain: Chain, said: str) -> tuple[Counter[str], Counter[str]]:
 def golden(installed: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Golden:
     folder = tmp_path_factory.mktemp("golden")
     tiny.make_images(folder)
-    text_study.write_all_texts(folder)
+    write_texts(folder)
     make_vectors(folder)
     chain = Chain(folder, study())
     environment = {**installed, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
