@@ -13,7 +13,6 @@ import pytest
 from dpsweep.base.files import (
     atomic_folder,
     atomic_path,
-    canonical_json,
     fingerprint,
     write_json,
 )
@@ -111,13 +110,3 @@ def test_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
     one = {"a": {"b": 1.5, "ä": [{"c": None, "": "x"}]}, "d": True}
     other = {"d": True, "a": {"ä": [{"": "x", "c": None}], "b": 1.5}}
     assert fingerprint(one) == fingerprint(other)
-
-
-DIFFERENT = [
-    *(None, False, 0, 1, 2**70, 0.1, 0.1 + 2**-56, -0.0, float("inf"), "", "1", "null", "ä", "a\u0308"),
-    *([], [None], [1, 2], [2, 1], [[1], 2], {}, {"": 1}, {"a": 1}, {"a": "1"}, {"a": {"b": 1}}, {"a.b": 1}),
-]  # fmt: skip
-
-
-def test_different_values_have_different_canonical_json() -> None:
-    assert len(set(map(canonical_json, DIFFERENT))) == len(DIFFERENT)

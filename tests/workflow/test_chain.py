@@ -5,7 +5,6 @@ Notes beside results tell what is outdated, without records of Snakemake.
 
 import copy
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,27 +43,6 @@ def test_missing_files_of_all_outputs_are_made_again(chain: Chain) -> None:
     assert (chain.stored_trials(), chain.drawn_numbers()) == (before, numbers)
     pd.testing.assert_frame_equal(trials(chain), rows)
     assert "Nothing to be done" in chain.run()
-
-
-@pytest.mark.nightly
-def test_failed_cells_are_reported_and_others_finish(chain: Chain) -> None:
-    key = trials(chain)["trial_key"][0]
-    store = chain.results / "trials" / key[:2]
-    (store / f"{key}.safetensors").unlink()
-    obstacle = store / f"{key}.checkpoint"
-    obstacle.mkdir()
-    other = "eps8_epochs2_Bfull_C1"
-    for cell in (CELL, other):
-        shutil.rmtree(chain.results / "cells" / SWEEP / cell)
-    said = chain.run(expect=1)
-    (log,) = (chain.results / "logs" / "cells" / SWEEP).glob(f"{CELL}-*.log")
-    assert f"Is a directory: '{obstacle.relative_to(chain.folder)}'" in log.read_text()
-    assert log.name in said
-    assert "Traceback" not in log.read_text()
-    assert len(trials(chain, other)) == 3
-    obstacle.rmdir()
-    chain.run()
-    assert len(trials(chain)) == 3
 
 
 @pytest.mark.nightly
