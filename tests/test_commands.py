@@ -129,7 +129,7 @@ def test_an_unexpected_error_is_one_message_and_a_file_unless_it_follows_ctrl_c(
             raise StudyError("cannot build")
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("dpsweep.cli.options.load_study", broken)
+    monkeypatch.setattr("dpsweep.study.load.load_study", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["dpsweep", "status", "config.yaml"])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

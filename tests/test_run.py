@@ -68,7 +68,7 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         return get_argument_parser(profiles) if profiles else PARSER
 
     monkeypatch.setattr("snakemake.cli.get_argument_parser", parser)
-    monkeypatch.setattr(options, "load_study", lambda *_: load_once(STUDY))
+    monkeypatch.setattr(options.load, "load_study", lambda *_: load_once(STUDY))
     monkeypatch.setattr(run, "run_snakemake", lambda words, **_: handed.append([*words]) or 0)
 
     def called(*words: str) -> argparse.Namespace:

@@ -13,16 +13,7 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
-from dpsweep.study import Study, load_study
-from dpsweep.study.load import (
-    DEFAULT_STUDY,
-    RESULTS,
-    STUDY,
-    home,
-    named_study,
-    only_study,
-    study_path,
-)
+from dpsweep.study import Study, load
 from dpsweep.study.paths import Paths
 
 Found = TypeVar("Found")
@@ -31,29 +22,29 @@ Found = TypeVar("Found")
 STARTED = time.monotonic()
 
 
-OPENED: ContextVar[Path] = ContextVar("study file", default=DEFAULT_STUDY)
+OPENED: ContextVar[Path] = ContextVar("study file", default=load.DEFAULT_STUDY)
 """The file of the command's study, for messages."""
 
 
 def _here(study_file: Path) -> Path:
     """Return the study's file; without a ``config.yaml``, the only study in the current folder."""
-    study_file = study_path(study_file)
-    if study_file == DEFAULT_STUDY and not study_file.exists():
-        study_file = only_study(Path())
+    study_file = load.study_path(study_file)
+    if study_file == load.DEFAULT_STUDY and not study_file.exists():
+        study_file = load.only_study(Path())
     OPENED.set(study_file)
     return study_file
 
 
 def path(text: str) -> Path:
     """Return a path of the command line (`study_path`); its name is that of the argument in the help."""
-    return study_path(text)
+    return load.study_path(text)
 
 
 StudyFile = Annotated[
     Path,
     typer.Option(
         "--study",
-        envvar=STUDY,
+        envvar=load.STUDY,
         help="the study's YAML file; without a config.yaml by default the only one here",
         callback=_here,
     ),
@@ -106,8 +97,8 @@ def open_study(
         DpsweepError: the study is not valid, or its key ``results`` was edited after the workflow had
             planned a job, which would write where the workflow does not look.
     """
-    study = load_study(study_file, figures)
-    if os.environ.get(RESULTS, study.results) != study.results:
+    study = load.load_study(study_file, figures)
+    if os.environ.get(load.RESULTS, study.results) != study.results:
         raise _edited()
     return study, Paths(Path(study.results), partial)
 
@@ -136,10 +127,10 @@ def find_study(named: str | Path | None, figures: bool = True) -> tuple[Path, St
     Raises:
         DpsweepError: the study does not exist, is ambiguous, or is not valid.
     """
-    named = named or os.environ.get(STUDY)
-    file = _here(DEFAULT_STUDY) if named is None else named_study(str(named), Path())
+    named = named or os.environ.get(load.STUDY)
+    file = _here(load.DEFAULT_STUDY) if named is None else load.named_study(str(named), Path())
     study, paths = open_study(file, figures=figures)
-    folder = (Path.cwd() if paths.results.exists() else home(file)).resolve()
+    folder = (Path.cwd() if paths.results.exists() else load.home(file)).resolve()
     if folder != Path.cwd():
         file = file.resolve()  # messages suggest commands, which the user types in another folder
         os.chdir(folder)

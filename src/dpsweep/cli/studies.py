@@ -20,16 +20,7 @@ from dpsweep.cli.options import (
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.release import budget_in_words
 from dpsweep.release.unaccounted import price, refused_problems
-from dpsweep.study import Study, StudyError
-from dpsweep.study.load import (
-    DEFAULT_STUDY,
-    PAPER,
-    home,
-    make_command,
-    name_of,
-    named_study,
-    split_study,
-)
+from dpsweep.study import Study, StudyError, load
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
 
@@ -108,8 +99,8 @@ def new(
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     found = look_at(what, str(place), test, input_column, label_column, unit)
     if what != "hub":
-        found = found.seen_from(home(study_file))
-    base = extends or (str(DEFAULT_STUDY) if DEFAULT_STUDY.exists() else PAPER)
+        found = found.seen_from(load.home(study_file))
+    base = extends or (str(load.DEFAULT_STUDY) if load.DEFAULT_STUDY.exists() else load.PAPER)
     head = not visible_gpus()
     study = new_study(study_file, base, found, backbone, head, epsilon if private else None)
     typer.echo("\n".join(found.lines(study.reads_bytes(study_file.stem))))
@@ -128,7 +119,7 @@ def compare(
     from dpsweep.report.compare import compare as compared
 
     # Before `find_study` changes the folder.
-    files = [named_study(name, Path()).resolve() for name in (first, second)]
+    files = [load.named_study(name, Path()).resolve() for name in (first, second)]
     found = (find_study(file) for file in files)
     sides = [(study, Paths(paths.results.resolve())) for _, study, paths in found]
     typer.echo("\n".join(compared(*sides)))
@@ -232,7 +223,7 @@ def plan(
     from dpsweep.planning.cost import device_of
     from dpsweep.planning.plan import GPUS, Plan
 
-    named, wanted = split_study(targets or [])
+    named, wanted = load.split_study(targets or [])
     _, study, paths = find_study(named or study_file)
     here = [] if teraflops else visible_gpus()
     device = device_of(teraflops, here)
@@ -263,8 +254,8 @@ def status(
     if not paths.results.is_dir():
         first = ["release"] if refused and study.release else []
         raise DpsweepError(
-            f"{paths.results.resolve()}: no such folder, so nothing of {name_of(file)} has run; "
-            "begin with: " + make_command(file, first)
+            f"{paths.results.resolve()}: no such folder, so nothing of {load.name_of(file)} has run; "
+            "begin with: " + load.make_command(file, first)
         )
     here = [] if teraflops else visible_gpus()
     state = Status(study, paths, device=device_of(teraflops, here), refused=refused)
@@ -297,7 +288,7 @@ def clean(
     from dpsweep.planning.outputs import remove as remove_files
 
     # Before `find_study` changes the folder.
-    files = [named_study(str(file), Path()).resolve() for file in study_files or ()]
+    files = [load.named_study(str(file), Path()).resolve() for file in study_files or ()]
     found = map(find_study, files) if files else [find_study(None)]
     opened = [(study, paths.results.resolve()) for _, study, paths in found]
     folders = {results for _, results in opened}

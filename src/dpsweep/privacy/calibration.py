@@ -9,13 +9,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dpsweep.privacy.accountants import (
-    certified_bound,
-    opacus_epsilon,
-    pld_epsilon,
-    pld_interval,
-    prv_epsilon,
-)
+from dpsweep.privacy import accountants
 from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from dpsweep.privacy.record import Calibration, CalibrationError, Sampling, checked_target
 
@@ -206,7 +200,7 @@ def proven_epsilon(target: PrivacyTarget, sigma: float, coarser: float = 1.0) ->
     if sampling.full_batch:
         return gaussian_epsilon(delta, sigma, sampling.steps)
     try:
-        return certified_bound(sigma, sampling, delta, epsilon, coarser)
+        return accountants.certified_bound(sigma, sampling, delta, epsilon, coarser)
     except OverflowError:
         raise CalibrationError(
             f"epsilon = {epsilon:g} is more than accountants compute; {_remedy(little_noise=True)}"
@@ -239,10 +233,12 @@ def _cross_checked(target: PrivacyTarget, sigma: float, certified: float) -> Cal
         )
     found: dict[str, Any] = {"noise_multiplier": sigma, "certified_epsilon": certified}
     if sampling.full_batch:
-        second = pld_epsilon(sigma, rate, steps, delta, pld_interval(epsilon, steps))
+        second = accountants.pld_epsilon(
+            sigma, rate, steps, delta, accountants.pld_interval(epsilon, steps)
+        )
         found |= {"accountant": "analytic gaussian", "pld_epsilon": second}
     else:
-        prv = prv_epsilon(sigma, sampling, delta, epsilon)
+        prv = accountants.prv_epsilon(sigma, sampling, delta, epsilon)
         second = certified if prv is None else prv
         found |= {"accountant": "pld", "pld_epsilon": certified, "prv_epsilon": prv}
     if not _agree(second, certified):
@@ -326,6 +322,8 @@ def _ask_opacus(target: PrivacyTarget, sigma: float) -> tuple[float | None, str]
     if math.isinf(epsilon):
         return None, "there is nothing to account for without privacy"
     try:
-        return opacus_epsilon(sigma, sampling.rate, sampling.steps, delta, epsilon / 100), ""
+        return accountants.opacus_epsilon(
+            sigma, sampling.rate, sampling.steps, delta, epsilon / 100
+        ), ""
     except Exception as error:
         return None, f"Opacus' accountant failed: {error!r}"
