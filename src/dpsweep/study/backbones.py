@@ -3,7 +3,15 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.study import section
@@ -187,6 +195,14 @@ class Backbone(section.Section):
     features: Features | None = None
     """with it, the method head trains on features that are computed once; by default the network runs
     in every step"""
+
+    @model_validator(mode="after")
+    def _channels_agree(self) -> Self:
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"std: found {len(self.std)} channels, and {len(self.mean)} in mean; allowed: as many"
+            )
+        return self
 
     @property
     def described_at(self) -> tuple[str, str] | None:
