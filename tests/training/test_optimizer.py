@@ -161,6 +161,7 @@ def test_an_optimizer_must_hold_exactly_the_trainable_parameters() -> None:
             for each in (-1.0, np.nan, np.inf)
         ),
         (torch.optim.SGD, {"clipping": NoClipping(), "noise_multiplier": 1.0}, "gives no"),
+        (torch.optim.SGD, {"clipping": 1.0}, "clipping: found 1.0; allowed: a rule"),
         (
             torch.optim.SGD,
             {"batch_size": 0},
@@ -234,6 +235,7 @@ def test_averages_over_many_steps_are_precise(average: dict[str, Any] | None) ->
         ("RMSprob", {}, "optimizers.x: RMSprob: torch refuses it"),
         ("RMSprop", {"alhpa": 0.9}, "unexpected keyword argument 'alhpa'"),
         ("RMSprop", {"alpha": -1}, "Invalid alpha value: -1"),
+        ("Adam", {"differentiable": True}, "torch refuses it: a leaf"),  # not before a step
         *((name, {}, name) for name in ("Muon", "Optimizer", "swa_utils")),
         *((name, {}, None) for name in ("RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "ASGD")),
     ],

@@ -222,6 +222,8 @@ def test_epsilon_spent_is_that_of_the_steps_taken() -> None:
     public = training(noise(np.inf))
     assert public.epsilon_spent == 0
     assert run(public, 1).epsilon_spent == np.inf
+    with pytest.raises(ValueError, match="steps = -1: it must be at least 0"):
+        public.epsilon_after(-1)
 
 
 def test_data_of_another_size_or_kind_are_refused() -> None:
@@ -245,6 +247,19 @@ def test_data_of_another_size_or_kind_are_refused() -> None:
 def test_a_changed_calibration_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CalibrationError):
         training(replace(noise(), **change))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"calibration": 2.0}, "calibration: found 2.0; allowed: one of dpsweep.calibrate"),
+        ({"clipping": 1.0}, "clipping: found 1.0; allowed: a rule"),
+        ({"physical_batch": 0}, "physical_batch = 0: it must be at least 1"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        training(**settings)
 
 
 def test_a_batch_is_used_once_and_in_order() -> None:

@@ -135,9 +135,11 @@ def verify(noise: Calibration) -> None:
     """Certify a calibration again.
 
     Raises:
-        CalibrationError: as `certify_again`; the certified epsilon is another one; or there is noise at
-            infinite epsilon.
+        CalibrationError: as `certify_again`; the certified epsilon is another one; there is noise at
+            infinite epsilon; or it is no calibration.
     """
+    if not isinstance(noise, Calibration):
+        raise CalibrationError(f"calibration: found {noise!r}; allowed: one of dpsweep.calibrate")
     private = math.isfinite(noise.epsilon)
     expected = certify_again(noise).certified_epsilon if private else math.inf
     if not math.isclose(noise.certified_epsilon, expected, rel_tol=_ROUNDING):

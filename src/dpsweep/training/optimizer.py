@@ -112,12 +112,17 @@ class PrivateOptimizer:
                 the same noise has no noise.
 
         Raises:
-            ValueError: the optimizer has other parameters than the engine, there is noise
-                without clipping, a number is out of range, or several processes use Opacus.
+            OptimizerError: the optimizer is none of torch, or needs more than one gradient in a step.
+            ValueError: the optimizer has other parameters than the engine, there is no clipping rule, or
+                noise without clipping, a number is out of range, or several processes use Opacus.
         """
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, _UNFIT):
-            raise ValueError(
+            raise OptimizerError(
                 f"optimizer: found {type(optimizer).__name__}; allowed: {ONE_GRADIENT}"
+            )
+        if not isinstance(clipping, Clipping):
+            raise ValueError(
+                f"clipping: found {clipping!r}; allowed: a rule, such as dpsweep.FlatClipping(1.0)"
             )
         noise_multiplier = real("noise_multiplier", noise_multiplier, least=0)
         real("expected_batch_size", expected_batch_size, least=1)
@@ -321,8 +326,8 @@ def _refuse_split(units: Any, seen: set[int]) -> None:
     seen |= found
 
 
-class OptimizerError(DpsweepError):
-    """An optimizer that torch does not have, or with wrong arguments."""
+class OptimizerError(DpsweepError, ValueError):
+    """An optimizer that torch does not have, with wrong arguments, or unfit for private steps."""
 
 
 def make_optimizer(
@@ -331,7 +336,7 @@ def make_optimizer(
     learning_rate: float,
     noise_deviation: float,
 ) -> torch.optim.Optimizer:
-    """Construct an optimizer.
+    """Construct an optimizer, and try a step with another one like it.
 
     Args:
         section: of a study.
@@ -340,15 +345,19 @@ def make_optimizer(
         noise_deviation: sigma / B, the standard deviation of each number of a noised gradient.
 
     Raises:
-        OptimizerError: torch has no such class, or refuses the arguments.
+        OptimizerError: torch has no such class, or refuses the arguments, at once or in a step.
     """
     constructor, arguments = section.torch_class()
+    arguments["lr"] = learning_rate
     if section.needs_noise_variance:
         arguments["noise_variance"] = noise_deviation**2
+    parameters = list(parameters)
+    tried = nn.Parameter(torch.zeros(2, device=parameters[0].device))
+    tried.grad = torch.ones_like(tried)
     try:
-        made: torch.optim.Optimizer = resolve_name(constructor)(
-            parameters, lr=learning_rate, **arguments
-        )
+        kind = resolve_name(constructor)
+        kind([tried], **arguments).step()
+        made: torch.optim.Optimizer = kind(parameters, **arguments)
     except Exception as error:  # classes raise all kinds of exceptions for wrong arguments
         raise OptimizerError(f"{section.full_title()}: torch refuses it: {brief(error)}") from None
     return made
@@ -357,13 +366,10 @@ def make_optimizer(
 def mistaken_optimizers(study: Study) -> Iterable[str]:
     """Try a step with every optimizer of a study's section, and yield a line for each that fails."""
     for name, section in study.optimizers.items():
-        parameter = nn.Parameter(torch.zeros(2))
         try:
-            optimizer = make_optimizer(section, [parameter], 0.1, 0.1)
-            parameter.grad = torch.ones(2)
-            optimizer.step()
-        except Exception as error:
-            yield f"optimizers.{name}: {brief(error)}"
+            make_optimizer(section, [nn.Parameter(torch.zeros(2))], 0.1, 0.1)
+        except OptimizerError as error:
+            yield f"optimizers.{name}: {error}"
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

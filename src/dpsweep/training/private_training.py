@@ -114,8 +114,9 @@ class PrivateTraining:
         rows = self._sampler.most_rows
         usual = rows * physical.usual_batch(calibration.batch_size, calibration.train_size)
         on_the_cpu = self._device.type == "cpu"
-        size = physical_batch or (physical.ON_THE_CPU if on_the_cpu else usual)
-        size = integer("physical_batch", size, least=1)
+        size = physical.ON_THE_CPU if on_the_cpu else usual
+        if physical_batch is not None:
+            size = integer("physical_batch", physical_batch, least=1)
         self._physical = physical.PhysicalBatch(processes.smallest(size), smallest=rows)
         self._batch: Batch | None = None
         self._labels: str | None = None
@@ -140,7 +141,9 @@ class PrivateTraining:
 
         Raises:
             CalibrationError: no accountant can compute it.
+            ValueError: the number is no integer, or below 0.
         """
+        steps = integer("steps", steps, least=0)
         noise = self.calibration
         if steps == noise.steps:
             return noise.certified_epsilon
@@ -182,7 +185,7 @@ class PrivateTraining:
                     f"{name}: found {len(values)} examples, expected {rows}, as {said}"
                 )
         left = self.calibration.steps - self.steps_taken
-        steps = max(left, 1) if steps is None else integer("steps", steps)
+        steps = max(left, 1) if steps is None else integer("steps", steps, least=0)
         if steps > left:
             self._refuse(self.steps_taken + steps)
         labels = labels if isinstance(labels, Tensor) else torch.from_numpy(np.asarray(labels))
