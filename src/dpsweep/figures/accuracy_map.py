@@ -112,11 +112,13 @@ class Heatmap(targets.Figure):
         width = max(margins + square * sum(widths), 2.4)
         drawing = matplotlib.figure.Figure(figsize=(width, rows * height), layout="constrained")
         grid = drawing.subplots(rows, across, squeeze=False, width_ratios=widths)
+        # What a panel's columns would fill of its place. The fullest panel takes all of it.
+        filled = [each["column"].nunique() / widths[i % across] for i, each in enumerate(panels)]
         for position, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
             limits = (numbers if shared else panel)["macro_accuracy"].agg(["min", "max"])
             _draw(axes, self, panel, labels, limits, square, lines > 1, percent)
             axes.tick_params(axis="x", rotation=90 if turned else 0)
-            _narrow(axes, panel["column"].nunique() / widths[position % across])
+            _narrow(axes, filled[position] / max(filled))
             if position % across == 0:
                 axes.set_ylabel(style.LABELS[self.y])
             else:
