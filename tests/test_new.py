@@ -179,7 +179,7 @@ def test_texts_that_are_cut_are_counted_in_the_unit_of_the_network(
     columns = ("--input-column", "mail", "--label-column", "kind")
     done = CliRunner().invoke(app, ["new", str(FILE), "--texts", "train.csv", *columns, *options])
     assert f"note: at least {cut}" in done.output
-    assert "note: 1 empty texts are left out" in done.output
+    assert "note: left out 1: train.csv, data row 44: an empty text" in done.output
     study = load_study(FILE)
     pets = study.datasets["pets"]
     assert (pets.classes, pets.train_size + pets.test_size, pets.corrupt) == (2, 43, "skip")
@@ -218,7 +218,7 @@ def test_embeddings_of_one_number_are_not_normalised_and_rows_left_out_are_count
     np.savez("all.npz", x=numbers, y=np.arange(300) % 2)
     network = new("--embeddings", "all.npz").backbones["embedding"]
     assert network.arguments == {"dimension": 1}
-    assert "corrupt: skip # 2 that are not finite are left out" in FILE.read_text()
+    assert "corrupt: skip # examples that cannot be used: 2" in FILE.read_text()
 
 
 REFUSED = [
@@ -234,6 +234,7 @@ REFUSED = [
     (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with --backbone"),
     (("--embeddings", "a.npz", "--input-column", "z"), "allowed: one array that is named z with float32"),
     (("--embeddings", "a.npz", "a.npz"), "test: found a.npz, which is in train too"),
+    (("--texts", "n.jsonl", "b.csv"), "n.jsonl, data row 2: no text but 7, and no row of its"),
 ]  # fmt: skip
 
 
@@ -241,6 +242,7 @@ def test_refused_options_leave_no_file() -> None:
     make_images({"pets/cat": 20, "pets/dog": 20, "one/cat": 20})
     make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
     make_table("b.csv", [("x", "1")], ("text", "label"))
+    Path("n.jsonl").write_text('{"text": null, "label": 0}\n{"text": 7, "label": 1}\n')
     make_embeddings("a.npz", 20)
     np.save("a.npy", np.zeros((5, 2), np.float32))
     for options, message in REFUSED:
@@ -356,9 +358,9 @@ def test_new_reads_units_and_splits_by_them(kind: str) -> None:
 
 ROWS = [(f"p{row // 4}", row % 2) for row in range(40)]
 UNITS_REFUSED = [
-    ("folder", [("all", row % 2) for row in range(40)], None, "found all in all 40 rows, or one unit"),
+    ("folder", [("all", row % 2) for row in range(40)], None, "found all in all 40 rows; allowed: at least"),
     ("texts", [(("ham", "spam")[row % 2], row % 2) for row in range(40)], None,
-        "found ham, spam in all 40 rows, or one unit of each class; allowed"),
+        "found one unit of each class, ham, spam; allowed: what says whose row it is"),
     ("texts", ROWS, "text", "found text, which is the input_column; allowed: another column"),
     ("embeddings", ROWS, "y", "found y, which is the label_column; allowed: another column"),
     # pandas writes whole numbers as 7.0 where one is missing, which would be another unit than 7.

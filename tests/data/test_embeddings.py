@@ -137,7 +137,7 @@ def saved(x: Any = TRAIN, y: Any = Y["train"]) -> dict[str, Any]:
     return {"x": x, "y": y}
 
 
-def column(rows: list[Any]) -> pa.Table:
+def column(rows: Any) -> pa.Table:
     return pa.table({"x": rows, "y": NUMBER[: len(rows)]})
 
 
@@ -159,7 +159,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"u": TRAIN, "v": TRAIN, "y": NUMBER}, "found u float32 (30, 5), v float32 (30, 5), y int64 (30,); a"),
     ({"x": TRAIN, "u": Y["train"], "v": NUMBER}, "found u <U3 (30,), v int64 (30,); allowed: one array"),
     ({"x": TRAIN}, "found nothing; allowed: one array with one label for each of 30 embeddings (source.l"),
-    (column([[1.0, 2.0], [3.0], [1.0, 1.0]]), "cannot be read (all input arrays must have the same shape)"),
+    (saved(TRAIN[:0], NUMBER[:0]), "train.npz: found no row; allowed: one or more"),
+    (column(pa.array([], pa.list_(pa.float32()))), "train.parquet: found no row; allowed: one or more"),
+    (saved(TRAIN * np.nan), "row 29 of {}: 5 of 5 numbers not finite, and no row of its split can be used"),
+    *((column(pa.array([[1, 2], other, [1, 1]], pa.list_(pa.float32(), size))),
+        f"cannot be read (column 'x' has lists of 2, {found} numbers; allowed: one length)")
+        for other, found, size in (([3], 1, -1), (None, None, -1), (None, None, 2))),
     (column(["[1, 2]", "[3, 4]", "[5, 6]"]), "found x object (3,), y object (3,); allowed: one"),
     (("a.npz", None), "a.npz: no such file"),
     (("a.npy", b"\x80\x04pickled"), "a.npy: cannot be read"),
@@ -193,6 +198,8 @@ def test_invalid_files_are_refused_with_what_is_allowed(
     [
         (X["test"][:, :4], Y["test"], None, "found float32 (12, 4); allowed: float32 (N, 5)"),
         (X["test"], Y["test"], 8, "train.npz: found float32 (30, 5); allowed: float32 (N, 8), as dimension"),
+        (X["test"][:0], Y["test"][:0], None, "test.npz: found no row; allowed: one or more"),
+        (X["test"] * np.nan, Y["test"], None, "row 11 of {}/test.npz: 5 of 5 numbers not finite, and no"),
         (X["test"], np.array(["ant", "elk"] * 6), None, "row 1 of {}/test.npz, array 'labels': found the"),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ FIRST = "{}-00000-of-00001.parquet".format
 
 def save(folder: Path, split: str, labels: list[Any], first: int = 0, images: Any = None) -> None:
     """Write a split as one parquet file, as on the hub; the red of image i is first + i."""
-    label = ClassLabel(names=["cat", "dog"]) if isinstance(labels[0], int) else Value("string")
+    label = Value("string") if str in map(type, labels) else ClassLabel(names=["cat", "dog"])
     encoded = [{"bytes": picture((first + i) % 256), "path": None} for i in range(len(labels))]
     folder.mkdir(parents=True, exist_ok=True)
     features = Features({"img": Image(), "tag": label})
@@ -159,6 +159,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "an unknown class": (unchanged, merged(pets=["cat", "cow"]), "found cow, dog in no class"),
     "a class twice": (unchanged, merged(pets=["cat"], dogs=["dog", "cat"]), "found cat in no class"),
     "no copy": (shutil.rmtree, {}, "raw: no such folder; .*hf download someone/pets --repo-type dataset"),
+    "no row": (
+        lambda raw: save(raw, "test", []), {}, "someone/pets, split test: found no row; allowed: one or more"
+    ),
     "no image": (second_image(bytes=b"x"), {}, "someone/pets, split train, row 1: not an image"),
     "an image outside": (second_image(path="{}/../outside"), {}, "row 1: names the file .*; allowed: bytes"),
     "a link that leads outside": (second_image(path="{}/link"), {}, "row 1: names the file"),

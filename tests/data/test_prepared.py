@@ -111,8 +111,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a missing array": (lambda folder: (folder / "test_labels.npy").unlink(), "is missing"),
     "an array of another split": (swap, r"train_inputs\.npy .*metadata\.json says"),
     "pickled labels": (lambda folder: np.save(folder / "train_labels.npy", PICKLED), "damaged"),
-    "truncated metadata": (lambda folder: os.truncate(folder / "metadata.json", 200), "json"),
-    "another class": (lambda folder: edit(folder, "ball", "bell"), "edited"),
+    "truncated metadata": (lambda folder: os.truncate(folder / "metadata.json", 200), r"a\.json: damaged: "),
+    "another class": (lambda folder: edit(folder, "ball", "bell"), r"^\S+a\.json: damaged or edited"),
     **{
         f"bit {place} of {name}": (flip(name, place), rf"{name}\.npy .*metadata\.json says")
         for name in ARRAYS

@@ -125,7 +125,8 @@ def test_tables_of_other_libraries_are_read_exactly(
 ROW = "data row {}, column 'label': found the label {}".format
 # The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
-    (".csv", "", "0 columns 'text'; allowed: one, of nothing"),
+    *((suffix, content, ": found no row; allowed: one or more") for suffix, content in (
+        (".csv", ""), (".csv", "text,label\n"), (".jsonl", "\n"), (".parquet", {"text": [], "label": []}))),
     (".csv", "text,label\na,spam\nb,\n", f", {ROW(2, '')}''; allowed: whole numbers from 0, or names"),
     (".csv", "text,label\na,1\nb,2\nc,3\n",
      ", column 'label': found the labels 1, 2, 3; allowed: 0 to 2 for 3 classes"),
@@ -146,7 +147,9 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", 'text,label\n"Hello" he said,ham\n', r"line 2: found .* quotes in pairs"),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label"\n', r"line 2: cannot be read \(Expecting"),
     (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "a key twice among text, label, t"),
-    (".jsonl", '["a", 1]\n', "line 1: cannot be read .*'list'"),
+    (".jsonl", '["a", 1]\n', r'line 1: cannot be read \(found \["a", 1\]; allowed: an object of JSON\)'),
+    (".jsonl", '{}\nnull\n', r"line 2: cannot be read \(found null; allowed: an object of JSON\)"),
+    (".jsonl", "{}\n", ROW(1, "None")),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ROW(2, "None")),
     (".parquet", {"text": ["a", "b"], "label": [0.0, 1.0]}, ROW(1, "0.0")),
     (".parquet", {"text": ["a", "b"], "label": ["x", None]}, ROW(2, "None")),
@@ -191,6 +194,7 @@ def test_classes_in_two_notations_are_named(tmp_path: Path, labels: str, alike: 
         ("x y", "z", "row 1.* 'z'; allowed: the classes of the training examples: x, y"),
         ("0 1", "2", "row 1.* label 2; allowed: 0 to 1; an example without a label cannot be used"),
         ("0 1", "x", "row 1.* label 'x'; allowed: 0 to 1"),
+        ("0 1", "", "found no row; allowed: one or more"),
     ],
 )
 def test_unknown_test_labels_are_refused(

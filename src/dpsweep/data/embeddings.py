@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
@@ -42,6 +43,7 @@ def load_embeddings(
     read = [_read(source, Path(source.train), source.train_labels, unit)]
     if source.test is not None:
         read.append(_read(source, Path(source.test), source.test_labels, unit))
+    *labels, classes = examples.encode_labels(read[0][1], read[-1][1])
     kind = read[0][0].dtype, dimension or read[0][0].shape[1]
     for (inputs, *_), file in zip(read, (source.train, source.test), strict=False):
         if (inputs.dtype, inputs.shape[1]) != kind:
@@ -49,7 +51,6 @@ def load_embeddings(
                 f"{file}: found {_shape(inputs)}; allowed: {kind[0]} (N, {kind[1]}), as dimension and "
                 "source.train say"
             )
-    *labels, classes = examples.encode_labels(read[0][1], read[-1][1])
     skipped: list[str] = []
     splits = []
     for file, (inputs, _, units), encoded in zip(
@@ -58,10 +59,13 @@ def load_embeddings(
         # float64 holds the sum of any finite numbers.
         finite = np.isfinite(inputs.sum(axis=1, dtype=np.float64))
         split = Split(inputs, encoded, f"row {{}} of {file}".format, units)
-        for place in np.flatnonzero(~finite).tolist():
-            wrong = np.count_nonzero(~np.isfinite(inputs[place]))
-            skipped.append(f"{split.where(place)}: {wrong} of {inputs.shape[1]} numbers not finite")
-        splits.append(split if finite.all() else split.only(np.flatnonzero(finite)))
+        wrong = {
+            place: f"{np.count_nonzero(~np.isfinite(inputs[place]))} of {inputs.shape[1]} numbers not finite"
+            for place in np.flatnonzero(~finite).tolist()
+        }
+        kept, left_out = examples.leave_out(split, wrong)
+        splits.append(kept)
+        skipped += left_out
     if source.test_from_train is not None:
         # Equal embeddings, or all rows of a unit, go to the same part.
         hashes, units = hash_rows(splits[0].inputs), splits[0].units
@@ -81,7 +85,7 @@ def _read(
     matrices = {
         name
         for name, each in arrays.items()
-        if each.ndim == _MATRIX and each.size and str(each.dtype.newbyteorder("=")) in _TYPES
+        if each.ndim == _MATRIX and each.shape[1] and str(each.dtype.newbyteorder("=")) in _TYPES
     }
     what = f"{' or '.join(_TYPES)} (N, d) (source.input_column)"
     found = arrays.pop(_choose(path, arrays, what, source.input_column, matrices, _EMBEDDINGS))
@@ -168,13 +172,19 @@ def _parquet(path: Path) -> dict[str, Array]:
     table = parquet.read_table(path)
     # The index of pandas is not a column of the user.
     names = [each for each in table.column_names if not each.startswith("__index_level_")]
-    return {name: _column(table.column(name).combine_chunks()) for name in names}
+    return {name: _column(name, table.column(name).combine_chunks()) for name in names}
 
 
-def _column(column: Any) -> Array:
-    if isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return np.stack(column.to_numpy(zero_copy_only=False))  # refuses rows of different lengths
-    return np.array(column.to_pylist(), dtype=object)
+def _column(name: str, column: Any) -> Array:
+    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return np.array(column.to_pylist(), dtype=object)
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()  # None: a null
+    if len(lengths) > 1 or None in lengths:
+        raise ValueError(
+            f"column {name!r} has lists of {shorten(lengths)} numbers; allowed: one length"
+        )
+    flat: Array = column.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(column), max(lengths, default=1))
 
 
 _FORMATS: Mapping[str, Callable[[Path], dict[str, Array]]] = {

@@ -85,8 +85,10 @@ class LabelColumn:
         that are written as texts become numbers, because some formats have only texts.
 
         Raises:
-            DatasetError: a label is neither a whole number nor a name.
+            DatasetError: there is no row, or a label is neither a whole number nor a name.
         """
+        if not self.values:
+            raise DatasetError(f"{self.table}: found no row; allowed: one or more")
         found: list[int | str] = []
         for place, value in enumerate(self.values):
             label = str(value) if isinstance(value, bool) else value
@@ -201,12 +203,40 @@ def refuse_units(units: Sequence[str] | npt.NDArray[np.str_], labels: Labels) ->
     names, numbers = np.unique(np.asarray(units), return_inverse=True)
     classes, of_rows = np.unique(labels, return_inverse=True)
     pairs = len(set(zip(numbers.tolist(), of_rows.tolist(), strict=True)))
-    if len(names) == 1 or len(names) == len(classes) == pairs:
+    found = shorten(names.tolist())
+    if len(names) == 1:
         raise DatasetError(
-            f"unit: found {shorten(names.tolist())} in all {len(numbers)} rows, or one unit of each class; "
-            "allowed: at least two units, because epsilon hides one among the others, and whose row it is, "
-            "not its label"
+            f"unit: found {found} in all {len(numbers)} rows; allowed: at least two units, because epsilon "
+            "hides one among the others"
         )
+    if len(names) == len(classes) == pairs:
+        raise DatasetError(
+            f"unit: found one unit of each class, {found}; allowed: what says whose row it is, not its label"
+        )
+
+
+# -- examples that cannot be used -------------------------------------------------------------
+
+
+def leave_out(
+    split: Split, wrong: Mapping[int, str], inputs: Any = None
+) -> tuple[Split, list[str]]:
+    """Return a split without some examples, and each of them with its reason.
+
+    Args:
+        split: of all examples.
+        wrong: the reason for each position of an example to leave out.
+        inputs: of the remaining examples; by default those at their places of an array.
+
+    Raises:
+        DatasetError: no example remains.
+    """
+    skipped = [f"{split.where(place)}: {reason}" for place, reason in wrong.items()]
+    if len(wrong) == len(split.labels):
+        raise DatasetError(
+            f"{skipped[-1]}, and no row of its split can be used; allowed: one or more"
+        )
+    return split.without(list(wrong), inputs) if wrong else split, skipped
 
 
 # -- shares ----------------------------------------------------------------------------------

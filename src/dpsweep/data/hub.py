@@ -257,7 +257,8 @@ def _label_columns(
     rows = _Rows(files, splits, sizes, np.arange(len(labels)))
     rows = replace(rows, units=None if unit is None else examples.unit_names(units, rows.where))
     column = f"column {source.label_column!r}"
-    return rows, examples.LabelColumn(source.id, column, labels, rows.where, typed=True)
+    table = f"{source.id}, split {shorten(splits)}"
+    return rows, examples.LabelColumn(table, column, labels, rows.where, typed=True)
 
 
 def _content(files: HubFiles, where: str, image: Any) -> Content:

@@ -283,6 +283,8 @@ def opening(folder: Path, what: str, kind: type[DpsweepError]) -> Iterator[None]
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).name
         raise kind(f"{folder}: not a prepared {what}, {missing} is missing", remake) from None
+    except files.DamagedFileError as error:  # it names the file
+        raise kind(str(error), remake) from None
     except (ValueError, TypeError, KeyError, EOFError) as error:
         raise kind(f"{folder}: damaged: {error}", remake) from None
 

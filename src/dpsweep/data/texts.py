@@ -24,7 +24,7 @@ from dpsweep.base.units import count
 from dpsweep.data import examples
 from dpsweep.data.prepared import DatasetError, Split
 from dpsweep.study.datasets import FilesSource
-from dpsweep.study.messages import shorten
+from dpsweep.study.messages import shorten, value
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
     names, column = examples.read_file(path, _FORMATS)
     with examples.reading(path):
         for name in columns:
-            if names.count(name) != 1:
+            # A file without any column has no row, which the reader of its labels refuses.
+            if names and names.count(name) != 1:
                 raise DatasetError(
                     f"{path}: found {count(names.count(name), 'column')} {name!r}; allowed: one, of "
                     f"{shorten(names)} (source.input_column, source.label_column, unit). The first line of a "
@@ -135,8 +136,11 @@ def _json_lines(path: Path) -> _Table:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 with examples.reading(path, f"line {number}"):
-                    rows.append(json.loads(line, object_pairs_hook=_object))
-                    names |= dict.fromkeys(rows[-1].keys())
+                    row = json.loads(line, object_pairs_hook=_object)
+                    if not isinstance(row, dict):
+                        raise ValueError(f"found {value(row)}; allowed: an object of JSON")
+                    rows.append(row)
+                    names |= dict.fromkeys(row)
     return list(names), lambda name: [each.get(name) for each in rows]
 
 
@@ -175,9 +179,10 @@ def leave_out_unreadable(data: examples.LabelledData) -> examples.LabelledData:
         wrong = {
             place: found for place, text in enumerate(split.inputs) if (found := _unreadable(text))
         }
-        skipped += [f"{split.where(place)}: {found}" for place, found in wrong.items()]
         readable = (text for text in split.inputs if not _unreadable(text))
-        splits.append(split.without(list(wrong), readable))
+        kept, left_out = examples.leave_out(split, wrong, readable)
+        splits.append(kept)
+        skipped += left_out
     return replace(data, train=splits[0], test=splits[1], skipped=skipped)
 
 

@@ -53,8 +53,8 @@ class FoundDataset:
     train_counts: list[int]
     """training examples of each class"""
     test_counts: list[int]
-    left_out: str = ""
-    """the number of unusable examples with the reason; empty if there are none"""
+    left_out: int = 0
+    """the number of examples that cannot be used"""
     notes: tuple[str, ...] = ()
     """what is odd about it, in words"""
     cut: tuple[str, str] = ("", "")
@@ -111,7 +111,7 @@ class FoundDataset:
                 f"training + test units ({self.unit}): {units}; rows in a unit: smallest {rows[0]:,}, "
                 f"median {statistics.median(rows):,g}, largest {rows[-1]:,}"
             )
-        notes = (*self.notes, self.cut[of_bytes], self.left_out)
+        notes = (*self.notes, self.cut[of_bytes])
         yield from (f"note: {note}" for note in notes if note)
 
 
@@ -179,14 +179,15 @@ def look_at(
         notes.append(
             f"each unit ({unit}) has one row, so epsilon protects a row, as unit: row says"
         )
-    reason = "empty texts" if kind == "text" else "that are not finite"
+    if data.skipped:
+        notes.append(f"left out {len(data.skipped)}: {shorten(data.skipped)}")
     return FoundDataset(
         kind=kind,
         source=source,
         classes=data.classes,
         train_counts=train_counts,
         test_counts=test_counts,
-        left_out=f"{len(data.skipped)} {reason} are left out" if data.skipped else "",
+        left_out=len(data.skipped),
         notes=tuple(notes),
         cut=cut,
         unit=unit,

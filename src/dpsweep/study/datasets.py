@@ -130,9 +130,11 @@ class GlyphsSource(SourceSection):
 
     grey: ClassVar[bool] = True
     kind: Literal["glyphs"]
-    characters: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")] = (
-        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    )
+    characters: Annotated[
+        str,
+        Field(pattern="^[0-9A-Za-z]+$", min_length=2),
+        AfterValidator(section.each_once),
+    ] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     """one class each"""
     train_per_class: PositiveInt = 300
     """training examples of a class"""
@@ -303,7 +305,9 @@ class DocstringsSource(SourceSection):
 
     holds: ClassVar[tuple[KindName, ...]] = ("text",)
     kind: Literal["docstrings"]
-    modules: Annotated[list[section.ModuleName], Field(min_length=2)]
+    modules: Annotated[
+        list[section.ModuleName], Field(min_length=2), AfterValidator(section.each_once)
+    ]
     """packages or modules, with all their submodules"""
     train_per_class: PositiveInt
     """training examples of a class"""

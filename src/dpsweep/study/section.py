@@ -23,6 +23,7 @@ from dpsweep.study.cells import Full, number
 
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", int, float, int | Full)
+Values = TypeVar("Values", str, list[str])
 
 
 def _writable(title: str) -> str:
@@ -54,6 +55,13 @@ def strictly_increasing(values: list[Value]) -> list[Value]:
                 "allowed: sorted from small to large, each value once, but "
                 f"{number(larger)} follows {number(smaller)}"
             )
+    return values
+
+
+def each_once(values: Values) -> Values:
+    """Refuse a value twice; what is listed may be a class each."""
+    if len(set(values)) < len(values):
+        raise ValueError("allowed: each once")
     return values
 
 
