@@ -176,7 +176,7 @@ def own(change: str, to: str) -> str:
         (own("return families", "families"), "line 3: mine: found null; allowed: a figure"),
         (
             MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
-            "mine.py, line 7: again: found the name mine; allowed: one that no other target has,",
+            "line 7: again: found the name mine, which mine.py, line 3: mine has too; allowed: one that no",
         ),
         *(
             (own("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")
@@ -202,10 +202,18 @@ def test_mistakes_are_reported_with_file_and_line(tmp_path: Path, text: str, sai
 
 def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) -> None:
     own = """
+        from __future__ import annotations
+
+        import pydantic
+
         from dpsweep.figures import figure, families
 
         class Empty(families.Heatmap):
             family = "empty"
+            later: Later | None = None
+
+        class Later(pydantic.BaseModel):
+            ...
 
         @figure("Mine")
         def other(grids):

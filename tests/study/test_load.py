@@ -195,6 +195,7 @@ REFUSED = [
     ),
     (f"{EXTENDS}? ", "the study: found null; allowed: strings"),
     (f"{EXTENDS}audit: !replace null", "expected a mapping node, but found scalar*line 2"),
+    (f"{EXTENDS}figures: wrong.csv", "wrong.csv; allowed: a Python file, whose name ends in .py"),
     (f"{EXTENDS}references: paper.csv", "references: [Errno 2] No such file"),
     (f"{EXTENDS}references: wrong.csv", "references[0].value: found"),
     (f'{EXTENDS}references: "a\\0b"', "control characters"),

@@ -18,12 +18,13 @@ import importlib
 import inspect
 import itertools
 import re
-import runpy
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
@@ -154,10 +155,17 @@ def _described(content: Mapping[str, Any]) -> list[Description]:
 
 def _content(file: str) -> dict[str, Any]:
     """Run a Python file of a study, and return what it defines."""
+    path = Path(file)
+    if path.suffix != ".py":
+        raise MistakeError(f"figures: found {file}; allowed: a Python file, whose name ends in .py")
+    module = ModuleType(f"figures_of_{file}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # pydantic resolves annotations of its classes there
     try:
-        return runpy.run_path(file, run_name=f"figures_of_{Path(file).stem}")
+        exec(compile(path.read_bytes(), file, "exec"), vars(module))  # noqa: S102
     except (Exception, SystemExit) as error:
-        raise MistakeError(_error_text(error, Path(file))) from error
+        raise MistakeError(_error_text(error, path)) from error
+    return vars(module)
 
 
 def _error_text(error: BaseException, file: Path, where: str = "") -> str:
@@ -178,7 +186,8 @@ def _error_text(error: BaseException, file: Path, where: str = "") -> str:
         content = {each["loc"][0]: each["input"] for each in error.errors() if each["loc"]}
         what = f"{error.title}: {'; '.join(explain(error, content))}"
     elif not isinstance(error, MistakeError):
-        what = f"{type(error).__name__}: {error}"
+        # Those of pydantic go on with addresses of its pages.
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
     return f"{f'{file.name}, line {lines[-1]}' if lines else where or file.name}: {what}"
 
 
@@ -195,6 +204,7 @@ class Targets:
         undrawn: by name of a target that is not drawn, the reason.
         own_undrawn: names of them that files of the study describe.
         mistakes: errors in the descriptions, each once.
+        places: by name of a figure or table, the file, line and function that describe it.
     """
 
     figures: dict[str, Figure] = field(default_factory=dict)
@@ -202,6 +212,7 @@ class Targets:
     undrawn: dict[str, str] = field(default_factory=dict)
     own_undrawn: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
 
     def add(self, study: "Study", description: Description, roles: Mapping[str, str]) -> None:
         """Add the targets of a member of a description, or the reason why there are none."""
@@ -241,11 +252,13 @@ class Targets:
         target = _finished(target.with_study(grids.study), grids)
         name = _name(description, names, target)
         usable = re.fullmatch(NAME_PATTERN, name) and len(name) <= LONGEST_JOINED_NAME
-        if not usable or (name in self.figures or name in self.tables):
+        if (other := self.places.get(name)) or not usable:
+            which = f", which {other} has too" if other else ""
             raise MistakeError(
-                f"found the name {name}; allowed: one that no other target has, with at most "
+                f"found the name {name}{which}; allowed: one that no other target has, with at most "
                 f"{LONGEST_JOINED_NAME} letters, digits, '.', '_' and '-'"
             )
+        self.places[name] = description.where
         targets: dict[str, Any] = self.figures if isinstance(target, Figure) else self.tables
         targets[name] = target
 

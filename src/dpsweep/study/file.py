@@ -152,9 +152,10 @@ def _colour_map(name: str) -> str:
 
 
 def _colour(name: str) -> str:
-    from matplotlib.colors import to_rgba  # noqa: PLC0415
+    from matplotlib.colors import is_color_like  # noqa: PLC0415
 
-    to_rgba(name)  # matplotlib's error names an unknown colour
+    if not is_color_like(name):
+        raise ValueError('allowed: a colour of matplotlib, such as "#0173b2" or navy')
     return name
 
 

@@ -22,6 +22,8 @@ FOLDER_PATTERN = r"^(\.|\w[\w .-]*)$"
 COMMIT_PATTERN = r"^[0-9a-f]{40}$"
 LAYER_PATTERN = r"^[A-Za-z]\w*(\.\w+)*$"
 MODULE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+ARGUMENT_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
+CHARACTERS_PATTERN = r"^[0-9A-Za-z]+$"
 
 _PATTERNS = {
     NAME_PATTERN: "letters, digits, '.', '_' and '-', with a letter or digit first (names become files)",
@@ -30,6 +32,8 @@ _PATTERNS = {
     COMMIT_PATTERN: "a commit, which is 40 hexadecimal digits",
     LAYER_PATTERN: "the dotted name of a layer in the network, as blocks.5",
     MODULE_PATTERN: "the dotted name of a Python module",
+    ARGUMENT_PATTERN: "a name in Python: ASCII letters, digits and '_', with a letter first",
+    CHARACTERS_PATTERN: "ASCII letters and digits",
 }
 
 _MOST_LINES = 20  # of a message

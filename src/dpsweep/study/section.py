@@ -43,7 +43,7 @@ FolderName = Annotated[str, StringConstraints(pattern=messages.FOLDER_PATTERN)]
 Commit = Annotated[str, StringConstraints(pattern=messages.COMMIT_PATTERN)]
 LayerName = Annotated[str, StringConstraints(pattern=messages.LAYER_PATTERN, max_length=100)]
 # It becomes Python code in a model card.
-ArgumentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100)]
+ArgumentName = Annotated[str, StringConstraints(pattern=messages.ARGUMENT_PATTERN, max_length=100)]
 ModuleName = Annotated[str, StringConstraints(pattern=messages.MODULE_PATTERN)]
 
 
