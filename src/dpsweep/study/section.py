@@ -201,13 +201,13 @@ class Geometric(Section):
     [0.001, 0.01, 0.1, 0.3]
     """
 
-    first: PositiveFloat
+    first: LearningRate
     """the smallest value"""
-    last: PositiveFloat
+    last: LearningRate
     """the largest value"""
     count: Annotated[int, Field(ge=2, le=LONGEST_AXIS)]
     """how many values, both ends included"""
-    also: Annotated[list[PositiveFloat], Field(exclude_if=lambda values: not values)] = []
+    also: Annotated[list[LearningRate], Field(exclude_if=lambda values: not values)] = []
     """further values, with which a grid grows and keeps its trials"""
 
     @model_validator(mode="after")
@@ -216,10 +216,11 @@ class Geometric(Section):
             raise ValueError(
                 f"last: found {number(self.last)}; allowed: above first, which is {number(self.first)}"
             )
-        if twice := [each for each in self.values if self.values.count(each) > 1]:
-            raise ValueError(
-                f"also: found {number(twice[0])}, which the grid has; allowed: other values"
-            )
+        try:
+            distinct_when_printed(self.values)
+        except ValueError as error:
+            found = f"{self.count} and also {messages.value(self.also)}"
+            raise ValueError(f"count: found {found}; {error}") from None
         return self
 
     @property
