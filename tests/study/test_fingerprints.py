@@ -111,7 +111,7 @@ CHANGES: list[tuple[dict[str, Any], set[tuple[str, str]]]] = [
     ({"theory/draws": 5, "theory/largest_batch": 32, "theory/seeds": 2},
         {("theory", name) for name in EVERY}),
     ({"backbones/pretrained/weights/epochs": 3, "backbones/pretrained/weights": {"kind": "random"},
-        "backbones/pretrained/arguments": {"depth": 2}, "backbones/pretrained/mean": [0.1]},
+        "backbones/pretrained/arguments": {"depth": 2}, "backbones/pretrained/mean": [0.1, 0.5, 0.5]},
         of("film", "lora")),
     ({"backbones/fixed/features/pooling": "token"}, of("head")),
     # Longer axes add cells only, but more batch sizes compete for gradient norms.
