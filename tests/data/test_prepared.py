@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from tests.data.pictures import section
 
+from dpsweep.base import files
 from dpsweep.data import DatasetError, PreparedDataset, Split, write_prepared
 from dpsweep.data.prepare import prepare
 from dpsweep.data.prepared import Resize, find_duplicates
@@ -103,6 +104,12 @@ def flip(name: str, place: int) -> Callable[[Path], object]:
     return change
 
 
+def add_key(folder: Path) -> None:
+    """Add a key to the metadata as a later version may."""
+    file = folder / "metadata.json"
+    files.write_checked_json(file, files.read_checked_json(file) | {"more": 1})
+
+
 PICKLED = np.array([{}] * 10, dtype=object)
 ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -113,6 +120,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "pickled labels": (lambda folder: np.save(folder / "train_labels.npy", PICKLED), "damaged"),
     "truncated metadata": (lambda folder: os.truncate(folder / "metadata.json", 200), r"a\.json: damaged: "),
     "another class": (lambda folder: edit(folder, "ball", "bell"), r"^\S+a\.json: damaged or edited"),
+    "metadata of another form": (add_key, r"^\S+/metadata\.json: damaged: more: Extra .*, found 1$"),
     **{
         f"bit {place} of {name}": (flip(name, place), rf"{name}\.npy .*metadata\.json says")
         for name in ARRAYS

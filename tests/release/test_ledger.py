@@ -1,6 +1,7 @@
 """The ledger of releases, the budget of a study, and sweeps without an account."""
 
 import contextlib
+import json
 import math
 import os
 import random
@@ -27,6 +28,7 @@ from tests.waiting import called
 from typer.testing import CliRunner
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.files import with_fingerprint
 from dpsweep.base.units import rounded_down, rounded_up
 from dpsweep.cli import run
 from dpsweep.cli.main import app
@@ -101,6 +103,13 @@ def test_edited_and_removed_lines_are_found(number, file):
         said = f"line {number + 1}: .* a line was edited or taken out"
         with pytest.raises(ReleaseError, match=said), open_ledger(file):
             pass
+    content = json.loads(lines[number])
+    del content["fingerprint"]
+    file.write_text("".join(lines[:number]) + json.dumps(with_fingerprint(content | {"more": 1})))
+    with pytest.raises(
+        ReleaseError, match=rf"line {number + 1}: damaged: more: Extra .*, found 1$"
+    ):
+        Ledger(file)
 
 
 @pytest.mark.parametrize("half", ['{"data": ', '{"data": "d\x00', "\x00\x00"])

@@ -6,14 +6,19 @@ import hashlib
 import json
 import os
 import re
+import reprlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from dpsweep.base.errors import DpsweepError
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _FINGERPRINT = "fingerprint"
 # First bytes of pointer files of git-lfs and git-annex, and the command that fetches the content.
@@ -243,3 +248,26 @@ def checked(path: Path, content: Any) -> dict[str, Any]:
             (path,),
         )
     return written
+
+
+def parsed(kind: type[Model], path: Path, content: dict[str, Any]) -> Model:
+    """Return the content of a file as a model of pydantic.
+
+    Raises:
+        DamagedFileError: the content has another form.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise DamagedFileError(
+            f"{path}: damaged: {'; '.join(mistakes_of(error))}", (path,)
+        ) from None
+
+
+def mistakes_of(error: ValidationError) -> list[str]:
+    """Return a line for each error that pydantic found, with its place."""
+    return [
+        ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
+        + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")
+        for each in error.errors()
+    ]

@@ -262,7 +262,8 @@ def read_metadata(folder: Path) -> DatasetMetadata:
         DatasetError: the metadata are missing or damaged.
     """
     with opening(folder, "dataset", DatasetError):
-        return DatasetMetadata.model_validate(files.read_checked_json(folder / METADATA))
+        content = files.read_checked_json(folder / METADATA)
+        return files.parsed(DatasetMetadata, folder / METADATA, content)
 
 
 @contextmanager

@@ -67,7 +67,8 @@ class PreparedBackbone:
         """
         folder = Path(folder)
         with opening(folder, "backbone", BackboneError):
-            metadata = BackboneMetadata.model_validate(files.read_checked_json(folder / METADATA))
+            content = files.read_checked_json(folder / METADATA)
+            metadata = files.parsed(BackboneMetadata, folder / METADATA, content)
             if _checksum(metadata, folder / _WEIGHTS) != metadata.checksum:
                 raise ValueError(f"{_WEIGHTS} does not have the checksum of {METADATA}")
         return cls(folder, metadata)

@@ -5,7 +5,6 @@ imports no accountant.
 """
 
 import math
-import reprlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +21,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import checked, read_json, write_checked_json
+from dpsweep.base.files import checked, mistakes_of, read_json, write_checked_json
 from dpsweep.base.units import integer, real
 
 
@@ -184,16 +183,7 @@ class Calibration:
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
-            raise CalibrationError("; ".join(mistakes(error))) from None
-
-
-def mistakes(error: ValidationError) -> list[str]:
-    """Return a line for each error that pydantic found, with its place."""
-    return [
-        ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
-        + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")
-        for each in error.errors()
-    ]
+            raise CalibrationError("; ".join(mistakes_of(error))) from None
 
 
 def noise(quantity: NoiseQuantity, noise_multiplier: float, steps: int, batch_size: int) -> float:

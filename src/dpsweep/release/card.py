@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from dpsweep.base.files import read_checked_json
+from dpsweep.base.files import parsed, read_checked_json
 from dpsweep.base.units import rounded_up
 from dpsweep.data.prepared import Resize
 from dpsweep.privacy.explain import paragraph, table
@@ -139,10 +139,10 @@ def sentences(folder: Path) -> list[str]:
     """Return the advice on the model in a folder, if it needs one, and its accuracy.
 
     Raises:
-        DamagedFileError: the certificate has another content than was written.
-        ValidationError: it is of another format.
+        DamagedFileError: the certificate has another content than was written, or another form.
     """
-    certificate = Certificate.model_validate(read_checked_json(folder / CERTIFICATE))
+    file = folder / CERTIFICATE
+    certificate = parsed(Certificate, file, read_checked_json(file))
     advice = advice_if_no_better(certificate)
     return [*([advice] if advice else []), f"accuracy {accuracy_in_words(certificate)}"]
 

@@ -24,7 +24,7 @@ from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.base.files import DamagedFileError, checked, sync_folder, with_fingerprint
+from dpsweep.base.files import DamagedFileError, checked, parsed, sync_folder, with_fingerprint
 from dpsweep.base.units import rounded_down, rounded_up
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import CalibrationError
@@ -80,7 +80,7 @@ class Ledger:
         """Add the entry of a line."""
         try:
             read = json.loads(content)
-            line = LedgerEntry.model_validate(checked(Path(where), read))
+            line = parsed(LedgerEntry, Path(where), checked(Path(where), read))
         except DamagedFileError as error:
             raise ReleaseError(str(error)) from None
         except ValueError as error:

@@ -25,7 +25,13 @@ from safetensors import safe_open
 from torch import nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import DamagedFileError, checksum, fingerprint, read_checked_json
+from dpsweep.base.files import (
+    DamagedFileError,
+    checksum,
+    fingerprint,
+    mistakes_of,
+    read_checked_json,
+)
 from dpsweep.data.prepared import DatasetError, TokenizerIdentity, read_metadata
 from dpsweep.data.tokenizer import vocabulary_size
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
@@ -33,7 +39,6 @@ from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import FORMER_ACCOUNTANTS, certify_again
 from dpsweep.privacy.record import differing
-from dpsweep.privacy.record import mistakes as mistakes_of
 from dpsweep.privacy.tuning import certify_tuning_again
 from dpsweep.release import (
     CARD,

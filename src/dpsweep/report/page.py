@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
 
 from dpsweep.analysis.frames import is_private, newest_results, present_trials
 from dpsweep.base.files import DamagedFileError, write_text
@@ -108,7 +107,7 @@ def _worth(paths: Paths) -> list[str]:
         # It imports torch.
         from dpsweep.release.card import sentences  # noqa: PLC0415
 
-        with suppress(DamagedFileError, ValidationError):  # `verify` says what is wrong
+        with suppress(DamagedFileError):  # `verify` says what is wrong
             return sentences(paths.release)
     return []
 
