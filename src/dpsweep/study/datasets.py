@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from dpsweep.base.files import canonical_json
 from dpsweep.study import section
+from dpsweep.study.messages import CHARACTERS_PATTERN
 
 KindName = Literal["image", "text", "embedding"]
 UnitKey = Annotated[str, Field(min_length=1)]
@@ -132,7 +133,7 @@ class GlyphsSource(SourceSection):
     kind: Literal["glyphs"]
     characters: Annotated[
         str,
-        Field(pattern="^[0-9A-Za-z]+$", min_length=2),
+        Field(pattern=CHARACTERS_PATTERN, min_length=2),
         AfterValidator(section.each_once),
     ] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     """one class each"""
