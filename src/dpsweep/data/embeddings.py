@@ -38,7 +38,7 @@ def load_embeddings(
 
     Raises:
         DatasetError: a file cannot be read, or it is not clear which of its arrays are float32 or float16
-            embeddings (N, d) and their labels (N,).
+            embeddings (N, d) and their labels (N,), or all rows of a split are not finite.
     """
     read = [_read(source, Path(source.train), source.train_labels, unit)]
     if source.test is not None:

@@ -172,6 +172,9 @@ def leave_out_unreadable(data: examples.LabelledData) -> examples.LabelledData:
     """Leave out empty and unreadable texts, and list them in ``skipped`` with the reason.
 
     The remaining texts can be iterated once.
+
+    Raises:
+        DatasetError: no text of a split remains.
     """
     skipped: list[str] = []
     splits = []

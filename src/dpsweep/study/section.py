@@ -59,7 +59,7 @@ def strictly_increasing(values: list[Value]) -> list[Value]:
 
 
 def each_once(values: Values) -> Values:
-    """Refuse a value twice; what is listed may be a class each."""
+    """Refuse repeated values, each of which would be a class of its own."""
     if len(set(values)) < len(values):
         raise ValueError("allowed: each once")
     return values
