@@ -117,6 +117,17 @@ def test_targets_reach_snakemake_as_files(call: Call) -> None:
         assert (list(read.targets), read.config[-1]) == (targets, "study=mine.yaml")
 
 
+@pytest.mark.usefixtures("call")
+def test_a_run_names_a_report_that_exists(folder: Path) -> None:
+    def told(*options: str) -> bool:
+        return "Report: " in CliRunner().invoke(app, ["run", "mine.yaml", "--", *options]).stderr
+
+    assert not told("--until", "train")
+    (folder / "results" / "mine").mkdir(parents=True)
+    (folder / "results" / "mine" / "report.html").touch()
+    assert told() and not told("--unlock") and not told("-n")
+
+
 def test_a_run_without_a_terminal_tells_the_first_figure_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

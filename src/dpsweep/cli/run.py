@@ -79,7 +79,8 @@ def run(
         folder = Path.cwd()
     files = [file for each in targets for file in target_files(study, paths, each)]
     paths = Paths(folder / study.results)
-    if "--unlock" not in options:
+    unlocks = "--unlock" in options
+    if not unlocks:
         _refuse(study, paths, targets, unaccounted)
     if note := _note_on_sources(study, paths):
         typer.echo(f"note: {note}", err=True)
@@ -94,9 +95,10 @@ def run(
             *(["--", *files] if files else []),
         ]
     )
-    dry = any(map(progress.DRY.fullmatch, options))
-    if status == 0 and not dry and (not targets or "report" in targets):
-        typer.echo(f"Report: {paths.report}")
+    dry = unlocks or any(map(progress.DRY.fullmatch, options))
+    asked = not targets or "report" in targets
+    if status == 0 and asked and not dry and paths.report.exists():
+        typer.echo(f"Report: {paths.report}", err=True)  # `--dag` has standard output for itself
     sys.exit(status)
 
 
