@@ -85,7 +85,9 @@ def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any)
         for rank in range(count)
     ]
 
-    def forward(number: int, _frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
+        if callable(watch := before[signal.Signals(number)]):
+            watch(number, frame)
         for each in members:
             if each.pid is not None and each.is_alive():
                 os.kill(each.pid, number)
