@@ -11,9 +11,10 @@ error during collection does not count. The test that failed the last time runs 
 tests must pass without a bug.
 
 With ``--two-files``, the tests go on until a second file catches the bug, and the row gets the key ``files``
-with both. A file of tests may go if it stands nowhere alone. The tests of the bug's module run first, then
-all others that call its function, the quickest file first; a run without bugs records which file calls what.
-A stopped call continues with the bugs whose rows have no such key.
+with both. A file of tests may go if it stands nowhere alone. The files of the bug's module run first, then
+all others, the quickest first; of each, only the tests that call the function with the bug. A run without
+bugs records them; what the fixtures of a file call counts for all its tests. A stopped call continues with
+the bugs whose rows have no such key.
 
 Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
@@ -57,11 +58,16 @@ RESULT = RESULTS / "planted_bugs.json"
 TIME_LIMIT = 600
 _SOURCE = REPOSITORY / "src" / "dpsweep"
 TESTS = REPOSITORY / "tests"
-OPTIONS = ("-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow and not nightly")
+OPTIONS = (
+    *("-q", "--no-header", "--continue-on-collection-errors", "-p", "no:cacheprovider"),
+    *("-m", "not slow and not nightly"),
+)
 _VERBS = {"in": "function", "return": "returns"}
 Runs = list[list[str]]
-"""Arguments of calls of pytest; a call runs only if the earlier ones pass."""
+"""Arguments of calls of pytest; a call runs only if the earlier ones find too little."""
 Row = dict[str, Any]
+Function = tuple[str, str]
+"""The module, without ``dpsweep.``, and the qualified name."""
 
 
 @dataclass(frozen=True)
@@ -159,36 +165,51 @@ class _Planter(MetaPathFinder):
 
 @dataclass(eq=False)  # pytest puts its plugins into sets
 class Outcome:
-    """The result of the tests for a bug; a plugin of pytest.
+    """The result of the tests for a bug; a plugin of pytest that ends a run once enough files fail.
 
     Attributes:
-        caught_by: the first test that failed, or None.
-        files: the files with a failed test.
+        enough: number of files with a failed test after which no test runs.
+        tests: the tests that may run; empty for all.
+        caught: for each file with a failed test, the first that failed.
         passed: number of tests that passed before.
         seconds: processor time, which other load hardly changes.
         printed: the end of the output.
     """
 
-    caught_by: str | None = None
-    files: list[str] = field(default_factory=list)
+    enough: int = 1
+    tests: frozenset[str] = frozenset()
+    caught: dict[str, str] = field(default_factory=dict)
     passed: int = 0
     seconds: float = 0.0
     printed: str = "the process died"
 
+    @property
+    def caught_by(self) -> str | None:
+        """The first test that failed, or None."""
+        return next(iter(self.caught.values()), None)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out tests that may not run."""
+        items[:] = [item for item in items if not self.tests or item.nodeid in self.tests]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip the other tests of a file with a failed test; end the run once enough files have one."""
+        if len(self.caught) >= self.enough:
+            item.session.shouldstop = "caught"
+        if item.nodeid.partition("::")[0] in self.caught:
+            pytest.skip("the file has caught the bug")
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the first test that fails and its file, and count those that pass."""
+        """Keep the first test of each file that fails, and count those that pass."""
         self.passed += report.when == "call" and report.passed
         if report.failed:
-            self.caught_by = self.caught_by or report.nodeid.partition("[")[0]
-            self.files = [*dict.fromkeys([*self.files, report.nodeid.partition("::")[0]])]
+            file = report.nodeid.partition("::")[0]
+            self.caught.setdefault(file, report.nodeid.partition("[")[0])
 
 
-def run_tests(bug: Bug | None, runs: Runs, enough: int, answer: Connection) -> None:
-    """Run fast tests with a bug or without, in this process; send an `Outcome`.
-
-    Each run ends with the first test that fails. No run follows once ``enough`` files have a failed test.
-    """
-    found = Outcome()
+def run_tests(bug: Bug | None, runs: Runs, found: Outcome, answer: Connection) -> None:
+    """Run fast tests with a bug or without, in this process, until enough files fail; send the outcome."""
     with tempfile.TemporaryFile() as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -198,37 +219,64 @@ def run_tests(bug: Bug | None, runs: Runs, enough: int, answer: Connection) -> N
             assert f"dpsweep.{bug.module}" not in sys.modules, "it would not be imported again"
             sys.meta_path.insert(0, _Planter(bug))
         for tests in runs:
-            pytest.main([*OPTIONS, "-x", *tests], plugins=[found])
-            if len(found.files) >= enough:
-                break
+            if len(found.caught) < found.enough:
+                pytest.main([*OPTIONS, *tests], plugins=[found])
         log.seek(0)
         found.printed = log.read().decode(errors="replace")[-3000:]
     found.seconds = sum(os.times()[:4])
+    found.tests = frozenset()
     answer.send(found)
 
 
-def record_calls(file: str, answer: Connection) -> None:
-    """Run the fast tests of a file in this process; send what they call of dpsweep, and their processor time.
+class Calls:
+    """What each test of a file calls of dpsweep; a plugin of pytest.
 
     A function is the pair of its module, without ``dpsweep.``, and its qualified name. The code of a
     class has the name of the class, that of a module ``<module>``.
     """
-    called: dict[int, CodeType] = {}
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
+    def __init__(self) -> None:
+        self.outside: dict[int, CodeType] = {}
+        self.tests: dict[str, dict[int, CodeType]] = {}
+        self._now = self.outside
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Note what the test calls beside its fixtures."""
+        self._now = self.tests.setdefault(item.nodeid, {})
+        try:
+            return (yield)
+        finally:
+            self._now = self.outside
+
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
+        """Note a call; a function for `sys.setprofile`."""
         if event == "call":
-            called.setdefault(id(frame.f_code), frame.f_code)
+            self._now.setdefault(id(frame.f_code), frame.f_code)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    def functions(self) -> dict[Function, list[str]]:
+        """Return the tests that call each function."""
+        found: dict[Function, list[str]] = {}
+        for test, called in self.tests.items():
+            for code in (self.outside | called).values():
+                if Path(code.co_filename).is_relative_to(_SOURCE):
+                    name = code.co_qualname.replace(".<locals>", "")
+                    found.setdefault((_module(code.co_filename), name), []).append(test)
+        return found
+
+
+def record_calls(file: str, answer: Connection) -> None:
+    """Run the fast tests of a file in this process; send what they call, and their processor time."""
+    calls = Calls()
+    threading.setprofile(calls.note)
+    sys.setprofile(calls.note)
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*OPTIONS, file])
+        pytest.main([*OPTIONS, file], plugins=[calls])
     sys.setprofile(None)
-    own = [code for code in called.values() if Path(code.co_filename).is_relative_to(_SOURCE)]
-    names = {(_module(code.co_filename), code.co_qualname.replace(".<locals>", "")) for code in own}
-    answer.send((names, sum(os.times()[:4])))
+    answer.send((calls.functions(), sum(os.times()[:4])))
 
 
+@cache
 def _module(file: str) -> str:
     path = Path(file).relative_to(_SOURCE).with_suffix("")
     return ".".join(path.parent.parts if path.name == "__init__" else path.parts)
@@ -277,77 +325,77 @@ def import_libraries(tests: Iterable[str]) -> None:
 # -- all bugs ------------------------------------------------------------------------------------
 
 
-def files_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
-    """Return the files of fast tests that call the function of each bug.
+def tests_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
+    """Return the fast tests that call the function of each bug.
 
-    The tests of the bug's module come first, then the quickest. For a constant, files that import its
-    module are returned.
+    The tests of the bug's module come first, then those of the quickest files. For a constant, the tests
+    of all files that import its module are returned.
     """
     every = sorted(str(file.relative_to(REPOSITORY)) for file in TESTS.rglob("test_*.py"))
-    called, seconds = dict[str, set[tuple[str, str]]](), dict[str, float]()
+    calling, seconds = dict[str, dict[Function, list[str]]](), dict[str, float]()
     for file, answer in in_forks(record_calls, ((file, (file,)) for file in every), workers):
-        called[file], seconds[file] = answer or (set(), 0.0)
-        print(f"{len(called[file]):4} functions {seconds[file]:5.0f} s  {file}", flush=True)
+        calling[file], seconds[file] = answer or ({}, 0.0)
+        print(f"{len(calling[file]):4} functions {seconds[file]:5.0f} s  {file}", flush=True)
     every.sort(key=lambda file: seconds[file])
 
-    def files(bug: Bug, function: str) -> list[str]:
-        found = [file for file in every if (bug.module, function) in called[file]]
-        return sorted(found, key=lambda file: file not in bug.tests)
+    def tests(bug: Bug, function: str) -> list[str]:
+        files = sorted(every, key=lambda file: file not in bug.tests)
+        return [test for file in files for test in calling[file].get((bug.module, function), ())]
 
-    return {bug: files(bug, bug.mutation.function) or files(bug, "<module>") for bug in bugs}
+    return {bug: tests(bug, bug.mutation.function) or tests(bug, "<module>") for bug in bugs}
 
 
 def try_bugs(bugs: list[Bug], workers: int, two_files: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
-    work: list[tuple[Bug, Runs]] = []
-    if two_files:
-        work = [
-            (bug, [[file] for file in files])
-            for bug, files in files_that_call(bugs, workers).items()
-        ]
-    else:
-        for bug in bugs:
-            known = before.get((bug.module, bug.name))
-            work.append((bug, [*([[known]] if known else []), list(bug.tests)]))
-    rows = []
-    for bug, found in outcomes(work, workers, 1 + two_files):
-        word = "caught  " if found.caught_by else "SURVIVED"
+    calling = tests_that_call(bugs, workers) if two_files else {}
+    work: list[tuple[Bug, Runs, Outcome]] = []
+    for bug in bugs:
+        known = before.get((bug.module, bug.name))
+        runs = [*([[known]] if known else []), list(bug.tests)]
+        if two_files:
+            files = dict.fromkeys(test.partition("::")[0] for test in calling[bug])
+            runs.append([file for file in files if file not in bug.tests])
+        work.append((bug, runs, Outcome(1 + two_files, frozenset(calling.get(bug, ())))))
+    rows, catchers = [], set[str]()
+    for bug, found in outcomes(work, workers):
+        word = "caught  " if found.caught else "SURVIVED"
         print(f"{word} {found.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
-        if not found.caught_by:
+        if not found.caught:
             print(found.printed, flush=True)
         row = {"package": bug.package, "module": bug.module, "bug": bug.name}
         row |= {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)}
-        rows.append(row | ({"files": found.files} if two_files else {}))
+        rows.append(row | ({"files": list(found.caught)} if two_files else {}))
         write_json(RESULT, {"rows": merged(earlier(), rows)})
+        catchers |= set(found.caught.values())
+    check_tests_pass(catchers, workers)
     return rows
 
 
 def outcomes(
-    work: Iterable[tuple[Any, Runs]], workers: int, enough: int = 1
+    work: Iterable[tuple[Any, Runs, Outcome]], workers: int
 ) -> Iterator[tuple[Any, Outcome]]:
     """Run the tests for every bug in a fork of this process, ``workers`` at a time."""
-    calls = ((bug, (bug, runs, enough)) for bug, runs in work)
+    calls = ((bug, (bug, runs, outcome)) for bug, runs, outcome in work)
     for bug, found in in_forks(run_tests, calls, workers):
         yield bug, found or Outcome()
 
 
-def check_tests_pass(rows: list[Row], workers: int) -> None:
+def check_tests_pass(tests: set[str], workers: int) -> None:
     """Check that the tests that caught bugs pass without a bug.
 
     Raises:
         SystemExit: a test fails.
     """
-    tests = sorted({row["caught_by"] for row in rows if row["caught_by"]})
     files = sorted({test.partition("::")[0] for test in tests})
     shares = [files[start::workers] for start in range(workers)]
-    work: list[tuple[None, Runs]] = [
-        (None, [[test for test in tests if test.partition("::")[0] in share]])
+    work = [
+        (None, [sorted(test for test in tests if test.partition("::")[0] in share)])
         for share in shares
         if share
     ]
-    for _, outcome in outcomes(work, workers):
-        if outcome.caught_by or not outcome.passed:
+    for _, outcome in outcomes(((bug, runs, Outcome()) for bug, runs in work), workers):
+        if outcome.caught or not outcome.passed:
             sys.exit(f"{outcome.caught_by} fails without a bug too. {outcome.printed}")
 
 
@@ -386,7 +434,6 @@ def main() -> None:
         else sorted({test for bug in bugs for test in bug.tests})
     )
     rows = try_bugs(bugs, arguments.workers, arguments.two_files)
-    check_tests_pass(rows, arguments.workers)
     survivors = sum(row["caught_by"] is None for row in rows)
     minutes = sum(row["seconds"] for row in rows) / 60
     said = f"{len(rows)} bugs, {survivors} survived, {minutes:.0f} minutes of processor time"
