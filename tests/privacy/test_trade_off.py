@@ -216,6 +216,7 @@ def test_numbers_in_the_paragraph_are_never_below_the_rates():
         ((1.0, 1.0), "below 1"),
         ((1.0, 1e-5, 100, None, None), "found --train-size alone"),
         ((1.0, 1e-5, None, 10, 3), "found --batch-size and --steps alone"),
+        ((1.0, 1e-5, 100, 0, 3), "batch_size = 0: it must be at least 1"),
     ],
 )
 def test_invalid_numbers_are_refused(arguments, message):

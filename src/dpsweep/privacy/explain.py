@@ -59,7 +59,8 @@ def explanation(
             )
         yield from _of_any_mechanism(epsilon, delta, unit)
         return
-    noise = calibrate(epsilon, delta, train_size, batch_size or train_size, steps)
+    size = train_size if batch_size is None else batch_size
+    noise = calibrate(epsilon, delta, train_size, size, steps)
     yield (
         f"Training with N = {noise.train_size}, B = {noise.batch_size}, T = {noise.steps} and the noise "
         f"multiplier {noise.noise_multiplier:.4g}. Rates are from the privacy loss of this training."

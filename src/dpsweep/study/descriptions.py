@@ -162,7 +162,8 @@ def _content(file: str) -> dict[str, Any]:
     module.__file__ = file
     sys.modules[module.__name__] = module  # pydantic resolves annotations of its classes there
     try:
-        exec(compile(path.read_bytes(), file, "exec"), vars(module))  # noqa: S102
+        code = compile(path.read_bytes(), file, "exec", dont_inherit=True)
+        exec(code, vars(module))  # noqa: S102
     except (Exception, SystemExit) as error:
         raise MistakeError(_error_text(error, path)) from error
     return vars(module)
