@@ -336,7 +336,7 @@ def make_optimizer(
     learning_rate: float,
     noise_deviation: float,
 ) -> torch.optim.Optimizer:
-    """Construct an optimizer, and try a step with another one like it.
+    """Construct an optimizer.
 
     Args:
         section: of a study.
@@ -345,19 +345,14 @@ def make_optimizer(
         noise_deviation: sigma / B, the standard deviation of each number of a noised gradient.
 
     Raises:
-        OptimizerError: torch has no such class, or refuses the arguments, at once or in a step.
+        OptimizerError: torch has no such class, or refuses the arguments.
     """
     constructor, arguments = section.torch_class()
     arguments["lr"] = learning_rate
     if section.needs_noise_variance:
         arguments["noise_variance"] = noise_deviation**2
-    parameters = list(parameters)
-    tried = nn.Parameter(torch.zeros(2, device=parameters[0].device))
-    tried.grad = torch.ones_like(tried)
     try:
-        kind = resolve_name(constructor)
-        kind([tried], **arguments).step()
-        made: torch.optim.Optimizer = kind(parameters, **arguments)
+        made: torch.optim.Optimizer = resolve_name(constructor)(parameters, **arguments)
     except Exception as error:  # classes raise all kinds of exceptions for wrong arguments
         raise OptimizerError(f"{section.full_title()}: torch refuses it: {brief(error)}") from None
     return made
@@ -366,10 +361,13 @@ def make_optimizer(
 def mistaken_optimizers(study: Study) -> Iterable[str]:
     """Try a step with every optimizer of a study's section, and yield a line for each that fails."""
     for name, section in study.optimizers.items():
+        parameter = nn.Parameter(torch.zeros(2))
         try:
-            make_optimizer(section, [nn.Parameter(torch.zeros(2))], 0.1, 0.1)
-        except OptimizerError as error:
-            yield f"optimizers.{name}: {error}"
+            optimizer = make_optimizer(section, [parameter], 0.1, 0.1)
+            parameter.grad = torch.ones(2)
+            optimizer.step()
+        except Exception as error:
+            yield f"optimizers.{name}: {brief(error)}"
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
