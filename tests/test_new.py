@@ -369,6 +369,8 @@ UNITS_REFUSED = [
     ("parquet", [("", 1), *ROWS], None, "; allowed: a whole number or a name"),
     ("texts", ROWS, "", "found"),
     ("images", ROWS, "patient", "found patient with 0 groups; allowed: a regular expression with one group"),
+    ("images", ROWS, "(a)(b)", "found (a)(b) with 2 groups; allowed: a regular expression with one group"),
+    ("images", ROWS, "folder", "no such folder"),
     ("images", ROWS, "(p", "found (p, which is no regular expression"),
     ("images", ROWS, r"(\d+)x", "found no unit in its name; allowed: names in which unit: (\\d+)x finds one"),
 ]  # fmt: skip

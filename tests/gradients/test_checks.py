@@ -175,6 +175,10 @@ UNCOMPUTED: dict[str, tuple[Any, ...]] = {
         of(lambda self, x: self.one(x) * (1 + 1e-3 * self.one.weight.mean()), one=square),
         *READ_OUTSIDE,
     ),
+    "a bias that an offset uses too": (
+        of(lambda self, x: self.one(x) + 1e-3 * self.one.bias.sum(), one=square),
+        *READ_OUTSIDE,
+    ),
     "a weight that a hook of its layer uses too": (on(read_by_hook), *READ_OUTSIDE),
     "an error of Opacus": (
         on(partial(nn.LayerNorm, WIDTH, bias=False)),

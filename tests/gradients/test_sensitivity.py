@@ -30,7 +30,7 @@ def longest(made: GradientEngine, inputs: Tensor, labels: Tensor, bound: float) 
     """Return the largest length of an example's contribution."""
     rule, examples = FlatClipping(bound), torch.eye(len(labels), dtype=torch.bool)
     sums = [flat(made.clipped_sum(inputs, labels, alone, rule)) for alone in examples]
-    return max(float(each.norm()) for each in sums)
+    return float(torch.stack([each.norm() for each in sums]).max())  # NaN if any is
 
 
 def with_example(case: Case, row: Tensor) -> Tensor:

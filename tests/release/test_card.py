@@ -235,6 +235,8 @@ def test_card_log_and_verification_say_what_the_model_is_worth(paths, capsys, mo
         app(["verify", str(folder), "--no-ledger"], standalone_mode=False)
         said, card = capsys.readouterr().out, (folder / CARD).read_text()
         assert share in said and share in card
+        guarantee = f"({FIXED['epsilon']:g}, {fixed.privacy.delta:g})-differentially private"
+        assert f"{folder}: {guarantee}, add or remove one example; epsilon" in said
         assert "not covered: choices made by looking at the sweep first" in said
         assert said.startswith("This model is no better") == useless
         assert card.split("\n\n")[1].startswith("**This model is no better") == useless

@@ -416,7 +416,7 @@ def test_a_forked_process_cannot_draw_the_noise_of_its_parent(steps: int) -> Non
 
 # -- units of privacy --------------------------------------------------------------------------
 
-UNITS = np.repeat([3, 1, 9, 4, 0], [4, 8, 26, 10, 12])[np.random.default_rng(0).permutation(N)]
+UNITS = np.repeat([3, 1, 9, 4, 0], [1, 2, 35, 10, 12])[np.random.default_rng(0).permutation(N)]
 
 
 def of_units(units: Any = UNITS, rows_per_unit: int = 3) -> PrivateTraining:
