@@ -263,6 +263,17 @@ def test_non_finite_embeddings_are_refused_or_left_out(tmp_path: Path) -> None:
     assert len(prepared.metadata.skipped) == 2
 
 
+def test_arrays_of_separate_files_may_have_one_name(tmp_path: Path) -> None:
+    names = {"input_column": "values", "label_column": "values"}
+    files = {"train": "x.npz", "train_labels": "y.npz", "test": "xt.npz", "test_labels": "yt.npz"}
+    for key, file in files.items():
+        split, _, labels = key.partition("_")
+        np.savez(tmp_path / file, values=(Y if labels else X)[split])
+    paths = {key: str(tmp_path / file) for key, file in files.items()}
+    read = load_embeddings(ArraysSource.model_validate({"kind": "arrays"} | names | paths))
+    np.testing.assert_array_equal(read.train.labels, NUMBERS["train"])
+
+
 def test_the_largest_finite_numbers_are_read(tmp_path: Path) -> None:
     """Their sum is not finite in their own type."""
     for split, x in X.items():

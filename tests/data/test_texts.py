@@ -126,7 +126,8 @@ ROW = "data row {}, column 'label': found the label {}".format
 # The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
     *((suffix, content, ": found no row; allowed: one or more") for suffix, content in (
-        (".csv", ""), (".csv", "text,label\n"), (".jsonl", "\n"), (".parquet", {"text": [], "label": []}))),
+        (".csv", ""), (".csv", "text,label\n"), (".jsonl", "\n"), (".parquet", {"text": [], "label": []}),
+        (".parquet", {}))),
     (".csv", "text,label\na,spam\nb,\n", f", {ROW(2, '')}''; allowed: whole numbers from 0, or names"),
     (".csv", "text,label\na,1\nb,2\nc,3\n",
      ", column 'label': found the labels 1, 2, 3; allowed: 0 to 2 for 3 classes"),

@@ -148,6 +148,9 @@ def test_a_model_beyond_the_budget_is_refused_before_its_data_are_prepared(paths
     with pytest.raises(ReleaseError, match="of which epsilon 0 is left"):
         check_budget(allowed, elsewhere)
     check_budget(budgeted(FIXED, epsilon=20.0, delta=2 * DELTA), elsewhere)
+    paths.ledger.write_text("{}\n")
+    with pytest.raises(ReleaseError, match="line 1"):  # also without a budget
+        check_budget(study_of(FIXED), elsewhere)
 
 
 def test_the_budget_counts_what_the_certificate_counts():

@@ -211,7 +211,7 @@ def _mistakes(study: Study, paths: Paths) -> Iterator[str]:
                 f"backbones.{name}.weights.path: found {weights.path}; allowed: a .safetensors file "
                 "(pickled checkpoints can run code when they are opened)"
             )
-    if study.budget is not None:
+    if study.budget is not None or (study.release is not None and paths.ledger.exists()):
         from dpsweep.release.train import check_budget  # torch takes a second
 
         try:

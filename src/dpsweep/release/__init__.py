@@ -34,7 +34,7 @@ def budget_in_words(study: Study, paths: Paths) -> str:
     """Return sentences on a study's budget and the rest of it; empty without a section `release`.
 
     Raises:
-        ReleaseError: the ledger is damaged.
+        ReleaseError: there is a budget, and the ledger is damaged.
     """
     if study.release is None:
         return ""

@@ -245,7 +245,7 @@ def train_and_score(
 
 
 def check_budget(study: Study, paths: Paths) -> None:
-    """Refuse a release beyond the budget before its data are prepared.
+    """Read the ledger, and refuse a release beyond the budget, before its data are prepared.
 
     Earlier releases are found by where their data come from; `write` also compares checksums.
 
@@ -253,10 +253,11 @@ def check_budget(study: Study, paths: Paths) -> None:
         ReleaseError: the releases would exceed the budget, or the ledger is damaged.
         CalibrationError: no noise gives the total epsilon.
     """
-    if study.release is None or study.budget is None or paths.release.exists():
+    if study.release is None or paths.release.exists():
         return
     earlier = Ledger(paths.ledger).released("", origins(ReleasePlan(study).dataset.source))
-    refuse_beyond_budget(study, earlier, _planned(study))
+    if study.budget is not None:
+        refuse_beyond_budget(study, earlier, _planned(study))
 
 
 def _planned(study: Study) -> ReleasedModel:

@@ -97,7 +97,9 @@ def _run(count: int, folder: Path, function: Callable[..., Any], arguments: Any)
     until = math.inf
     # A signal that comes now waits until there are processes to send it to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
-    before = {each: signal.signal(each, forward) for each in _FORWARDED}
+    before = {number: signal.getsignal(number) for number in _FORWARDED}
+    for number in _FORWARDED:
+        signal.signal(number, forward)
     try:
         if stop := job.interruption(saved=False):
             raise stop
