@@ -94,11 +94,10 @@ class SourceSection(section.Section):
 
     @model_validator(mode="after")
     def _columns_are_disjoint(self) -> Self:
-        inputs, labels = (getattr(self, key, None) for key in ("input_column", "label_column"))
-        apart = getattr(
-            self, "train_labels", None
-        )  # in another file, where the name may be the same
-        if inputs is not None and apart is None:
+        keys = "input_column", "label_column", "train_labels"
+        inputs, labels, separate = (getattr(self, key, None) for key in keys)
+        # Labels of a separate file may have the name of the inputs.
+        if inputs is not None and separate is None:
             section.require_disjoint("input_column", [inputs], "label_column", labels)
         return self
 
