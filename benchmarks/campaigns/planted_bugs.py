@@ -348,7 +348,7 @@ def tests_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
 def try_bugs(bugs: list[Bug], workers: int, two_files: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
     before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
-    calling = tests_that_call(bugs, workers) if two_files else {}
+    calling = tests_that_call(bugs, workers) if two_files and bugs else {}
     work: list[tuple[Bug, Runs, Outcome]] = []
     for bug in bugs:
         known = before.get((bug.module, bug.name))
