@@ -28,7 +28,6 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import present_trials
 from dpsweep.base.files import fingerprint
 from dpsweep.report import summary
-from dpsweep.report.compare import compare as compare_studies
 from dpsweep.report.page import study_yaml
 from dpsweep.report.summary import best_settings, choice_costs
 from dpsweep.report.warnings import Notice, of_data, warnings
@@ -623,7 +622,7 @@ def compared(folder: Path, *studies: tuple[list[float], float]) -> list[str]:
 
         found.append((study, Paths(folder / str(place))))
         write_cells(*found[-1], outcome)
-    return [*compare_studies(*found)]
+    return [*summary.compare(*found)]
 
 
 def test_settings_that_differ_and_best_accuracies_are_listed(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="OTHER", help="another one")],
 ) -> None:
     """Print two studies side by side, in Markdown: settings and best accuracies."""
-    from dpsweep.report.compare import compare as compared
+    from dpsweep.report.summary import compare as compared
 
     # Before `find_study` changes the folder.
     files = [load.named_study(name, Path()).resolve() for name in (first, second)]

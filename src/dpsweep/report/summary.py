@@ -1,4 +1,4 @@
-"""Summary of a study and its trials: sizes, inputs, hardware, best settings and costs.
+"""Summary of a study and its trials: sizes, inputs, hardware, best settings and costs; and two compared.
 
 In the sentences on costs, a setting is a problem at one epsilon. For each value of C or B all else is tuned,
 and measured by seeds that did not choose (`dpsweep.study.choice`). A difference counts as seen if chance
@@ -13,15 +13,16 @@ from typing import Any
 
 import pandas as pd
 
-from dpsweep.analysis.frames import is_private
+from dpsweep.analysis.frames import is_private, present_trials
 from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.files import read_checked_json
-from dpsweep.base.units import count, duration
+from dpsweep.base.units import count, duration, markdown
 from dpsweep.report.embed import choice, percent, span, titles, values
 from dpsweep.study import Study
+from dpsweep.study.cells import number
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
 from dpsweep.study.paths import Paths
-from dpsweep.tables.text import TextTable
+from dpsweep.tables.text import TextTable, signed
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}
 """The usual settings in papers and tutorials."""
@@ -126,13 +127,18 @@ SCATTER = "Scatter of seeds"
 TUNED = {"clipping_bound": "C", "batch_size": "B", "learning_rate": "Learning rate"}
 
 
+def best_of(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the best cell of every problem and ε, as `dpsweep.study.choice` chooses it."""
+    return choose(trials, by=_BY).dropna(subset=["centre"])
+
+
 def best_settings(study: Study, paths: Paths, trials: pd.DataFrame) -> TextTable:
-    """Tabulate the best cell of every problem and ε, as `dpsweep.study.choice` chooses it.
+    """Tabulate the best cell of every problem and ε.
 
     With units of several rows, the last column has the share of units of which more than half of the rows are
     right: the mean over seeds, with its 95 % interval over units.
     """
-    chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    chosen = best_of(trials)
     of_units = "unit_accuracy" in trials
     if of_units:
         shares = repeats(trials).groupby(CELL)["unit_accuracy"].mean()
@@ -157,8 +163,7 @@ def _right_units(study: Study, paths: Paths, best: Mapping[Hashable, Any]) -> st
 
 def finding(study: Study, trials: pd.DataFrame) -> str:
     """Write a sentence on the best problem's accuracies at the largest and the smallest finite ε."""
-    chosen = choose(trials[is_private(trials)], by=["problem", "epsilon"])
-    chosen = chosen.dropna(subset=["centre"])
+    chosen = best_of(trials[is_private(trials)])
     if chosen.empty:
         return "No private cell has been trained."
     loose = chosen[chosen["epsilon"] == chosen["epsilon"].max()].nlargest(1, "centre").squeeze()
@@ -190,30 +195,29 @@ def choice_costs(study: Study, trials: pd.DataFrame) -> TextTable:
     for each. Learning rates are compared by the first seed, which has trials of every tried rate. The scatter
     of seeds is the standard deviation within cells, at their best learning rate.
     """
-    by = ["problem", "epsilon"]
     costs: dict[Any, dict[str, str]] = {}
     for axis, title in TUNED.items():
         if axis == "learning_rate":
             first = trials[trials["seed"] == 1]
-            found = first.groupby([*by, axis])["macro_accuracy"].max()
+            found = first.groupby([*_BY, axis])["macro_accuracy"].max()
         else:
             # AUTO-S and training without clipping have no C.
-            chosen = choose(trials.dropna(subset=[axis]), by=[*by, axis])
-            found = chosen.set_index([*by, axis])["centre"]
-        for setting, reached in found.astype(float).dropna().groupby(level=by):
+            chosen = choose(trials.dropna(subset=[axis]), by=[*_BY, axis])
+            found = chosen.set_index([*_BY, axis])["centre"]
+        for setting, reached in found.astype(float).dropna().groupby(level=_BY):
             if len(reached) > 1:
                 value = reached.index.get_level_values(axis)[int(reached.argmin())]
                 worst = f"{value:,}" if axis == "batch_size" else values([value])
                 points = 100 * (reached.max() - reached.min())
                 costs.setdefault(setting, {})[title] = f"{points:.1f} ({worst})"
     best, usual = (
-        choose(rows, by=by).set_index(by)["centre"] for rows in (trials, by_habit(trials))
+        choose(rows, by=_BY).set_index(_BY)["centre"] for rows in (trials, by_habit(trials))
     )
     for key, lost in (100 * (best - usual)).dropna().items():
         if key in costs:
             costs[key][USUAL] = f"{max(0.0, lost):.1f}"
-    within = repeats(trials).groupby([*by, "cell"])["macro_accuracy"].var().groupby(level=by).mean()
-    for key, variance in within.dropna().items():
+    variances = repeats(trials).groupby([*_BY, "cell"])["macro_accuracy"].var()
+    for key, variance in variances.groupby(level=_BY).mean().dropna().items():
         if key in costs:
             costs[key][SCATTER] = f"±{100 * math.sqrt(variance):.1f}"
     order = list(study.problems)
@@ -336,3 +340,77 @@ def software(trials: pd.DataFrame) -> TextTable:
         for package, versions in sorted(packages.items())
     ]
     return TextTable.of(rows, "ll")
+
+
+# -- two studies ---------------------------------------------------------------------------
+
+_COMPARED = {"privacy", "training", "datasets", "backbones", "methods", "sweeps"}
+"""Sections of a study that affect its numbers."""
+
+
+def compare(first: tuple[Study, Paths], second: tuple[Study, Paths]) -> Iterator[str]:
+    """Yield the parts of a Markdown page that compares two studies.
+
+    Problems are matched by name.
+
+    Args:
+        first: a study and its files; it may be incomplete.
+        second: the other study and its files.
+
+    Raises:
+        UnreadableResultsError: a trial file is damaged or lacks a column.
+    """
+    studies = first[0], second[0]
+    names = [study.title for study in studies]
+    if names[0] == names[1]:
+        names = [f"{study.title} ({study.results})" for study in studies]
+    yield f"# {markdown(names[0])}, and {markdown(names[1])}\n"
+    settings = pd.concat(map(_settings, studies), axis=1, keys=[0, 1]).fillna("–")
+    differing = settings[settings[0] != settings[1]].reset_index().to_numpy().tolist()
+    table = TextTable(["Setting", *names], differing, "lll")
+    yield table.markdown("Settings that differ", True) if differing else "No setting differs.\n"
+    ours, theirs = (
+        {(best["problem"], best["epsilon"]): best for best in best_of(trials).to_dict("records")}
+        for trials in (present_trials(*first), present_trials(*second))
+    )
+    rows = [
+        [
+            problem,
+            values([epsilon]),
+            *_described(best),
+            *_described(other),
+            signed(100 * (other["centre"] - best["centre"]), 1),
+        ]
+        for (problem, epsilon), best in ours.items()
+        if (other := theirs.get((problem, epsilon)))
+    ]
+    if not rows:
+        yield "Both have trained no problem of the same name at the same ε."
+        return
+    of_both = [title for name in names for title in (name, f"{name}: B, C, learning rate")]
+    table = TextTable(["Problem", "ε", *of_both, "Difference, points"], rows, "lrrrrrr")
+    yield table.markdown("Best accuracies", heading=True)
+    yield (
+        "Accuracies are means over seeds, which also chose the settings; in brackets the lowest and highest. "
+        "A difference within these ranges may be chance."
+    )
+
+
+def _settings(study: Study) -> "pd.Series[str]":
+    """Return the settings of a study by their keys, such as ``training.select_on``."""
+
+    def text(value: Any) -> str:
+        listed = value if isinstance(value, list) else [value]
+        return ", ".join(
+            number(each) if isinstance(each, int | float) else str(each) for each in listed
+        )
+
+    content = study.model_dump(include=_COMPARED, exclude_none=True)
+    (flat,) = pd.json_normalize(content).to_dict("records")
+    return pd.Series({str(key): text(value) for key, value in flat.items()})
+
+
+def _described(best: dict[Hashable, Any]) -> list[str]:
+    said = choice(best)
+    spread = f"[{percent(best['minimum'])}, {percent(best['maximum'])}]"
+    return [f"{said['Accuracy']} {spread}", f"{said['B']}, {said['C']}, {said['Learning rate']}"]

@@ -13,9 +13,9 @@ from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.units import count
 from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report.embed import percent, values
+from dpsweep.report.summary import best_of
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import number
-from dpsweep.study.choice import choose
 from dpsweep.study.clipping import SMALLEST_BOUND
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths
@@ -201,7 +201,7 @@ def _rates_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
 
 
 def _best_at_an_end(study: Study, trials: pd.DataFrame) -> Iterator[Notice]:
-    chosen = choose(trials, by=["problem", "epsilon"]).dropna(subset=["centre"])
+    chosen = best_of(trials)
     names, at_end = [], Counter[str]()
     wider = defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
     for best in chosen.to_dict("records"):
