@@ -7,7 +7,7 @@ import pandas as pd
 import seaborn as sns
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.figures import families, figure
+from dpsweep.figures import Figure, Heatmap, Panel, figure
 from dpsweep.study import Study
 from dpsweep.study.descriptions import Words
 from dpsweep.study.grid import Grids
@@ -15,24 +15,24 @@ from dpsweep.study.paths import Paths
 
 
 @figure("Learning rates", name="map_{dataset}", each={"dataset": "main"})
-def bounds_and_batch_sizes(grids: Grids, dataset: str) -> families.Heatmap:
+def bounds_and_batch_sizes(grids: Grids, dataset: str) -> Heatmap:
     """Accuracy over C and B with the tightest budget."""
     grid = grids.one(dataset, several=("clipping_bound", "batch_size"))
     tight = grid.at(epsilon=min(grid.epsilon))
     say = Words.of([tight])
-    return families.Heatmap(
+    return Heatmap(
         caption=f"{say.backbone} on {say.dataset}, {say.epochs}, {say.epsilon}; mean of {say.seeds}.",
-        panels=[families.Panel.of(tight)],
+        panels=[Panel.of(tight)],
     )
 
 
-class LearningRateCurve(families.Figure):
+class LearningRateCurve(Figure):
     """Accuracy against the learning rate, a line for each ε; B and C are the best for each rate."""
 
     family = "learning_rate_curve"
     title = "Accuracy by learning rate"
     single = ("epochs",)
-    panels: list[families.Panel]
+    panels: list[Panel]
 
     def compute(
         self, study: Study, paths: Paths, missing: list[Path] | None = None
@@ -62,4 +62,4 @@ def learning_rates(grids: Grids) -> LearningRateCurve:
     grid = grids.one()
     say = Words.of([grid])
     caption = f"Accuracy of {say.backbone} on {say.dataset} by learning rate, {say.epochs}."
-    return LearningRateCurve(caption=caption, panels=[families.Panel.of(grid)])
+    return LearningRateCurve(caption=caption, panels=[Panel.of(grid)])

@@ -1,7 +1,6 @@
 """Figures of film.yaml that differ from the paper's."""
 
-from dpsweep.figures import figure, paper
-from dpsweep.figures.families import MethodComparison
+from dpsweep.figures import MethodComparison, figure, paper
 from dpsweep.study.grid import Grids
 
 

@@ -1,7 +1,6 @@
 """A figure of frozen-features.yaml that differs from the paper's."""
 
-from dpsweep.figures import figure, paper
-from dpsweep.figures.families import MethodComparison
+from dpsweep.figures import MethodComparison, figure, paper
 from dpsweep.study.grid import Grids
 
 

@@ -1,7 +1,6 @@
 """The table of optimizers.yaml, which has one batch size and one clipping bound."""
 
-from dpsweep.figures import table
-from dpsweep.figures.families import OptimizerTable
+from dpsweep.figures import OptimizerTable, table
 
 
 @table("Optimizers")

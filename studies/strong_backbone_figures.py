@@ -1,7 +1,6 @@
 """Figures of the paper's weak backbone, also for the strong one."""
 
-from dpsweep.figures import figure, paper
-from dpsweep.figures.families import NoiseCurve, OptimalBatchSize, Panel
+from dpsweep.figures import NoiseCurve, OptimalBatchSize, Panel, figure, paper
 from dpsweep.study.grid import Grids
 
 

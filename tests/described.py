@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dpsweep.figures import families
+from dpsweep import figures
 from dpsweep.study import Study
 from dpsweep.study.cells import AXES, NAMED
 from dpsweep.study.targets import Figure, Target
@@ -17,7 +17,7 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="described-")
 
 def by_name(name: str) -> Any:
     """Return a class of figures or tables by the name of its family."""
-    for each in vars(families).values():
+    for each in vars(figures).values():
         if isinstance(each, type) and getattr(each, "family", None) == name:
             return each
     raise KeyError(name)
@@ -26,11 +26,11 @@ def by_name(name: str) -> Any:
 def _code(key: str, value: Any, family: type[Target], drawn: tuple[str, ...]) -> str:
     """Return the Python code of a value, with classes for panels, lines, entries and the like."""
     kinds = {"lines": "Line", "panels": "Panel", "entries": "Selection", "cells": "Selection"}
-    if key == "panels" and family in (families.ClippingCurve, families.MethodComparison):
+    if key == "panels" and family in (figures.ClippingCurve, figures.MethodComparison):
         panels = (_lines(each, drawn) for each in value)
         return f"[{', '.join(panels)}]"
     if key == "axes":
-        return f"[families.NoiseAxes(**each) for each in {value!r}]"
+        return f"[figures.NoiseAxes(**each) for each in {value!r}]"
     if key not in kinds or not isinstance(value, list | dict):
         return repr(value)
     if isinstance(value, dict):
@@ -42,7 +42,7 @@ def _lines(panel: dict[str, Any], drawn: tuple[str, ...]) -> str:
     """Return the code of a panel with lines, which take missing settings from the panel."""
     above = {key: value for key, value in panel.items() if key not in ("title", "lines")}
     lines = ", ".join(_cells("Line", above | line, drawn) for line in panel["lines"])
-    return f"families.LinePanel(title={panel.get('title', '')!r}, lines=[{lines}])"
+    return f"figures.LinePanel(title={panel.get('title', '')!r}, lines=[{lines}])"
 
 
 def _cells(name: str, settings: dict[str, Any], drawn: tuple[str, ...]) -> str:
@@ -56,22 +56,22 @@ def _cells(name: str, settings: dict[str, Any], drawn: tuple[str, ...]) -> str:
     if isinstance(axes.get("clipping_bound"), str):
         of["clipping"] = axes.pop("clipping_bound")
     of["several"] = tuple(axis for axis in drawn if axis not in axes)
-    return f"families.{name}.of(grids.one(**({of!r} | roles)).at(**{axes!r}), **{rest!r})"
+    return f"figures.{name}.of(grids.one(**({of!r} | roles)).at(**{axes!r}), **{rest!r})"
 
 
 def _call(settings: dict[str, Any], family: type[Target]) -> str:
     drawn = family.drawn
-    if family is families.Heatmap:
+    if family is figures.Heatmap:
         drawn = (settings.get("x", "clipping_bound"), settings.get("y", "batch_size"))
     if family.part == "cells":
         settings = {"cells": {}} | settings
     given = (f"{key!r}: {_code(key, value, family, drawn)}" for key, value in settings.items())
-    return f"families.{family.__name__}(**{{{', '.join(given)}}})"
+    return f"figures.{family.__name__}(**{{{', '.join(given)}}})"
 
 
 def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
     """Return a Python file with a function for each target, from its settings, ``family`` and ``section``."""
-    lines = ["from dpsweep.figures import families, figure, table", "", 'inf = float("inf")']
+    lines = ["from dpsweep import figures", "", 'inf = float("inf")']
     for name, target in targets:
         settings = dict(target)
         family = by_name(settings.pop("family"))
@@ -81,7 +81,7 @@ def source(targets: list[tuple[str, dict[str, Any]]]) -> str:
         function = function if function.isidentifier() else f"_{function}"
         while f"def {function}(grids, **roles):" in lines:
             function += "_"
-        lines += ["", "", f"@{kind}({section!r}, name={name!r}, each={each!r})"]
+        lines += ["", "", f"@figures.{kind}({section!r}, name={name!r}, each={each!r})"]
         lines += [f"def {function}(grids, **roles):"]
         lines += [f"    return {_call(settings, family)}"]
     return "\n".join(lines) + "\n"

@@ -26,9 +26,10 @@ from tests.synthetic import (
     write_overlaps,
 )
 
+from dpsweep import figures
 from dpsweep.analysis.frames import MissingResultsError, read_numbers
 from dpsweep.base.errors import DpsweepError
-from dpsweep.figures import draw, families, style
+from dpsweep.figures import draw, style
 from dpsweep.study import Cell, Study
 from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.paths import Paths
@@ -210,7 +211,7 @@ def frames(results: Path) -> dict[str, pd.DataFrame]:
 
 
 def drawn_from(family: str, frame: pd.DataFrame) -> Figure:
-    axes = [families.NoiseAxes(title="t", quantity="cumulative", x="steps")]
+    axes = [figures.NoiseAxes(title="t", quantity="cumulative", x="steps")]
     options: dict[str, Any] = {"axes": axes} if family == "noise_curve" else {}
     figure: Figure = by_name(family).draw(frame, **options)
     figure.draw_without_rendering()
@@ -239,9 +240,9 @@ def test_a_frame_that_cannot_be_drawn_is_refused(
             drawn_from(family, other)
     # Two lines of one label would be drawn as one zigzag.
     lines = {"clipping_bound": [0.1, 1.0] * 2, "centre": [0.1, 0.2, 0.3, 0.4], "line": [0, 0, 1, 1]}
-    families.ClippingCurve.draw(pd.DataFrame(lines | {"label": [0.3, 0.3, 0.1 + 0.2, 0.1 + 0.2]}))
+    figures.ClippingCurve.draw(pd.DataFrame(lines | {"label": [0.3, 0.3, 0.1 + 0.2, 0.1 + 0.2]}))
     with pytest.raises(ValueError, match="found one for several lines"):
-        families.ClippingCurve.draw(pd.DataFrame(lines | {"label": "one"}))
+        figures.ClippingCurve.draw(pd.DataFrame(lines | {"label": "one"}))
 
 
 # -- what a study may ask for --------------------------------------------------------------
@@ -342,7 +343,7 @@ def test_heatmap_axes_texts_and_frames() -> None:
     of_200 = frame["batch_size"].eq(200)
     frame.loc[of_200 & frame["clipping_bound"].eq(10), "macro_accuracy"] = math.nan
     frame["as_good"] = frame["batch_size"].lt(ALL) & frame["clipping_bound"].le(1)
-    axes, bar = placed(families.Heatmap.draw(frame)).axes
+    axes, bar = placed(figures.Heatmap.draw(frame)).axes
     assert labels(axes.get_xticklabels()) == ["0.1", "1", "10", "42"]
     assert labels(axes.get_yticklabels()) == ["Full", "200", "100"]
     assert axes.yaxis_inverted()  # Full is at the top
@@ -364,22 +365,22 @@ def test_values_that_print_alike_have_their_own_columns_and_lines(
     alike: tuple[float, float],
 ) -> None:
     frame = squares([200], [*alike, 10.0], macro_accuracy=[0.1, 0.2, 0.3])
-    axes = placed(families.Heatmap.draw(frame)).axes[0]
+    axes = placed(figures.Heatmap.draw(frame)).axes[0]
     assert len(set(labels(axes.get_xticklabels()))) == 3
     assert [text for text in texts(axes) if text[0] == "."] == [".100", ".200", ".300"]
     points = itertools.product(alike, [0.01, 0.1])
     frame = pd.DataFrame(points, columns=["epsilon", "false_positive_rate"])
-    drawing = families.AttackerCurves.draw(frame.assign(true_positive_rate=0.5))
+    drawing = figures.AttackerCurves.draw(frame.assign(true_positive_rate=0.5))
     assert len({text.get_text() for text in drawing.legends[0].get_texts()}) == 2
     sizes = pd.DataFrame(itertools.product(alike, [2, 4]), columns=["epsilon", "epochs"])
-    drawing = families.OptimalBatchSize.draw(sizes.assign(mean_batch_size=100.0, train_size=ALL))
+    drawing = figures.OptimalBatchSize.draw(sizes.assign(mean_batch_size=100.0, train_size=ALL))
     assert len({text.get_text() for text in drawing.axes[0].get_legend().get_texts()}) == 2
 
 
 @pytest.mark.parametrize("scale", ["shared", "panel"])
 def test_accuracies_in_per_cent_are_written_as_such(scale: Literal["shared", "panel"]) -> None:
     frame = squares([200], [0.1, 1.0, 10.0], macro_accuracy=[0.42, 71.26, 100.0])
-    axes, bar = placed(families.Heatmap.draw(frame, colour_scale=scale)).axes
+    axes, bar = placed(figures.Heatmap.draw(frame, colour_scale=scale)).axes
     assert [text for text in texts(axes) if text[0].isdigit()] == ["0.4", "71.3", "100"]
     assert "Macro accuracy (%)" in (bar.get_ylabel(), bar.get_xlabel())
     assert scale == "shared" or labels(bar.get_xticklabels()) == ["0.4", "100"]
@@ -410,7 +411,7 @@ def test_a_running_mean_of_steps_is_named_with_its_length(
     norms = {"step_norms": np.arange(steps) ** 2}
     write_cells(study, Paths(tmp_path), lambda *_: norms, steps_too=True)
     numbers = study.figures["f"].compute(study, Paths(tmp_path))
-    drawing = families.NormTrace.draw(numbers)
+    drawing = figures.NormTrace.draw(numbers)
     # The mean of the squares of w neighbours exceeds the square of their centre by (w^2 - 1) / 12.
     inner = numbers[numbers["step"].between(6, steps - 6)]
     above = inner["mean_gradient_norm_smooth"] - inner["mean_gradient_norm"]
@@ -439,7 +440,7 @@ def test_titles_of_predictions_state_whether_they_order_settings(
         epsilon=1.0, predicted=2.0, measured=[1.0, 2.0, 4.0, 1.0], settings=4,
         rank_correlation=0.3, rank_correlation_lower=lower, rank_correlation_upper=upper,
     )  # fmt: skip
-    *panels, losses = families.PredictedClipping.draw(frame).axes
+    *panels, losses = figures.PredictedClipping.draw(frame).axes
     assert [texts(axes)[0] for axes in panels] == [said] * 3
     assert labels(losses.get_yticklabels()) == [rules[place] for place in (1, 3, 0, 2)]
     assert texts(losses)[0] == "1.00 (4 settings)"

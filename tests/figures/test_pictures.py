@@ -21,7 +21,8 @@ from matplotlib.transforms import Bbox
 from tests.figures.conftest import Drawn
 from tests.figures.test_drawings import FAMILIES, STUDY, write_results
 
-from dpsweep.figures import families, style
+from dpsweep import figures
+from dpsweep.figures import style
 
 SEEN = Path(__file__).parent / "seen"
 # Root mean square of the grey values, 0 to 255. It is 0 with the pinned libraries, 3 to 5 with a line that is
@@ -81,7 +82,7 @@ def test_heatmaps_of_any_shape_have_equal_squares_and_room_for_their_texts(
     frame = pd.DataFrame(rows).assign(as_good=True, learning_rate=0.01)
     frame["macro_accuracy"] = np.linspace(0.1, 0.9, len(frame))
     with style.style():
-        drawing = families.Heatmap.draw(frame, colour_scale=scale)
+        drawing = figures.Heatmap.draw(frame, colour_scale=scale)
         require_room_for_texts(drawing)
     panels = [axes for axes in drawing.axes if axes.get_title()]
     shown = [" ".join(axes.get_title().split("\n")) for axes in panels]

@@ -14,21 +14,21 @@ from dpsweep.study.fingerprints import target_fingerprint
 from dpsweep.study.optimizers import BY_DEFAULT
 
 MAP = """\
-    from dpsweep.figures import figure, families
+    from dpsweep import figures
 
-    @figure("Mine")
+    @figures.figure("Mine")
     def mine(grids):
-        return families.Heatmap(caption="Digits.", panels=[families.Panel.of(grids.one().at(epsilon=1.0))])
+        return figures.Heatmap(caption="Digits.", panels=[figures.Panel.of(grids.one().at(epsilon=1.0))])
 """
 
 
 OWN = """\
-    from dpsweep.figures import figure, families
+    from dpsweep import figures
 
-    class Own(families.Figure):
+    class Own(figures.Figure):
         family = "own"
 
-    @figure("Mine")
+    @figures.figure("Mine")
     def mine():
         return Own(caption="Own.")
 
@@ -50,7 +50,9 @@ def test_a_study_has_its_own_figures_beside_or_in_place_of_the_papers(tmp_path: 
     assert {"mine", "fig1_accuracy_heatmaps"} <= {*study.figures, *study.targets.undrawn}
     assert (study.figures["mine"].caption, study.figures["mine"].section) == ("Digits.", "Mine")
     assert "taba1_hyperparameter_grid" in study.tables
-    same = MAP.replace('@figure("Mine")', '@figure("Mine", name="fig3_gradnorm_distributions")')
+    same = MAP.replace(
+        '@figures.figure("Mine")', '@figures.figure("Mine", name="fig3_gradnorm_distributions")'
+    )
     study = load(tmp_path, "mine.py", mine=same)
     assert study.figures["fig3_gradnorm_distributions"].family == "heatmap"
     only = load(tmp_path, ["none", "mine.py"], mine=MAP)
@@ -64,20 +66,20 @@ def test_a_study_has_its_own_figures_beside_or_in_place_of_the_papers(tmp_path: 
 def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
     text = """
         from dpsweep.study.descriptions import Words
-        from dpsweep.figures import figure, families
+        from dpsweep import figures
         from dpsweep.study.grid import neighbours
 
-        @figure("Mine", name="{method}_C{clipping_bound}", each={"method": ["main", "all"]})
+        @figures.figure("Mine", name="{method}_C{clipping_bound}", each={"method": ["main", "all"]})
         def by_bound(grids, method):
             grid = grids.one(method=method)
             grid = grid.at(epochs=2, epsilon=grid.epsilon)
             for bound in neighbours([grid]):
                 panels = [
-                    families.Panel.of(grid.at(epsilon=epsilon, clipping_bound=bound))
+                    figures.Panel.of(grid.at(epsilon=epsilon, clipping_bound=bound))
                     for epsilon in reversed(grid.epsilon)
                 ]
                 say = Words(grids.study, panels)
-                yield families.GradientNormHistogram(caption=f"At {say.clipping_bound}.", panels=panels)
+                yield figures.GradientNormHistogram(caption=f"At {say.clipping_bound}.", panels=panels)
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert list(study.figures) == ["film_C0.1", "film_C1", "film_C10"]
@@ -91,18 +93,18 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
 def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> None:
     text = """
         from dpsweep.study.descriptions import Words
-        from dpsweep.figures import figure, families
+        from dpsweep import figures
 
-        @figure("Mine")
+        @figures.figure("Mine")
         def mine(grids):
             found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
-            panels = [families.Panel.of(each.at(epsilon=8.0)) for each in found.values()]
-            return families.Heatmap(caption=f"{Words(grids.study, panels).backbone}.", panels=panels)
+            panels = [figures.Panel.of(each.at(epsilon=8.0)) for each in found.values()]
+            return figures.Heatmap(caption=f"{Words(grids.study, panels).backbone}.", panels=panels)
 
-        @figure("Mine")
+        @figures.figure("Mine")
         def strong(grids):
             found = grids.each({each: {"backbone": each} for each in ("strong", "weak")})
-            return families.Heatmap(caption="Strong.", panels=[families.Panel.of(found["strong"])])
+            return figures.Heatmap(caption="Strong.", panels=[figures.Panel.of(found["strong"])])
     """
     study = load(tmp_path, ["none", "mine.py"], mine=text)
     assert study.figures["mine"].caption == "Pretrained."
@@ -116,13 +118,13 @@ def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> N
 
 
 LINES = """\
-    from dpsweep.figures import figure, families
+    from dpsweep import figures
 
-    @figure("Mine")
+    @figures.figure("Mine")
     def mine(grids):
         at = grids.one().at(epsilon=1.0, epochs=grids.one().epochs[0])
-        lines = [families.Line.of(at.at(batch_size=size){label}) for size in at.batch_size]
-        return families.ClippingCurve(caption="Mine.", panels=[families.LinePanel(lines=lines)])
+        lines = [figures.Line.of(at.at(batch_size=size){label}) for size in at.batch_size]
+        return figures.ClippingCurve(caption="Mine.", panels=[figures.LinePanel(lines=lines)])
 """
 
 
@@ -137,19 +139,19 @@ def test_lines_of_one_panel_have_different_labels(tmp_path: Path) -> None:
 
 def test_a_panel_of_equal_lines_is_left_out(tmp_path: Path) -> None:
     text = """
-        from dpsweep.figures import figure, families
+        from dpsweep import figures
 
         def curve(*panels):
-            panels = [families.LinePanel.of(grids) for grids in panels]
-            return families.ClippingCurve(caption="C.", quantity="accuracy", panels=panels)
+            panels = [figures.LinePanel.of(grids) for grids in panels]
+            return figures.ClippingCurve(caption="C.", quantity="accuracy", panels=panels)
 
-        @figure("Mine")
+        @figures.figure("Mine")
         def one(grids):
             grid = grids.one()
             ends = [grid.at(epsilon=max(grid.epsilon)), grid.at(epsilon=min(grid.epsilon))]
             return curve(ends, ends[::-1], ends[:1] * 2)
 
-        @figure("Mine")
+        @figures.figure("Mine")
         def none(grids):
             return curve([grids.one().at(epsilon=8.0)] * 2)
     """
@@ -173,21 +175,22 @@ def own(change: str, to: str) -> str:
         (own("epsilon=1.0", "epsilom=1.0"), "line 5: epsilom: unknown axis; did you mean epsilon? allowed: "),
         (own("epsilon=1.0", "epsilon=3.0"), "epsilon: found 3; allowed (digits_pretrained_film): 1, 8"),
         (own("epsilon=1.0", "epsilon=[]"), "line 5: Panel: epsilon: found []; allowed: at least 1 item"),
-        (own("return families", "families"), "line 3: mine: found null; allowed: a figure"),
+        (own("return figures", "figures"), "line 3: mine: found null; allowed: a figure"),
         (
-            MAP + "\n    @figure('Mine', name='mine')\n    def again(grids):\n        return mine(grids)\n",
+            MAP + "\n    @figures.figure('Mine', name='mine')\n    def again(grids):\n    "
+            "    return mine(grids)\n",
             "line 7: again: found the name mine, which mine.py, line 3: mine has too; allowed: one that no",
         ),
         *(
             (own("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")
             for found in ("{dataset}", "{say.tuned('batch_size')}", "{grid.epsilon[0]}")
         ),
-        (own('@figure("Mine")', "@figure"), "mine.py, line 3: TypeError: found section <function"),
+        (own('("Mine")', ""), "mine.py, line 3: TypeError: found section <function"),
         (
-            own('@figure("Mine")', '@figure("Mine", each={"colour": "all"})'),
+            own('@figures.figure("Mine")', '@figures.figure("Mine", each={"colour": "all"})'),
             'mine.py, line 3: mine: each: found "colour"; allowed: dataset, backbone, method, optimizer',
         ),
-        (own("families.Heatmap", "families.ClippingCurve"), "a valid dictionary or instance of LinePanel"),
+        (own("figures.Heatmap", "figures.ClippingCurve"), "a valid dictionary or instance of LinePanel"),
         (OWN, "line 8: TypeError: Can't instantiate abstract class Own with"),
     ],
 )  # fmt: skip
@@ -206,18 +209,18 @@ def test_an_edit_changes_the_fingerprints_of_its_figures_only(tmp_path: Path) ->
 
         import pydantic
 
-        from dpsweep.figures import figure, families
+        from dpsweep import figures
 
-        class Empty(families.Heatmap):
+        class Empty(figures.Heatmap):
             family = "empty"
             later: Later | None = None
 
         class Later(pydantic.BaseModel):
             ...
 
-        @figure("Mine")
+        @figures.figure("Mine")
         def other(grids):
-            return Empty(caption="Nothing.", panels=[families.Panel.of(grids.one().at(epsilon=1.0))])
+            return Empty(caption="Nothing.", panels=[figures.Panel.of(grids.one().at(epsilon=1.0))])
     """
 
     def fingerprint(name: str, text: str) -> str:

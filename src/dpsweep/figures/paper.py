@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Literal
 
-from dpsweep.figures import families
+from dpsweep import figures
 from dpsweep.study.cells import number
 from dpsweep.study.descriptions import Words, figure, table
 from dpsweep.study.grid import (
@@ -98,10 +98,10 @@ def panels(grids: Sequence[Grid]) -> list[Panel]:
 # -- Main text ---------------------------------------------------------------------------------
 
 
-def heatmaps(grids: Sequence[Grid]) -> families.Heatmap:
+def heatmaps(grids: Sequence[Grid]) -> figures.Heatmap:
     """Accuracy over C and B, a panel for each problem."""
     say = Words.of(grids)
-    return families.Heatmap(
+    return figures.Heatmap(
         caption=f"Test macro accuracy over clipping bound and batch size: {say.dataset}, {say.backbone}, "
         f"{say.method}, {say.optimizer}, {say.epochs}, a panel for each problem. Each square is the mean "
         f"over {say.seeds} at the learning rate that was best for that square; each panel has its own "
@@ -111,10 +111,10 @@ def heatmaps(grids: Sequence[Grid]) -> families.Heatmap:
     )
 
 
-def norms_by_epoch(grids: Sequence[Grid]) -> families.GradientNormDistribution:
+def norms_by_epoch(grids: Sequence[Grid]) -> figures.GradientNormDistribution:
     """Per-example gradient norms after each epoch."""
     say = Words.of(grids)
-    return families.GradientNormDistribution(
+    return figures.GradientNormDistribution(
         caption="Norms of the per-example gradients of all training examples after each epoch at "
         f"{say.clipping_bound}, a panel for each privacy budget, from loose to tight. {say.backbone} with "
         f"{say.method} on {say.dataset}, {say.epochs}; {say.tuned('batch_size')}, seed 1. Every violin is "
@@ -125,13 +125,13 @@ def norms_by_epoch(grids: Sequence[Grid]) -> families.GradientNormDistribution:
 
 def effects_on_classes(
     grids: Sequence[Grid], bounds: list[Any] | None = None, **options: Any
-) -> families.PerClass:
+) -> figures.PerClass:
     """Gradient weight that each class keeps under clipping, and its accuracy; by default at all bounds."""
     # *choice*: the retained weight is that of the gradient of all trainable parameters, which is clipped. The
     # paper's appendix suggests that of the classifier alone; retained_weight_of="classifier" draws it.
     shown = [each.at(clipping_bound=bounds) for each in grids] if bounds else grids
     say, reference = Words.of(shown), baseline(grids)
-    return families.PerClass(
+    return figures.PerClass(
         caption=f"Classes of {say.dataset} from the most to the least accurately predicted, a column for "
         f"each problem: {say.backbone}, {say.method}, {say.optimizer}, {say.epochs}; seed 1, "
         f"{say.tuned('batch_size')} for every clipping bound. Relative retained weight: how much gradient "
@@ -144,20 +144,20 @@ def effects_on_classes(
 
 
 @figure(MAIN)
-def fig1_accuracy_heatmaps(grids: Grids) -> families.Heatmap:
+def fig1_accuracy_heatmaps(grids: Grids) -> figures.Heatmap:
     """Figure 1: accuracy over C and B, for problems of increasing difficulty."""
     return heatmaps(three_difficulties(by_backbone(grids, several=MAP)))
 
 
 @figure(MAIN)
-def fig2_clipping_vs_difficulty(grids: Grids) -> families.ClippingCurve:
+def fig2_clipping_vs_difficulty(grids: Grids) -> figures.ClippingCurve:
     """Figure 2: the cost of a clipping bound, by privacy budget and by backbone."""
     found = by_backbone(grids, several=BOUNDS)
     weak, epsilon = found["weak"], min(shared("epsilon", found.values()))
     by_budget = [loose(weak), weak.at(epsilon=epsilon)]
     by_model = [each.at(epsilon=epsilon) for each in found.values()]
     say = Words.of([*by_budget, *by_model])
-    return families.ClippingCurve(
+    return figures.ClippingCurve(
         caption="What a clipping bound costs against the best one of the same line, for every bound anew "
         f"with {say.tuned('batch_size')}. {say.method} on {say.dataset}, {say.epochs}; mean of {say.seeds}; "
         f"{say.spread}. The lines of a panel differ in the privacy budget or in the backbone alone.",
@@ -167,7 +167,7 @@ def fig2_clipping_vs_difficulty(grids: Grids) -> families.ClippingCurve:
 
 
 @figure(MAIN)
-def fig3_gradnorm_distributions(grids: Grids) -> families.GradientNormDistribution:
+def fig3_gradnorm_distributions(grids: Grids) -> figures.GradientNormDistribution:
     """Figure 3: gradient norms after each epoch, by privacy budget."""
     return norms_by_epoch(
         by_dataset(each_epsilon(grids.one().at_usual_epochs()), clipping_bound=baseline)
@@ -175,14 +175,14 @@ def fig3_gradnorm_distributions(grids: Grids) -> families.GradientNormDistributi
 
 
 @figure(MAIN)
-def fig4_perclass_retained_accuracy(grids: Grids) -> families.PerClass:
+def fig4_perclass_retained_accuracy(grids: Grids) -> figures.PerClass:
     """Figure 4: retained gradient weight and accuracy of each class."""
     found = three_difficulties(by_backbone(grids, several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(MAIN)
-def fig5_autoclip_vs_tuned(grids: Grids) -> families.MethodComparison:
+def fig5_autoclip_vs_tuned(grids: Grids) -> figures.MethodComparison:
     """Figure 5: AUTO-S against flat clipping with a tuned bound."""
     datasets = ("main", "large", "imbalanced")
     return automatic_comparison(
@@ -190,11 +190,11 @@ def fig5_autoclip_vs_tuned(grids: Grids) -> families.MethodComparison:
     )
 
 
-def automatic_comparison(grids: Grids, panels: list[LinePanel]) -> families.MethodComparison:
+def automatic_comparison(grids: Grids, panels: list[LinePanel]) -> figures.MethodComparison:
     """AUTO-S beside flat clipping."""
     say = Words(grids.study, [line for panel in panels for line in panel.lines])
     gamma = number(grids.study.training.automatic_clipping_gamma)
-    return families.MethodComparison(
+    return figures.MethodComparison(
         caption=f"AUTO-S (gamma {gamma}), which has no clipping bound, beside flat clipping with a tuned "
         f"bound: macro accuracy minus the better one of the two at each ε. {say.backbone} with "
         f"{say.method}, {say.epochs}; batch size and learning rate tuned for both. Mean of {say.seeds}; "
@@ -211,24 +211,24 @@ def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> Lin
     return LinePanel.of(both, title)
 
 
-def noise_by_batch_size(grid: Grid) -> families.NoiseCurve:
+def noise_by_batch_size(grid: Grid) -> figures.NoiseCurve:
     """Noise of one step and of all steps against the batch size."""
     say = Words.of([grid])
-    return families.NoiseCurve(
+    return figures.NoiseCurve(
         caption="Standard deviation of the noise in the averaged gradient of one step (left), and scaled "
         "by the square root of the number of steps (right), against batch size; a line per ε. "
         f"{say.dataset}, {say.backbone} with {say.method}, {say.epochs}. The colour of a point is its "
         f"accuracy minus the best at the same ε, with {say.tuned('clipping_bound')} for the point.",
         cells=Selection.of(grid),
         axes=[
-            families.NoiseAxes(title="One step", quantity="effective", x="batch_size"),
-            families.NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
+            figures.NoiseAxes(title="One step", quantity="effective", x="batch_size"),
+            figures.NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
         ],
     )
 
 
 @figure(MAIN)
-def fig6_effective_noise(grids: Grids) -> families.NoiseCurve:
+def fig6_effective_noise(grids: Grids) -> figures.NoiseCurve:
     """Figure 6: effective noise against the batch size."""
     return noise_by_batch_size(grids.one(dataset="large", several=("batch_size",)))
 
@@ -236,18 +236,18 @@ def fig6_effective_noise(grids: Grids) -> families.NoiseCurve:
 BY_EPOCHS = ("epochs", "batch_size")
 
 
-def cumulative_noise(grid: Grid) -> families.NoiseCurve:
+def cumulative_noise(grid: Grid) -> figures.NoiseCurve:
     """Noise of all steps against the batch size and the number of steps."""
     say = Words.of([grid])
-    return families.NoiseCurve(
+    return figures.NoiseCurve(
         caption="Cumulative noise σ√T against batch size (top) and number of steps (bottom); a column per "
         f"ε, a line per number of epochs. {say.dataset}, {say.backbone} with {say.method}, {say.seeds}. The "
         "colour of a point is its accuracy minus the best at the same ε and epochs, with "
         f"{say.tuned('clipping_bound')} for the point.",
         cells=Selection.of(grid),
         axes=[
-            families.NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
-            families.NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
+            figures.NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
+            figures.NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
         ],
         # The paper gives this number for one problem only: a vertical line in its figures.
         minimum_steps={"cifar100_vit-tiny_film": 20},
@@ -255,15 +255,15 @@ def cumulative_noise(grid: Grid) -> families.NoiseCurve:
 
 
 @figure(MAIN)
-def fig7_cumulative_noise(grids: Grids) -> families.NoiseCurve:
+def fig7_cumulative_noise(grids: Grids) -> figures.NoiseCurve:
     """Figure 7: cumulative noise, for every number of epochs."""
     return cumulative_noise(grids.one(dataset="large", several=BY_EPOCHS))
 
 
 @table(MAIN)
-def tab1_tuning_implications() -> families.TuningImplications:
+def tab1_tuning_implications() -> figures.TuningImplications:
     """Table 1: the paper's rules, and the evidence of this study for and against each."""
-    return families.TuningImplications(
+    return figures.TuningImplications(
         caption="The paper's rules for tuning under differential privacy, each with what the sweeps of "
         "this study say: size of the effect with its uncertainty, number of comparisons, and a verdict."
     )
@@ -272,10 +272,10 @@ def tab1_tuning_implications() -> families.TuningImplications:
 # -- Clipping bound against accuracy, by model and by privacy budget ---------------------------
 
 
-def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> families.ClippingCurve:
+def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> figures.ClippingCurve:
     """Accuracy against C, a line for each of two problems."""
     say = Words.of(lines)
-    return families.ClippingCurve(
+    return figures.ClippingCurve(
         caption=compared
         + f": macro accuracy on {say.dataset} against the clipping bound. {say.method}, {say.epochs}; "
         f"{say.tuned('batch_size')} for every bound; mean of {say.seeds}; {say.spread}.",
@@ -289,7 +289,7 @@ def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> families.Cli
     name="model_{dataset}_eps{epsilon}",
     each={"dataset": ["small", "imbalanced", "large", "main"]},
 )
-def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[families.ClippingCurve]:
+def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[figures.ClippingCurve]:
     """A strong and a weak backbone under the same privacy budget."""
     both = [grids.one(dataset, each, several=BOUNDS) for each in ("strong", "weak")]
     both = by_dataset(both, epochs=usual)
@@ -308,7 +308,7 @@ def accuracy_by_model(grids: Grids, dataset: str) -> Iterator[families.ClippingC
         {"dataset": ["small", "imbalanced", "large", "main"], "backbone": ["strong", "weak"]},
     ],
 )
-def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> families.ClippingCurve:
+def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> figures.ClippingCurve:
     """The same backbone under a loose and a tight privacy budget."""
     lines = two_epsilons(grids.one(dataset, backbone, several=BOUNDS).at_usual_epochs())
     return accuracy_against_bound(
@@ -322,10 +322,10 @@ def accuracy_by_budget(grids: Grids, dataset: str, backbone: str) -> families.Cl
 
 def difference_to_best(
     lines: Sequence[Grid], centre: Literal["mean", "median"] = "mean"
-) -> families.ClippingCurve:
+) -> figures.ClippingCurve:
     """The cost of a clipping bound, for an easy problem and a hard one."""
     say = Words.of(lines)
-    return families.ClippingCurve(
+    return figures.ClippingCurve(
         caption="What a clipping bound costs against the best one, for an easy problem and a hard one: "
         f"{say.dataset}, {say.backbone}, {say.method}, {say.epochs}; {say.tuned('batch_size')} for every "
         f"bound; {centre} of {say.seeds}; {say.spread}.",
@@ -336,7 +336,7 @@ def difference_to_best(
 
 
 @figure(IMAGES)
-def lora_accuracy_difference(grids: Grids) -> families.ClippingCurve:
+def lora_accuracy_difference(grids: Grids) -> figures.ClippingCurve:
     """The cost of a clipping bound with LoRA."""
     both = [grids.one(backbone=each, method="lora", several=BOUNDS) for each in ("strong", "weak")]
     strong, weak = by_dataset(both, epochs=usual)
@@ -344,20 +344,20 @@ def lora_accuracy_difference(grids: Grids) -> families.ClippingCurve:
 
 
 @figure(IMAGES)
-def lora_perclass(grids: Grids) -> families.PerClass:
+def lora_perclass(grids: Grids) -> figures.PerClass:
     """Classes with LoRA, for an easy problem and a hard one."""
     found = two_difficulties(by_backbone(grids, method="lora", several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(IMAGES)
-def lora_heatmaps(grids: Grids) -> families.Heatmap:
+def lora_heatmaps(grids: Grids) -> figures.Heatmap:
     """Accuracy over C and B with LoRA."""
     return heatmaps(two_difficulties(by_backbone(grids, method="lora", several=MAP))[::-1])
 
 
 @table(IMAGES)
-def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
+def tab_lora_rank(grids: Grids) -> figures.ComparisonTable:
     """Accuracy by the rank of the adapters."""
     ranks = grids.each({each: {"method": each} for each in grids.names("method", "ranks")})
     epsilons = shared("epsilon", ranks.values())
@@ -366,7 +366,7 @@ def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
         clipping_bound=baseline,
     )
     say = Words.of(entries)
-    return families.ComparisonTable(
+    return figures.ComparisonTable(
         caption=f"Macro accuracy by rank of the LoRA adapters: {say.backbone} on {say.dataset}, "
         f"{say.epochs}, {say.clipping_bound}; batch size and learning rate tuned for every rank and ε; mean "
         f"and range over {say.seeds}.",
@@ -377,27 +377,27 @@ def tab_lora_rank(grids: Grids) -> families.ComparisonTable:
 
 
 @figure(TEXTS)
-def text_accuracy_difference(grids: Grids) -> families.ClippingCurve:
+def text_accuracy_difference(grids: Grids) -> figures.ClippingCurve:
     """The cost of a clipping bound on texts."""
     lines = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
     return difference_to_best(lines, centre="median")
 
 
 @figure(TEXTS)
-def text_perclass(grids: Grids) -> families.PerClass:
+def text_perclass(grids: Grids) -> figures.PerClass:
     """Classes of texts."""
     found = two_epsilons(grids.one(**TEXT, several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(TEXTS)
-def text_heatmaps(grids: Grids) -> families.Heatmap:
+def text_heatmaps(grids: Grids) -> figures.Heatmap:
     """Accuracy over C and B on texts."""
     return heatmaps(two_epsilons(grids.one(**TEXT, several=MAP).at_usual_epochs()))
 
 
 @figure("Optimal batch size")
-def optimal_batch_size(grids: Grids) -> families.OptimalBatchSize:
+def optimal_batch_size(grids: Grids) -> figures.OptimalBatchSize:
     """The best batch size against the number of epochs."""
     return best_batch_sizes(
         grids,
@@ -407,10 +407,10 @@ def optimal_batch_size(grids: Grids) -> families.OptimalBatchSize:
     )
 
 
-def best_batch_sizes(grids: Grids, panels: list[Panel]) -> families.OptimalBatchSize:
+def best_batch_sizes(grids: Grids, panels: list[Panel]) -> figures.OptimalBatchSize:
     """The best batch size against the number of epochs, a panel for each problem."""
     say = Words(grids.study, panels)
-    return families.OptimalBatchSize(
+    return figures.OptimalBatchSize(
         caption="The best batch size against the number of epochs, a line per ε: that with the highest "
         f"macro accuracy, in the mean over {say.seeds}, each of which chooses alone; {say.spread}. "
         f"{say.backbone} with {say.method}; {say.tuned('clipping_bound')} for every batch size. Below: what "
@@ -423,18 +423,18 @@ def best_batch_sizes(grids: Grids, panels: list[Panel]) -> families.OptimalBatch
 
 
 @figure(SCRATCH)
-def scratch_perclass(grids: Grids) -> families.PerClass:
+def scratch_perclass(grids: Grids) -> figures.PerClass:
     """Retained weight of classes when a network trains from scratch."""
     found = each_epsilon(grids.one(**FROM_SCRATCH, several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(SCRATCH)
-def scratch_heatmaps(grids: Grids) -> families.Heatmap:
+def scratch_heatmaps(grids: Grids) -> figures.Heatmap:
     """Accuracy over ε and C when a network trains from scratch."""
     grid = grids.one(**FROM_SCRATCH, several=("epsilon", "clipping_bound"))
     say = Words.of([grid])
-    return families.Heatmap(
+    return figures.Heatmap(
         caption=f"Test macro accuracy over ε and clipping bound when {say.backbone} trains on {say.dataset} "
         f"from random weights for {say.epochs}. Each square is the mean over {say.seeds} at its own best "
         "batch size and learning rate.",
@@ -445,39 +445,39 @@ def scratch_heatmaps(grids: Grids) -> families.Heatmap:
 
 
 @figure(DPSGD)
-def dpsgd_perclass(grids: Grids) -> families.PerClass:
+def dpsgd_perclass(grids: Grids) -> figures.PerClass:
     """Retained weight of classes with DP-SGD."""
     found = each_epsilon(grids.one(optimizer="sgd", several=BOUNDS).at_usual_epochs())
     return effects_on_classes(found, rows=["retained_weight"])
 
 
 @figure(DPSGD)
-def dpsgd_heatmaps(grids: Grids) -> families.Heatmap:
+def dpsgd_heatmaps(grids: Grids) -> figures.Heatmap:
     """Accuracy over C and B with DP-SGD."""
     return heatmaps(each_epsilon(grids.one(optimizer="sgd", several=MAP).at_usual_epochs()))
 
 
 @figure(FULL)
-def full_perclass(grids: Grids) -> families.PerClass:
+def full_perclass(grids: Grids) -> figures.PerClass:
     """Classes when every parameter trains."""
     found = three_difficulties(by_backbone(grids, method="all", several=BOUNDS))
     return effects_on_classes(found, neighbours(found))
 
 
 @figure(FULL)
-def full_heatmaps(grids: Grids) -> families.Heatmap:
+def full_heatmaps(grids: Grids) -> figures.Heatmap:
     """Accuracy over C and B when every parameter trains."""
     return heatmaps(three_difficulties(by_backbone(grids, method="all", several=MAP)))
 
 
 @figure(FULL, name="full_gradnorm_hist_C{clipping_bound}")
-def norms_after_training(grids: Grids) -> Iterator[families.GradientNormHistogram]:
+def norms_after_training(grids: Grids) -> Iterator[figures.GradientNormHistogram]:
     """Gradient norms after training every parameter."""
     found = three_difficulties(by_backbone(grids, method="all"))
     for bound in neighbours(found):
         shown = [each.at(clipping_bound=bound) for each in found]
         say = Words.of(shown)
-        yield families.GradientNormHistogram(
+        yield figures.GradientNormHistogram(
             caption=f"Norms of the per-example gradients after {say.epochs} of training every parameter at "
             f"{say.clipping_bound}, over all training examples of {say.dataset}, a panel for each problem. "
             f"With {say.tuned('batch_size')}; seed 1.",
@@ -492,7 +492,7 @@ def norms_after_training(grids: Grids) -> Iterator[families.GradientNormHistogra
     "Gradient norm distributions for small and large C",
     name="gradnorm_distributions_C{clipping_bound}",
 )
-def norms_by_bound(grids: Grids) -> Iterator[families.GradientNormDistribution]:
+def norms_by_bound(grids: Grids) -> Iterator[figures.GradientNormDistribution]:
     """Gradient norms after each epoch, for small and large C."""
     found = each_epsilon(grids.one().at_usual_epochs())
     bounds = shared("clipping_bound", found)
@@ -508,7 +508,7 @@ def norms_by_bound(grids: Grids) -> Iterator[families.GradientNormDistribution]:
     name="perclass_{dataset}",
     each={"dataset": ["imbalanced", "large"]},
 )
-def perclass_by_dataset(grids: Grids, dataset: str) -> families.PerClass:
+def perclass_by_dataset(grids: Grids, dataset: str) -> figures.PerClass:
     """Classes of other datasets, after few epochs."""
     both = {each: {"dataset": dataset, "backbone": each} for each in ("strong", "weak")}
     found = three_difficulties(grids.each(both, epochs=few))
@@ -518,13 +518,13 @@ def perclass_by_dataset(grids: Grids, dataset: str) -> families.PerClass:
 # *choice*: C = 1, as in the figures of gradient norms. All lines have one batch size, so that a step is the
 # same share of training: the smallest with at most 100 steps an epoch.
 @figure("Mean gradient norm over iterations", name="mean_gradnorm_{epochs}epochs")
-def mean_norm_by_step(grids: Grids) -> Iterator[families.NormTrace]:
+def mean_norm_by_step(grids: Grids) -> Iterator[figures.NormTrace]:
     """The mean gradient norm at each step, a line per ε."""
     grid = grids.one()
     for epochs in grid.epochs:
         shown = at_one_batch_size([grid.at(epochs=epochs)])
         say = Words.of(shown)
-        yield families.NormTrace(
+        yield figures.NormTrace(
             caption="Mean norm of the per-example gradients that were sampled at each optimizer step, "
             f"before clipping, over {say.epochs}; a line per ε. {say.dataset}, {say.backbone} with "
             f"{say.method}, {say.clipping_bound}, expected batch size {say.batch_size}, learning rate "
@@ -543,25 +543,25 @@ def at_one_batch_size(grids: Sequence[Grid]) -> list[Grid]:
 
 
 @figure(NOISE, name="effective_noise_{dataset}", each={"dataset": ["large", "main"]})
-def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> families.NoiseCurve:
+def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> figures.NoiseCurve:
     """Noise of one step against the batch size and the number of steps."""
     grid = grids.one(dataset, backbone, several=BY_EPOCHS)
     say = Words.of([grid])
-    return families.NoiseCurve(
+    return figures.NoiseCurve(
         caption="Noise in the averaged gradient of one step, σ/B, against batch size (top) and number of "
         f"steps (bottom); a column per ε, a line per number of epochs. {say.dataset}, {say.backbone} with "
         f"{say.method}, {say.seeds}. The colour of a point is its accuracy minus the best at the same ε and "
         f"epochs, with {say.tuned('clipping_bound')} for the point.",
         cells=Selection.of(grid),
         axes=[
-            families.NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
-            families.NoiseAxes(title="By steps", quantity="effective", x="steps"),
+            figures.NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
+            figures.NoiseAxes(title="By steps", quantity="effective", x="steps"),
         ],
     )
 
 
 @figure(NOISE, name="cumulative_noise_{dataset}", each={"dataset": "main"})
-def cumulative_noise_of(grids: Grids, dataset: str) -> families.NoiseCurve:
+def cumulative_noise_of(grids: Grids, dataset: str) -> figures.NoiseCurve:
     """Cumulative noise of other datasets than that of figure 7."""
     return cumulative_noise(grids.one(dataset, several=BY_EPOCHS))
 
@@ -571,11 +571,11 @@ def cumulative_noise_of(grids: Grids, dataset: str) -> families.NoiseCurve:
 
 # *choice*: a sampled batch, as in the figures of gradient norms. Noise does not depend on C.
 @figure("What an attacker can tell about one person")
-def attacker_curves(grids: Grids) -> families.AttackerCurves:
+def attacker_curves(grids: Grids) -> figures.AttackerCurves:
     """The power of the best attacker, by ε."""
     shown = at_one_batch_size([grids.one().at_usual_epochs()])
     say = Words.of(shown)
-    return families.AttackerCurves(
+    return figures.AttackerCurves(
         caption="The largest share of present people that any attacker recognises, by the share of absent "
         "people that they wrongly take for present; a line per ε, for a person with one record and for one "
         "with ten. On the grey line an attacker does no better than a coin. From the noise, the sampling "
@@ -593,11 +593,11 @@ def attacker_curves(grids: Grids) -> families.AttackerCurves:
 
 
 @figure(THEORY)
-def theory_error_decomposition(grids: Grids) -> families.ErrorDecomposition:
+def theory_error_decomposition(grids: Grids) -> figures.ErrorDecomposition:
     """The error of a private gradient sum, split into bias and noise."""
     shown = at_one_batch_size(two_epsilons(grids.one().at_usual_epochs()))
     say = Words.of(shown)
-    return families.ErrorDecomposition(
+    return figures.ErrorDecomposition(
         caption="The mean squared error of a private gradient sum (Theorem 4.1) against the clipping "
         "bound, split into what clipping takes away (bias) and what noise adds, at the start, in the "
         f"middle and at the end of training. {say.backbone} with {say.method} on {say.dataset}, "
@@ -608,11 +608,11 @@ def theory_error_decomposition(grids: Grids) -> families.ErrorDecomposition:
 
 
 @figure(THEORY)
-def theory_optimal_clipping(grids: Grids) -> families.OptimalClippingTrace:
+def theory_optimal_clipping(grids: Grids) -> figures.OptimalClippingTrace:
     """The clipping bound with the smallest error, after each epoch."""
     shown = at_one_batch_size([*by_backbone(grids).values()])
     say = Words.of(shown)
-    return families.OptimalClippingTrace(
+    return figures.OptimalClippingTrace(
         caption="The clipping bound C* with the smallest error (Theorem 4.1) and the median gradient norm "
         f"after every epoch, a line for each ε, a panel for each backbone. {say.method} on {say.dataset}, "
         f"{say.epochs}, trained with {say.clipping_bound} and expected batch size {say.batch_size}; "
@@ -622,11 +622,11 @@ def theory_optimal_clipping(grids: Grids) -> families.OptimalClippingTrace:
 
 
 @figure(THEORY)
-def theory_privacy_effects(grids: Grids) -> families.PrivacyEffectsFigure:
+def theory_privacy_effects(grids: Grids) -> figures.PrivacyEffectsFigure:
     """Effects of less ε on the best clipping bound: direct, and through the gradients."""
     shown = at_one_batch_size([*by_backbone(grids, several=("epsilon",)).values()])
     say = Words.of(shown)
-    return families.PrivacyEffectsFigure(
+    return figures.PrivacyEffectsFigure(
         caption="Why the best clipping bound changes with ε, after the last epoch. Less ε means more noise "
         "(the direct effect), and other gradients at the end of training (the indirect effect). One line "
         "has both; the two others change one of them alone and keep the other at the largest ε. Of these, "
@@ -639,7 +639,7 @@ def theory_privacy_effects(grids: Grids) -> families.PrivacyEffectsFigure:
 
 
 @figure(THEORY)
-def theory_predictions(grids: Grids) -> families.PredictedClipping:
+def theory_predictions(grids: Grids) -> figures.PredictedClipping:
     """Best clipping bounds that gradients predict, against the measured ones."""
     datasets = ("main", "large", "small", "imbalanced")
     images: list[Problem] = [
@@ -662,7 +662,7 @@ def theory_predictions(grids: Grids) -> families.PredictedClipping:
     every = [each.at(clipping_bound=each.clipping_bound) for each in every]
     shown = by_dataset(every, batch_size=smallest_batch)
     say = Words.of(shown)
-    return families.PredictedClipping(
+    return figures.PredictedClipping(
         caption="Whether the theory predicts the best clipping bound. Above, the predicted bound against "
         "the measured one, a point for each problem, ε and batch size: C* of Theorem 4.1, C* with the "
         "noise of the largest ε, and the bound with the best direction. A good prediction lies on the "
@@ -677,21 +677,21 @@ def theory_predictions(grids: Grids) -> families.PredictedClipping:
 
 
 @table("Hyperparameter grids")
-def taba1_hyperparameter_grid() -> families.HyperparameterGrid:
+def taba1_hyperparameter_grid() -> figures.HyperparameterGrid:
     """Table A1: the grids."""
-    return families.HyperparameterGrid(caption="The grid of every sweep, as configured.")
+    return figures.HyperparameterGrid(caption="The grid of every sweep, as configured.")
 
 
 @table("Datasets")
-def taba2_datasets() -> families.Datasets:
+def taba2_datasets() -> figures.Datasets:
     """Table A2: the datasets."""
-    return families.Datasets(
+    return figures.Datasets(
         caption="The datasets as they were prepared, with their sizes, classes, balance and source."
     )
 
 
 @table("Automatic clipping comparison")
-def tab_autoclip(grids: Grids) -> families.ComparisonTable:
+def tab_autoclip(grids: Grids) -> figures.ComparisonTable:
     """AUTO-S and flat clipping with a tuned bound."""
     datasets = ("main", "imbalanced", "large")
     grids.each(
@@ -702,7 +702,7 @@ def tab_autoclip(grids: Grids) -> families.ComparisonTable:
     rows = by_dataset([*found.values()], epsilon=lambda rows: shared("epsilon", rows))
     entries = [each.at(epsilon=epsilon) for each in rows for epsilon in each.epsilon]
     say, gamma = Words.of(entries), number(grids.study.training.automatic_clipping_gamma)
-    return families.ComparisonTable(
+    return figures.ComparisonTable(
         caption=f"Macro accuracy of AUTO-S (gamma {gamma}) and of flat clipping with a tuned bound: "
         f"{say.backbone} with {say.method}, {say.epochs}; batch size and learning rate tuned for both; mean "
         f"and range over {say.seeds}.",
@@ -713,9 +713,9 @@ def tab_autoclip(grids: Grids) -> families.ComparisonTable:
 
 
 @table("Optimizers")
-def tab_optimizers() -> families.OptimizerTable:
+def tab_optimizers() -> figures.OptimizerTable:
     """Gains of other optimizers over DP-Adam."""
-    return families.OptimizerTable(
+    return figures.OptimizerTable(
         caption="What other optimizers gain over DP-Adam at the same ε; each optimizer has the batch size, "
         "clipping bound and learning rate that are best for it on its grid."
     )
