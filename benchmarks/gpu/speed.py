@@ -17,7 +17,7 @@ from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
 from benchmarks.speed import processes, step_cost, steps
 from benchmarks.speed.steps import REFERENCE, Row, Setting
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.gradients.engine import resolve_precision
+from dpsweep.gradients.engines import resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study.methods import Film

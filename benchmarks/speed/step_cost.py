@@ -30,7 +30,7 @@ import torch
 from benchmarks.common import RESULTS, begin_rows, command_line, environment, peak_bytes, put_row
 from benchmarks.speed import steps
 from benchmarks.speed.steps import CONTENDERS, REFERENCE, ROWS, Row, Setting, Step
-from dpsweep.gradients.engine import full_precision
+from dpsweep.gradients.engines import full_precision
 
 RESULT = RESULTS / "step_cost_cpu.json"
 CPU = Setting(torch.device("cpu"))

@@ -25,7 +25,7 @@ from transformers import DistilBertConfig, DistilBertForMaskedLM
 from dpsweep.data.prepare import prepare_tokenizer
 from dpsweep.data.prepared import DatasetMetadata, PreparedDataset, TokenizerIdentity
 from dpsweep.gradients import make_engine
-from dpsweep.gradients.engine import GradientSum
+from dpsweep.gradients.engines import GradientSum
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.models.architectures import seeded
 from dpsweep.models.backbone import PreparedBackbone

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsweep.gradients.engine import is_out_of_memory
-from dpsweep.gradients.engines import ExpandedEngine
+from dpsweep.gradients.engines import ExpandedEngine, is_out_of_memory
 from dpsweep.training.physical import DoesNotFitError, PhysicalBatch
 from dpsweep.training.trial import train_trial
 

@@ -11,7 +11,7 @@ from tests.training import tiny_study as tiny
 from tests.training.tiny_study import CPU, SPEC, N, assert_equal, calibrate, end
 from torch import Tensor, nn
 
-from dpsweep.gradients.engine import autocast_dtype, resolve_precision
+from dpsweep.gradients.engines import autocast_dtype, resolve_precision
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping

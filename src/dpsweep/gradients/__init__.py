@@ -13,21 +13,21 @@
 the first step, each other engine is compared with ``loop`` on the model. All engines refuse a model that
 stores data of the examples during a pass.
 
-The modules: ``engine`` clips and sums, and sets number formats. ``engines`` has the engines. ``rules`` has
-the rules for the functions of torch, which ``tracked_parameters`` applies. ``per_example`` stores gradients,
-and ``units`` averages those of a unit. ``refusals`` has what is refused without a pass, ``checks`` what
-passes of made-up examples show, and ``data_dependence`` the operations that treat rows of a batch by their
-content.
+The modules: ``engines`` clip and sum. ``rules`` has the rules for the functions of torch, which
+``tracked_parameters`` applies. ``per_example`` stores gradients, and ``units`` averages those of a unit.
+``refusals`` has what is refused without a pass, ``checks`` what passes of made-up examples show, and
+``data_dependence`` the operations that treat rows of a batch by their content.
 """
 
 import torch
 from torch import nn
 
 from dpsweep.gradients.checks import ValidatingEngine
-from dpsweep.gradients.engine import GradientEngine, GradientSum
 from dpsweep.gradients.engines import (
     BookkeepingEngine,
     ExpandedEngine,
+    GradientEngine,
+    GradientSum,
     LinearEngine,
     LoopEngine,
     VmapEngine,

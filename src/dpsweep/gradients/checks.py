@@ -27,16 +27,16 @@ from torch import Tensor, nn
 from dpsweep.base.errors import DpsweepError
 from dpsweep.gradients import refusals
 from dpsweep.gradients.data_dependence import data_dependent
-from dpsweep.gradients.engine import (
+from dpsweep.gradients.engines import (
     GradientEngine,
     GradientSum,
+    LoopEngine,
     Rows,
     example_losses,
     full_precision,
     gradients_of,
     is_out_of_memory,
 )
-from dpsweep.gradients.engines import LoopEngine
 from dpsweep.gradients.refusals import BatchError, UnsupportedModelError
 from dpsweep.study.clipping import Clipping, NoClipping
 from dpsweep.study.messages import brief, shorten

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from dpsweep.gradients import engine
-from dpsweep.gradients.engines import LoopEngine
+from dpsweep.gradients import engines
 from dpsweep.gradients.per_example import sum_dtype
 from dpsweep.gradients.refusals import UnsupportedModelError
 from dpsweep.gradients.units import units_of
@@ -31,7 +30,7 @@ def _no_warning() -> Iterator[None]:
         yield
 
 
-class OpacusEngine(engine.GradientEngine):
+class OpacusEngine(engines.GradientEngine):
     """An engine with norms from the hooks of Opacus, and sums from a second backward pass.
 
     Only the norms are computed by Opacus; our factors replace its factor C / (norm + 1e-6). Layers
@@ -54,20 +53,20 @@ class OpacusEngine(engine.GradientEngine):
         _refuse_options(model)
         self._first = True
 
-    @engine.full_precision()
+    @engines.full_precision()
     @_no_warning()
-    def compute(self, rows: engine.Rows, clipping: Clipping | None) -> engine.GradientSum:
+    def compute(self, rows: engines.Rows, clipping: Clipping | None) -> engines.GradientSum:
         """See ``GradientEngine``."""
         mask = rows.mask
         _refuse_units(rows.units, mask)
         losses, squared = self._pass(rows.inputs, rows.labels)
         norms = torch.stack(list(squared.values())).sum(0).sqrt()
         if not bool(norms.isfinite().all()):
-            return LoopEngine(self.model, self._head).compute(rows, clipping)
+            return engines.LoopEngine(self.model, self._head).compute(rows, clipping)
         gradients: dict[str, Tensor] = {}
         if clipping is not None:
             factors = torch.where(mask, clipping.factors(norms), 0)
-            sums = engine.gradients_of((factors * losses).sum(), self.parameters.values())
+            sums = engines.gradients_of((factors * losses).sum(), self.parameters.values())
             gradients = {
                 name: each.to(sum_dtype(each))
                 for name, each in zip(self.parameters, sums, strict=True)
@@ -75,7 +74,7 @@ class OpacusEngine(engine.GradientEngine):
             }
         of_head = [each for name, each in squared.items() if name in self._head]
         head_norms = torch.stack([torch.zeros_like(norms), *of_head]).sum(0).sqrt()
-        return engine.GradientSum(
+        return engines.GradientSum(
             gradients=gradients,
             norms=torch.where(mask, norms, 0),
             head_norms=torch.where(mask, head_norms, 0),
@@ -87,8 +86,8 @@ class OpacusEngine(engine.GradientEngine):
         """Return the losses with their graph, and the squared norms of each parameter."""
         with torch.enable_grad(), self._hooked():
             with _ReadByTheirLayers(self.model) if self._first else nullcontext():
-                losses = engine.example_losses(self.model, inputs, labels)
-            gradients = engine.gradients_of(
+                losses = engines.example_losses(self.model, inputs, labels)
+            gradients = engines.gradients_of(
                 losses.sum(), self.parameters.values(), retain_graph=True
             )
             squared = {}

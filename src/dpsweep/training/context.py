@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients import GradientEngine, make_engine
-from dpsweep.gradients.engine import autocast_dtype, full_precision
+from dpsweep.gradients.engines import autocast_dtype, full_precision
 from dpsweep.gradients.units import copied, unit_starts
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters

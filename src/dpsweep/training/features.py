@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dpsweep.data import prepared
 from dpsweep.gradients import UnsupportedModelError
 from dpsweep.gradients.checks import check_passes, refuse_mixing
-from dpsweep.gradients.engine import full_precision
+from dpsweep.gradients.engines import full_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess

@@ -36,7 +36,7 @@ from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
 from dpsweep.base.units import size
-from dpsweep.gradients.engine import autocast_dtype, resolve_precision
+from dpsweep.gradients.engines import autocast_dtype, resolve_precision
 from dpsweep.study.file import Training
 from dpsweep.study.load import is_true
 from dpsweep.training import processes

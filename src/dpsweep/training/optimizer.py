@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.units import real
 from dpsweep.gradients import GradientEngine
-from dpsweep.gradients.engine import first_line, is_out_of_memory
+from dpsweep.gradients.engines import first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of
 from dpsweep.study import Study
 from dpsweep.study.clipping import Clipping

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.gradients.engine import first_line, is_out_of_memory
+from dpsweep.gradients.engines import first_line, is_out_of_memory
 from dpsweep.gradients.units import unit_starts
 from dpsweep.training import processes
 from dpsweep.training.randomness import Indices, whole_units

@@ -19,7 +19,7 @@ import xxhash
 from torch import Tensor
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.gradients.engine import first_line, is_out_of_memory
+from dpsweep.gradients.engines import first_line, is_out_of_memory
 
 Value = TypeVar("Value")
 

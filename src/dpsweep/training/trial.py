@@ -23,7 +23,7 @@ from torch.nn import functional
 from dpsweep import TRAINER_VERSION, __version__
 from dpsweep.base.files import fingerprint
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.gradients.engine import full_precision, resolve_precision
+from dpsweep.gradients.engines import full_precision, resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import head_parameter_names, trainable_parameters
 from dpsweep.privacy import Calibration, Sampling
