@@ -5,8 +5,7 @@ from typing import Any
 
 from benchmarks.common import REPOSITORY
 from benchmarks.tables.markdown import columns, describe_environment, grid
-from dpsweep.planning.plan import Plan
-from dpsweep.planning.status import Status
+from dpsweep.planning.plan import Plan, Status
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

@@ -20,8 +20,7 @@ from dpsweep.cli.main import app
 from dpsweep.cli.run import target_files
 from dpsweep.planning.cost import ProblemCost
 from dpsweep.planning.outputs import NormsKey, Output, Outputs, former_files, remove
-from dpsweep.planning.plan import CostEstimate, Plan
-from dpsweep.planning.status import Status
+from dpsweep.planning.plan import CostEstimate, Plan, Status
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 

@@ -13,7 +13,7 @@ import pytest
 from tests.training.tiny_study import Prepared
 
 from dpsweep.cli.options import training
-from dpsweep.planning.status import STOPPED
+from dpsweep.planning.plan import STOPPED
 from dpsweep.study.file import Training
 from dpsweep.training.cell import run_cell
 from dpsweep.training.job import (

@@ -247,7 +247,7 @@ def status(
 ) -> None:
     """Show progress, failures, the cost so far and the time left."""
     from dpsweep.planning.cost import device_of
-    from dpsweep.planning.status import Status
+    from dpsweep.planning.plan import Status
 
     file, study, paths = find_study(study_name or study_file)
     refused = refused_problems(study)

@@ -15,7 +15,7 @@ from dpsweep.base.gpus import Gpu
 from dpsweep.planning.outputs import Stage
 from dpsweep.study import Study
 from dpsweep.study.backbones import Backbone
-from dpsweep.study.cells import Cell, optimizer_steps
+from dpsweep.study.cells import Cell
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES
@@ -179,10 +179,10 @@ class ProblemCost:
 
     def __init__(self, study: Study, problem: str, device: Device = GPU) -> None:
         self._study, self._problem, self._device = study, problem, device
-        grid = study.problems[problem]
-        self._dataset = study.datasets[grid.dataset]
-        self._method = study.methods[grid.method]
-        self._whole = count_network(study.backbones[grid.backbone], self._dataset)
+        self._parts = study.problems[problem]
+        self._dataset = study.datasets[self._parts.dataset]
+        self._method = study.methods[self._parts.method]
+        self._whole = count_network(study.backbones[self._parts.backbone], self._dataset)
         self._on_features = study.trains_on_vectors(problem)
         self._rate = device.teraflops * 1e12
         if self._on_features:
@@ -193,7 +193,7 @@ class ProblemCost:
             self._start, self._step = device.start_seconds, device.step_seconds
         self._sweeps = study.sweeps_of(problem)
         self._batch_sizes = [
-            study.numeric_batch_size(grid.dataset, each)
+            study.numeric_batch_size(self._parts.dataset, each)
             for sweep in self._sweeps
             for each in study.sweeps[sweep].batch_size
         ]
@@ -215,8 +215,7 @@ class ProblemCost:
         """
         gpus = gpus or self.gpus("train")
         study, dataset, network = self._study, self._dataset, self._network
-        rounding = study.privacy.step_rounding
-        steps = optimizer_steps(dataset.protected, min(self._batch_sizes), epochs, rounding)
+        steps = study.steps(self._parts.dataset, epochs, min(self._batch_sizes))
         training = epochs * self._rows * self._passes * network.operations / self._rate
         testing = dataset.test_size * network.operations / self._rate
         trials = trials or max(study.trials_per_cell(sweep) for sweep in self._sweeps)
@@ -284,8 +283,7 @@ class ProblemCost:
                 size = min(study.batch_size(cell), study.theory.largest_batch)
                 return 45.0 * (epochs + 1) * study.theory.draws * self._theory_seeds * size
         trials, classes = study.trials_per_cell(study.sweep_of(cell)), dataset.classes
-        rounding = study.privacy.step_rounding
-        steps = optimizer_steps(dataset.protected, study.batch_size(cell), epochs, rounding)
+        steps = study.steps(self._parts.dataset, epochs, cell.batch_size)
         store = trials * (1_700 + 20 * classes + 32 * steps)
         tables = 23_000 + trials * 8 * classes + 5_000 + 17 * trials * steps
         logs_and_records = 10_000
