@@ -5,7 +5,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import preload, progress
+from dpsweep.cli import preload, run
 from dpsweep.planning.outputs import Outputs
 from dpsweep.release.unaccounted import refuse_unaccounted, refused_problems
 from dpsweep.study import fingerprints, load_study
@@ -24,7 +24,7 @@ except DpsweepError as error:
 os.environ[RESULTS] = STUDY.results
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
 REFUSED = refused_problems(STUDY)
-progress.show_requests(workflow)
+run.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 
 
@@ -43,7 +43,7 @@ onstart:
     # the scheduler again and again while jobs are ready: hours of processor time (python -m benchmarks.speed.scheduler).
     workflow.scheduler.job_rate_limiter = None
     preload.start()
-    progress.start()
+    run.show_progress()
 
 
 # All files, because Snakemake does not make a missing input of a target that is up to date.

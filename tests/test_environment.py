@@ -11,9 +11,9 @@ from tests.waiting import called
 PROBE = """\
 import sys
 from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import environment
+from dpsweep.cli import preload
 try:
-    environment.check()
+    preload.check_environment()
 except DpsweepError as error:
     sys.exit(str(error))
 """

@@ -13,7 +13,7 @@ from snakemake.cli import get_argument_parser
 from snakemake_interface_logger_plugins.common import LogEvent
 from typer.testing import CliRunner
 
-from dpsweep.cli import options, progress, run
+from dpsweep.cli import options, run
 from dpsweep.cli.main import app
 from dpsweep.study import load_study
 from dpsweep.study.load import PROJECT
@@ -131,7 +131,7 @@ def test_a_run_names_a_report_that_exists(folder: Path) -> None:
 def test_a_run_without_a_terminal_tells_the_first_figure_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    handler = progress.Tenths()
+    handler = run.Tenths()
     for number, rule in enumerate(["train", "figure", "figure"]):
         started = {"event": LogEvent.JOB_INFO, "jobid": number, "rule_name": rule}
         handler.emit(
