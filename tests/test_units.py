@@ -1,6 +1,6 @@
 """Tests of times and sizes with their units."""
 
-from dpsweep.base.units import duration, size
+from dpsweep.base.formatting import duration, size
 
 
 def test_durations_have_suitable_units() -> None:

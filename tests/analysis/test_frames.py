@@ -29,8 +29,7 @@ from dpsweep.analysis.frames import (
 )
 from dpsweep.analysis.predictions import load_overlaps
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import fingerprint, write_checked_json
-from dpsweep.base.parquet import UnreadableResultsError
+from dpsweep.base.files import UnreadableResultsError, fingerprint, write_checked_json
 from dpsweep.study import Cell, Study
 from dpsweep.study.fingerprints import TRAINER, sources
 from dpsweep.study.grid import Selection

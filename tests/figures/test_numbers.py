@@ -22,7 +22,7 @@ from tests.synthetic import (
 
 from dpsweep.analysis.predictions import FIXED, HINDSIGHT, PREDICTIONS
 from dpsweep.analysis.statistics import as_good_as_best
-from dpsweep.base.parquet import UnreadableResultsError
+from dpsweep.base.files import UnreadableResultsError
 from dpsweep.figures import style
 from dpsweep.figures.gradient_norms import _support
 from dpsweep.study import Cell, Study

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from tests.tables.test_tables import TEXTS
 
-from dpsweep.base.units import one_line
+from dpsweep.base.formatting import one_line
 from dpsweep.figures import style
 
 

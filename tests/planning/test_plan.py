@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json, write_text
-from dpsweep.base.units import duration
+from dpsweep.base.formatting import duration
 from dpsweep.cli.main import app
 from dpsweep.cli.run import target_files
 from dpsweep.planning.cost import ProblemCost

@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import with_fingerprint
-from dpsweep.base.units import rounded_down, rounded_up
+from dpsweep.base.formatting import rounded_down, rounded_up
 from dpsweep.cli import run
 from dpsweep.cli.main import app
 from dpsweep.privacy import CalibrationError

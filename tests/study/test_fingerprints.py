@@ -13,7 +13,7 @@ from tests.study.small import DELETE, SMALL, Edits, edited
 
 import dpsweep
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import one_line
+from dpsweep.base.formatting import one_line
 from dpsweep.data.prepared import Resize
 from dpsweep.figures import draw
 from dpsweep.gradients import make_engine

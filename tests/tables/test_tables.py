@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tests.synthetic import make_study, write_cells, write_dataset
 
-from dpsweep.base.units import one_line
+from dpsweep.base.formatting import one_line
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write

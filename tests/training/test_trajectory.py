@@ -20,7 +20,7 @@ from dpsweep.analysis.frames import (
     write_problem,
 )
 from dpsweep.analysis.predictions import load_overlaps
-from dpsweep.base.parquet import UnreadableResultsError
+from dpsweep.base.files import UnreadableResultsError
 from dpsweep.gradients.engines import LoopEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose

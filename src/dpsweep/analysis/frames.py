@@ -19,8 +19,14 @@ import pyarrow.parquet as pq
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path, fingerprint, read_checked_json
-from dpsweep.base.parquet import UnreadableResultsError, read_rows, write_rows
+from dpsweep.base.files import (
+    UnreadableResultsError,
+    atomic_path,
+    fingerprint,
+    read_checked_json,
+    read_rows,
+    write_rows,
+)
 from dpsweep.study import Cell, Study, fingerprints
 from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, Panel, Selection

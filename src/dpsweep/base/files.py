@@ -1,4 +1,6 @@
-"""Atomic writes, canonical JSON and checksums for the files of all stages."""
+"""Atomic writes, checksums, JSON and parquet for the files of all stages."""
+
+from __future__ import annotations
 
 import errno
 import fcntl
@@ -9,7 +11,7 @@ import re
 import reprlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.lazy import pa, pq
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,6 +32,10 @@ _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 
 class DamagedFileError(DpsweepError, ValueError):
     """A file with other content than was written."""
+
+
+class UnreadableResultsError(DpsweepError):
+    """A result file that is missing, damaged, or lacks a column."""
 
 
 @contextmanager
@@ -271,3 +278,42 @@ def mistakes_of(error: ValidationError) -> list[str]:
         + ("" if each["type"] == "missing" else f", found {reprlib.repr(each['input'])}")
         for each in error.errors()
     ]
+
+
+# -- parquet -------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, rows: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -> None:
+    """Write a table atomically, with a checksum of each page: reading detects every flipped bit.
+
+    Args:
+        path: the file.
+        rows: the table.
+        metadata: for the file, in addition to the table's metadata.
+    """
+    described = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **(metadata or {})})
+    with atomic_path(path) as partial:
+        pq.write_table(described, partial, write_page_checksum=True)
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read the given columns of a file, in this order, or all columns.
+
+    Raises:
+        UnreadableResultsError: the file is damaged or missing, or lacks a column.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            present = parquet.schema_arrow.names
+            columns = list(present if columns is None else columns)
+            absent = [name for name in columns if name not in present]
+            if absent:
+                raise UnreadableResultsError(
+                    f"{path}: has no column {', '.join(absent)}; another version made it", (path,)
+                )
+            # Threads cost more time than they save for the few rows of a cell.
+            return parquet.read(columns=columns, use_threads=False).select(columns)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UnreadableResultsError(
+            f"{path}: cannot be read as parquet ({error})", (path,)
+        ) from None

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["matplotlib", "np", "pd", "sns", "submodules"]
+__all__ = ["matplotlib", "np", "pa", "pd", "pq", "sns", "submodules"]
 
 
 class _Lazy:
@@ -52,7 +52,10 @@ if TYPE_CHECKING:
     import matplotlib.ticker
     import numpy as np
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
     import seaborn as sns
 else:
     # seaborn imports these parts of matplotlib.
     matplotlib, np, pd, sns = map(_Lazy, ("matplotlib", "numpy", "pandas", "seaborn"))
+    pa, pq = map(_Lazy, ("pyarrow", "pyarrow.parquet"))

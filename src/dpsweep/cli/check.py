@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import count, texts_in
+from dpsweep.base.formatting import count, texts_in
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.base.units import rounded_up
+from dpsweep.base.formatting import rounded_up
 from dpsweep.cli.options import FoundStudy, StudyFile, find_study, open_study, path, training
 from dpsweep.release import FROZEN, budget_in_words
 from dpsweep.study.load import DEFAULT_STUDY, split_study

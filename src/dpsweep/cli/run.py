@@ -23,7 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from typer.core import TyperCommand
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import count, duration
+from dpsweep.base.formatting import count, duration
 from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
 from dpsweep.release.unaccounted import refusal, refused_problems

@@ -283,7 +283,7 @@ def clean(
     ] = False,
 ) -> None:
     """List the files of former settings, or remove them; finished trials stay in the store."""
-    from dpsweep.base.units import count
+    from dpsweep.base.formatting import count
     from dpsweep.planning.outputs import former_files
     from dpsweep.planning.outputs import remove as remove_files
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import require_content
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 from dpsweep.data.prepared import DatasetError, Labels, Split
 from dpsweep.study.datasets import draw, is_within
 from dpsweep.study.messages import brief, shorten

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dpsweep.base.files import found_pointer, require_content
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 from dpsweep.data import examples
 from dpsweep.data.prepared import DatasetError, Resize, Split, progress, write_array
 from dpsweep.study.datasets import FolderSource, IdxSource

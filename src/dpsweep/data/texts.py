@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import parquet
 
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 from dpsweep.data import examples
 from dpsweep.data.prepared import DatasetError, Split
 from dpsweep.study.datasets import FilesSource

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from dpsweep.analysis import frames
+from dpsweep.base.formatting import count
 from dpsweep.base.lazy import matplotlib, np, pd, sns
-from dpsweep.base.units import count
 from dpsweep.figures import style
 from dpsweep.privacy import Sampling, trade_off
 from dpsweep.privacy.record import noise

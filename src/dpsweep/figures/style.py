@@ -31,8 +31,8 @@ from matplotlib.transforms import ScaledTranslation
 from dpsweep.analysis import frames
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
+from dpsweep.base.formatting import count, one_line
 from dpsweep.base.lazy import sns
-from dpsweep.base.units import count, one_line
 from dpsweep.study import Study, targets
 from dpsweep.study.file import Style
 from dpsweep.study.fingerprints import target_fingerprint, write_settings

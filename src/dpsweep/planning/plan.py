@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpsweep.base.files import read_json
-from dpsweep.base.units import columns, count, duration, size
+from dpsweep.base.formatting import columns, count, duration, size
 from dpsweep.planning.cost import GPU, Device, ProblemCost, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import GpuOutput, Output, Outputs
 from dpsweep.study import Study

@@ -27,7 +27,7 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from prv_accountant.other_accountants import RDP
 from scipy.stats import binom
 
-from dpsweep.base.units import rounded_up
+from dpsweep.base.formatting import rounded_up
 from dpsweep.privacy.record import Calibration, CalibrationError, Sampling
 
 _LARGEST_LOSS = 700.0

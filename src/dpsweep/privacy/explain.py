@@ -8,7 +8,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from dpsweep.base.units import rounded_up
+from dpsweep.base.formatting import rounded_up
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.record import CalibrationError, checked_target
 from dpsweep.privacy.trade_off import (

@@ -20,9 +20,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from dpsweep.base.errors import DpsweepError
+from dpsweep.base.errors import DpsweepError, integer, real
 from dpsweep.base.files import checked, mistakes_of, read_json, write_checked_json
-from dpsweep.base.units import integer, real
 
 
 class CalibrationError(DpsweepError, ValueError):

@@ -37,7 +37,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 
-from dpsweep.base.units import real
+from dpsweep.base.errors import real
 from dpsweep.privacy.accountants import privacy_loss, profile_interval, rounding_allowance
 from dpsweep.privacy.calibration import calibrate_sampling, certify_again
 from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dpsweep.base.files import parsed, read_checked_json
-from dpsweep.base.units import rounded_up
+from dpsweep.base.formatting import rounded_up
 from dpsweep.data.prepared import Resize
 from dpsweep.privacy.explain import paragraph, table
 from dpsweep.release import CERTIFICATE, FROZEN, TOKENIZER, TRAINED

@@ -25,7 +25,7 @@ from typing import TextIO
 from pydantic import BaseModel, ConfigDict
 
 from dpsweep.base.files import DamagedFileError, checked, parsed, sync_folder, with_fingerprint
-from dpsweep.base.units import rounded_down, rounded_up
+from dpsweep.base.formatting import rounded_down, rounded_up
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta

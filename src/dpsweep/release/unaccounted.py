@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Collection, Iterable
 
-from dpsweep.base.units import count, rounded_up
+from dpsweep.base.formatting import count, rounded_up
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.datasets import shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true

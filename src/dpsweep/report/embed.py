@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 import dpsweep
-from dpsweep.base.units import count, rounded_up
+from dpsweep.base.formatting import count, rounded_up
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import BatchSize, number
 from dpsweep.study.clipping import RULES, ClippingBound

@@ -15,7 +15,7 @@ import yaml
 
 from dpsweep.analysis.frames import is_private, newest_results, present_trials, read_numbers
 from dpsweep.base.files import DamagedFileError, write_text
-from dpsweep.base.units import count, rounded_up, texts_in
+from dpsweep.base.formatting import count, rounded_up, texts_in
 from dpsweep.figures import audit
 from dpsweep.release import CERTIFICATE, budget_in_words
 from dpsweep.release.ledger import Account, account

@@ -16,7 +16,7 @@ import pandas as pd
 from dpsweep.analysis.frames import is_private, present_trials
 from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.files import read_checked_json
-from dpsweep.base.units import count, duration, markdown
+from dpsweep.base.formatting import count, duration, markdown
 from dpsweep.report.embed import choice, percent, span, titles, values
 from dpsweep.study import Study
 from dpsweep.study.cells import number

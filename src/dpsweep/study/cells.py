@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
-from dpsweep.base.units import integer
+from dpsweep.base.errors import integer
 from dpsweep.study.clipping import RULES, ClippingBound
 
 PARTS = ("dataset", "backbone", "method")

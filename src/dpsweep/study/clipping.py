@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dpsweep.base.units import real
+from dpsweep.base.errors import real
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 from dpsweep.study.cells import NAMED, PARTS, number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Grid, Grids, Line, LinePanel, MistakeError, NotDrawnError, Selection

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from dpsweep.base.units import count
+from dpsweep.base.formatting import count
 from dpsweep.study import section
 from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import PrivateRule

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpsweep.base.units import one_line
+from dpsweep.base.formatting import one_line
 from dpsweep.study import messages
 from dpsweep.study.cells import Full, number
 

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from dpsweep.analysis import frames
 from dpsweep.base.files import write_text
+from dpsweep.base.formatting import count, markdown, one_line
 from dpsweep.base.lazy import pd
-from dpsweep.base.units import count, markdown, one_line
 from dpsweep.study import Study
 from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.fingerprints import target_fingerprint, write_settings

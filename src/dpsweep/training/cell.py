@@ -20,7 +20,7 @@ import torch
 
 from dpsweep import TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.parquet import write_rows
+from dpsweep.base.files import write_rows
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration

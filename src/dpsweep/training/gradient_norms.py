@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from dpsweep.base.errors import DpsweepError
-from dpsweep.base.files import atomic_path
-from dpsweep.base.parquet import read_rows, write_rows
+from dpsweep.base.files import atomic_path, read_rows, write_rows
 from dpsweep.data.examples import usual_classes
 from dpsweep.gradients import GradientEngine
 from dpsweep.privacy import Sampling

@@ -35,7 +35,7 @@ from torch import nn
 from dpsweep import __version__
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_text
-from dpsweep.base.units import size
+from dpsweep.base.formatting import size
 from dpsweep.gradients.engines import autocast_dtype, resolve_precision
 from dpsweep.study.file import Training
 from dpsweep.study.load import is_true

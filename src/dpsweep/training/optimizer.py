@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from dpsweep.base.errors import DpsweepError
-from dpsweep.base.units import real
+from dpsweep.base.errors import DpsweepError, real
 from dpsweep.gradients import GradientEngine
 from dpsweep.gradients.engines import first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dpsweep.base.errors import integer
 from dpsweep.base.files import fingerprint
-from dpsweep.base.units import integer, rounded_up
+from dpsweep.base.formatting import rounded_up
 from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
 from dpsweep.privacy.record import Calibration

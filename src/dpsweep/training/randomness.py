@@ -25,8 +25,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dpsweep.base.errors import integer
 from dpsweep.base.files import canonical_json
-from dpsweep.base.units import integer
 from dpsweep.gradients.units import unit_starts
 from dpsweep.privacy import Sampling
 from dpsweep.study.datasets import ROWS_PER_UNIT

@@ -1,16 +1,14 @@
-"""Numbers: checks of those that callers give, and text for people with a suitable unit; tables and escapes.
+"""Numbers and texts for people: times and sizes with a suitable unit, columns, escapes.
 
 Each output format has one escape: `markdown` here, `dpsweep.figures.style.literal` for matplotlib,
 `dpsweep.tables.text.latex`, and Jinja's own for HTML.
 """
 
 import math
-import operator
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from numbers import Real
 from typing import Any
 
 
@@ -109,54 +107,6 @@ def markdown(text: str) -> str:
     """
     escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text))
     return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", escaped)
-
-
-def real(
-    name: str, value: object, error: type[Exception] = ValueError, least: float | None = None
-) -> float:
-    """Return a number in float64.
-
-    Args:
-        name: of the number, for the message.
-        value: of the caller.
-        error: the type of error to raise.
-        least: the smallest value that is allowed, of finite ones.
-
-    Raises:
-        error: the value is not a real number, for example text, a truth value or None; or with ``least`` it
-            is smaller, infinite or NaN.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise error(f"{name} = {value!r}: it must be a number")
-    found = float(value)
-    if least is not None and not least <= found < math.inf:
-        raise error(f"{name} = {value}: it must be finite and at least {least}")
-    return found
-
-
-def integer(
-    name: str, value: object, error: type[Exception] = ValueError, least: float = -math.inf
-) -> int:
-    """Return an integer.
-
-    Args:
-        name: see `real`.
-        value: see `real`.
-        error: see `real`.
-        least: the smallest value that is allowed.
-
-    Raises:
-        error: the value is not an integer, or below ``least``.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        found = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise error(f"{name} = {value!r}: it must be an integer") from None
-    if found < least:
-        raise error(f"{name} = {found}: it must be at least {least}")
-    return found
 
 
 def rounded_up(number: float, digits: int = 6) -> str:
