@@ -24,7 +24,7 @@ from dpsweep.models.build import build_head, build_model
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import GROUPS, Attack, GaussianTradeOff, best_attack
-from dpsweep.recommend import rule, text
+from dpsweep.recommend import rule
 from dpsweep.recommend.rule import (
     NoAdviceError,
     ProblemFacts,
@@ -40,7 +40,7 @@ from dpsweep.study.methods import HeadOnly
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"
 FACTS = ProblemFacts(5000, 2.0, 1e-5, 8, "adam", gradient_norm=5.0)
-NOISE_MULTIPLIER, CALIBRATE = cache(rule.noise_multiplier), cache(text.calibrate)
+NOISE_MULTIPLIER, CALIBRATE = cache(rule.noise_multiplier), cache(rule.calibrate)
 
 
 def attacks(noise: Calibration) -> list[Attack]:
@@ -52,8 +52,8 @@ def attacks(noise: Calibration) -> list[Attack]:
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule, "noise_multiplier", NOISE_MULTIPLIER)
-    monkeypatch.setattr(text, "calibrate", CALIBRATE)
-    monkeypatch.setattr(text, "attacks_on_training", attacks)
+    monkeypatch.setattr(rule, "calibrate", CALIBRATE)
+    monkeypatch.setattr(rule, "attacks_on_training", attacks)
 
 
 # -- the formulas ----------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
             return made
 
         monkeypatch.setattr(rule, "recommend", recommend)
-        return list(text.recommendation(study, SWEEP, 1.5, 6))
+        return list(rule.recommendation(study, SWEEP, 1.5, 6))
 
     return lines
 
@@ -229,8 +229,8 @@ def test_the_printed_section_has_the_recommended_setting(printed: Printed, size:
     norm = expected_gradient_norm(study, SWEEP).value
     assert lines[meaning_at - 3].startswith(f"gradient norm    {norm:.3g} of an example")
     assert lines[meaning_at - 2] == "read: the study's file; no data"
-    noise = text.calibrate(1.5, 3e-6, whole, made.batch_size, 88)
-    meaning = list(in_words(1.5, 3e-6, text.attacks_on_training(noise)))
+    noise = rule.calibrate(1.5, 3e-6, whole, made.batch_size, 88)
+    meaning = list(in_words(1.5, 3e-6, rule.attacks_on_training(noise)))
     assert lines[meaning_at : meaning_at + len(meaning)] == meaning
 
 
@@ -266,9 +266,9 @@ def test_problem_facts_are_those_of_the_study() -> None:
 
 def test_printed_gains_equal_those_of_the_stored_sweeps() -> None:
     gained = read_json(RESULTS / "recommend.json")["gained"]
-    assert {str(epochs) for epochs, said in text.GAINED.items() if said} == set(gained)
+    assert {str(epochs) for epochs, said in rule.GAINED.items() if said} == set(gained)
     for epochs, (mean, low, high, count) in gained.items():
-        said = text.GAINED[int(epochs)]
+        said = rule.GAINED[int(epochs)]
         assert said == f"{mean:+.1f} ({low:+.1f} to {high:+.1f}, {count} settings)".replace(
             "-", "−"
         )

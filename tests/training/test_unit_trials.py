@@ -24,8 +24,7 @@ from dpsweep.planning.plan import Plan
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.record import write_calibration
-from dpsweep.recommend.rule import facts_of_sweep
-from dpsweep.recommend.text import recommendation
+from dpsweep.recommend.rule import facts_of_sweep, recommendation
 from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training
 from dpsweep.release.ledger import open_ledger, released_together
