@@ -7,7 +7,7 @@ from snakemake.exceptions import WorkflowError
 from dpsweep.base.errors import DpsweepError
 from dpsweep.cli import preload, run
 from dpsweep.planning.outputs import Outputs
-from dpsweep.release.unaccounted import refuse_unaccounted, refused_problems
+from dpsweep.release import refuse_unaccounted, refused_problems
 from dpsweep.study import fingerprints, load_study
 from dpsweep.study.cells import Cell, FeatureSource
 from dpsweep.study.load import RESULTS, begin

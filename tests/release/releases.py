@@ -10,8 +10,8 @@ from tests.training.tiny_study import tiny_sections
 from dpsweep.base.files import checksum, read_checked_json, write_checked_json, write_text
 from dpsweep.models.backbone import backbone_checksum
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TRAINED
-from dpsweep.release.card import model_card
 from dpsweep.release.certificate import Certificate
+from dpsweep.release.files import model_card
 from dpsweep.release.train import write_release
 from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture

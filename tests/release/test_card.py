@@ -21,11 +21,10 @@ from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, tr
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.models.preprocess import Widen, make_preprocess
-from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, card
-from dpsweep.release.card import loading_code, reading_code
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, files
 from dpsweep.release.certificate import Network
 from dpsweep.release.certificate import TestSet as MeasuredTestSet
-from dpsweep.release.files import head_layers, save_parameters
+from dpsweep.release.files import head_layers, loading_code, reading_code, save_parameters
 from dpsweep.report import page
 from dpsweep.study.backbones import Architecture
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA
@@ -185,7 +184,7 @@ def test_the_interval_is_wilsons():
         (0, 20, "0.000 to 0.161"),
         (1, 29, "0.006 to 0.172"),
     ):
-        assert f"interval {interval})" in card.accuracy_in_words(measured(right, size, 1))
+        assert f"interval {interval})" in files.accuracy_in_words(measured(right, size, 1))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +199,7 @@ def test_the_interval_is_wilsons():
     ],
 )
 def test_a_model_is_compared_with_the_largest_class(right, size, largest, verdict):
-    advice = card.advice_if_no_better(measured(right, size, largest))
+    advice = files.advice_if_no_better(measured(right, size, largest))
     assert (advice is None) == (verdict is None)
     if verdict:
         assert (

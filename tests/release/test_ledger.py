@@ -35,7 +35,13 @@ from dpsweep.cli.main import app
 from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.release import ReleaseError
+from dpsweep.release import (
+    ReleaseError,
+    epsilon_of_sweeps,
+    price,
+    private_sweeps,
+    refuse_unaccounted,
+)
 from dpsweep.release import train as release_training
 from dpsweep.release.certificate import ReleasedModel
 from dpsweep.release.ledger import (
@@ -46,12 +52,6 @@ from dpsweep.release.ledger import (
     released_together,
 )
 from dpsweep.release.train import check_budget
-from dpsweep.release.unaccounted import (
-    epsilon_of_sweeps,
-    price,
-    private_sweeps,
-    refuse_unaccounted,
-)
 from dpsweep.report import write as write_report
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import UNACCOUNTED, begin

@@ -10,8 +10,7 @@ from dpsweep.base.formatting import count, texts_in
 from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, require_file
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
-from dpsweep.release import budget_in_words
-from dpsweep.release.unaccounted import price
+from dpsweep.release import budget_in_words, price
 from dpsweep.study import Study, StudyError
 from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number

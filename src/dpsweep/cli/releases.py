@@ -43,7 +43,7 @@ def recommend(
 
     It reads the study and no data. Without --epochs, it compares 1, 4, 16 and 64 epochs.
     """
-    from dpsweep.recommend.text import compared_epochs, recommendation
+    from dpsweep.recommend.rule import compared_epochs, recommendation
 
     named, sweeps = split_study(words or [])
     _, study, paths = find_study(named or study_file)
@@ -89,8 +89,8 @@ def release(study_file: StudyFile = DEFAULT_STUDY) -> None:
 
     SIGTERM and SIGUSR1 end it between two steps. Nothing is saved: the next call starts again.
     """
-    from dpsweep.release.card import sentences
     from dpsweep.release.certificate import ReleasePlan
+    from dpsweep.release.files import sentences
     from dpsweep.release.train import write_release
 
     study, paths = open_study(study_file)
@@ -132,9 +132,8 @@ def verify(
     ] = False,
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
-    from dpsweep.release.card import accuracy_in_words, advice_if_no_better
     from dpsweep.release.certificate import FORGEABLE_CLAIMS
-    from dpsweep.release.files import printable
+    from dpsweep.release.files import accuracy_in_words, advice_if_no_better, printable
     from dpsweep.release.verify import LedgerWord, ledger_of, unverifiable_claims
     from dpsweep.release.verify import verify as verify_release
 

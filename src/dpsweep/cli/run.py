@@ -26,7 +26,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.formatting import count, duration
 from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
-from dpsweep.release.unaccounted import refusal, refused_problems
+from dpsweep.release import refusal, refused_problems
 from dpsweep.study import Study, StudyError
 from dpsweep.study.load import CALL, PROJECT, split_profiles, split_study
 from dpsweep.study.paths import Paths

@@ -23,7 +23,7 @@ from dpsweep.cli.options import (
     training,
 )
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
-from dpsweep.release.unaccounted import planned_cells, refuse_unaccounted
+from dpsweep.release import planned_cells, refuse_unaccounted
 from dpsweep.study import Study, StudyError, fingerprints
 from dpsweep.study.cells import BatchSize, FeatureSource, number
 from dpsweep.study.fingerprints import check_settings, note_settings, write_settings

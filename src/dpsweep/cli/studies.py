@@ -18,8 +18,7 @@ from dpsweep.cli.options import (
     path,
 )
 from dpsweep.privacy import Calibration, Sampling
-from dpsweep.release import budget_in_words
-from dpsweep.release.unaccounted import price, refused_problems
+from dpsweep.release import budget_in_words, price, refused_problems
 from dpsweep.study import Study, StudyError, load
 from dpsweep.study.messages import shorten
 from dpsweep.study.paths import Paths

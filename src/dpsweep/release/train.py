@@ -26,7 +26,6 @@ from dpsweep.privacy.tuning import (
     trial_count_probabilities,
 )
 from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
-from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     Candidate,
     Certificate,
@@ -39,7 +38,7 @@ from dpsweep.release.certificate import (
     certify_tuning,
     epsilon_by_pld,
 )
-from dpsweep.release.files import save_parameters, stated, stated_tap
+from dpsweep.release.files import model_card, save_parameters, stated, stated_tap
 from dpsweep.release.ledger import (
     Ledger,
     locked,

@@ -50,7 +50,6 @@ from dpsweep.release import (
     binary_files,
     files,
 )
-from dpsweep.release.card import model_card
 from dpsweep.release.certificate import (
     UNVERIFIABLE_CLAIMS,
     Certificate,
@@ -63,6 +62,7 @@ from dpsweep.release.certificate import (
     certify_tuning,
     epsilon_by_pld,
 )
+from dpsweep.release.files import model_card
 from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
 from dpsweep.study import Study
 from dpsweep.study.backbones import Architecture, BackboneError, kind_read_by

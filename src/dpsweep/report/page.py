@@ -17,9 +17,8 @@ from dpsweep.analysis.frames import is_private, newest_results, present_trials, 
 from dpsweep.base.files import DamagedFileError, write_text
 from dpsweep.base.formatting import count, rounded_up, texts_in
 from dpsweep.figures import audit
-from dpsweep.release import CERTIFICATE, budget_in_words
+from dpsweep.release import CERTIFICATE, budget_in_words, planned_cells
 from dpsweep.release.ledger import Account, account
-from dpsweep.release.unaccounted import planned_cells
 from dpsweep.report import summary
 from dpsweep.report.embed import Download, Picture, download_content, picture, render
 from dpsweep.report.warnings import warnings
@@ -149,7 +148,7 @@ def _worth(paths: Paths) -> list[str]:
     """Return what the study's own release is worth, in sentences; none without one of today's format."""
     if (paths.release / CERTIFICATE).exists():
         # It imports torch.
-        from dpsweep.release.card import sentences  # noqa: PLC0415
+        from dpsweep.release.files import sentences  # noqa: PLC0415
 
         with suppress(DamagedFileError):  # `verify` says what is wrong
             return sentences(paths.release)

@@ -11,7 +11,7 @@ import pandas as pd
 from dpsweep.analysis.frames import is_private, other_sources
 from dpsweep.base.files import DamagedFileError, read_checked_json
 from dpsweep.base.formatting import count
-from dpsweep.release.unaccounted import planned_cells
+from dpsweep.release import planned_cells
 from dpsweep.report.embed import percent, values
 from dpsweep.report.summary import best_of
 from dpsweep.study import Cell, Study
