@@ -170,7 +170,7 @@ def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) 
 def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
     monkeypatch: pytest.MonkeyPatch, word: str, gpu: bool, outcome: str
 ) -> None:
-    from dpsweep.training.job import default_device
+    from dpsweep.training.device import default_device
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setenv("SLURM_JOB_GPUS", "0")

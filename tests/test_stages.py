@@ -24,7 +24,7 @@ from dpsweep.study import Cell, StudyError, load_study
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.load import RESULTS
 from dpsweep.study.paths import Paths
-from dpsweep.training.job import Interrupted, interruption
+from dpsweep.training.processes import Interrupted, interruption
 from tests.described import described
 from tests.workflow.chain import ROOT, STUDY
 
@@ -107,7 +107,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     for _, works, _ in JOBS.values():
         monkeypatch.setattr(f"dpsweep.{works}", work)
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.processes.refuse_network", lambda: None)
     gpus = [Gpu(str(each), f"GPU-{each}0", "H100", 80.0) for each in range(2)]
     monkeypatch.setattr("dpsweep.base.gpus.visible_gpus", lambda: gpus)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the locks are
@@ -230,7 +230,7 @@ def test_a_job_refuses_the_network_hides_other_gpus_and_ends_at_a_signal(
     command = releases.release if name == "release" else getattr(stages, name)
     words = [] if name == "release" else JOBS[name][0]
     monkeypatch.setattr(f"dpsweep.{works}", train)
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: refused.append(True))
+    monkeypatch.setattr("dpsweep.training.processes.refuse_network", lambda: refused.append(True))
     signal.signal(number, signal.SIG_IGN)  # a command without a handler must not end the tests
     with caplog.at_level("INFO"), pytest.raises(Interrupted):
         command(*words, study_file=write(content, tmp_path))

@@ -22,7 +22,7 @@ from dpsweep.study.methods import Film
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.job import Interrupted, interruption, watched
+from dpsweep.training.processes import Interrupted, interruption, watched
 from dpsweep.training.store import TrialStore, parameters_after
 from dpsweep.training.trial import TrialSpec, specify, train_trial
 
@@ -150,8 +150,8 @@ class SmallTrial:
         checkpoint.unlink(missing_ok=True)
         if stop is not None:
             first, calls = begin or self, iter(range(1, 10**6))
-            original = trial_module.interruption
-            trial_module.interruption = (  # type: ignore[assignment]
+            original = trial_module.processes.interruption
+            trial_module.processes.interruption = (  # type: ignore[assignment]
                 lambda *, saved: Interrupted(1) if saved and next(calls) == stop else None
             )
             try:
@@ -160,7 +160,7 @@ class SmallTrial:
             except Interrupted:
                 pass
             finally:
-                trial_module.interruption = original
+                trial_module.processes.interruption = original
         _, epochs = train_trial(self.spec, self.context, checkpoint, 1e9)
         return parameters_after(self.spec.epochs, epochs)
 

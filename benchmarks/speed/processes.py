@@ -24,9 +24,9 @@ from dpsweep.gradients import make_engine
 from dpsweep.models.build import head_parameter_names
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.training import processes
-from dpsweep.training.launch import launch
 from dpsweep.training.optimizer import MicroBatch, PrivateOptimizer
 from dpsweep.training.physical import MicroBatches, part_size
+from dpsweep.training.processes import launch
 from dpsweep.training.randomness import GaussianNoise
 
 

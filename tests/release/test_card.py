@@ -214,7 +214,7 @@ def test_card_log_and_verification_say_what_the_model_is_worth(paths, capsys, mo
     sections = fixed.model_dump(mode="json", exclude_defaults=True)
     budget = {"epsilon": FIXED["epsilon"], "delta": fixed.privacy.delta}
     file.write_text(yaml.safe_dump(sections | {"results": paths.results.name, "budget": budget}))
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.processes.refuse_network", lambda: None)
     monkeypatch.chdir(file.parent)
     app(["release", "--study", str(file)], standalone_mode=False)
     folder, log = paths.release, capsys.readouterr().out

@@ -199,7 +199,7 @@ def test_a_terminated_job_stops_between_two_steps(paths, tmp_path, monkeypatch):
         steps.append(step)
         return batch(sampler, step)
 
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.processes.refuse_network", lambda: None)
     monkeypatch.setattr(PoissonSampler, "batch", told)
     with pytest.raises(SystemExit) as stop:
         app(["release", "--study", str(file)], standalone_mode=False)
@@ -458,7 +458,7 @@ def test_two_gpus_release_the_model_of_one(prepared, tmp_path, monkeypatch):
     """Up to the order of sums."""
     fake_nvidia_smi(tmp_path / "bin", LISTED)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    monkeypatch.setattr("dpsweep.training.job.refuse_network", lambda: None)
+    monkeypatch.setattr("dpsweep.training.processes.refuse_network", lambda: None)
     monkeypatch.setattr(release_training, "train_release", train_with_known_secrets)
     for gpus in (1, 2):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # a job shows itself its GPUs

@@ -16,16 +16,16 @@ from dpsweep.cli.options import training
 from dpsweep.planning.plan import STOPPED
 from dpsweep.study.file import Training
 from dpsweep.training.cell import run_cell
-from dpsweep.training.job import (
+from dpsweep.training.device import check_machine
+from dpsweep.training.optimizer import PrivateOptimizer
+from dpsweep.training.processes import (
     EXIT_AGAIN,
     EXIT_TERMINATED,
     NetworkRefusedError,
-    check_machine,
     interruption,
     refuse_network,
     watched,
 )
-from dpsweep.training.optimizer import PrivateOptimizer
 
 
 @pytest.fixture

@@ -20,9 +20,14 @@ from dpsweep.training import processes
 from dpsweep.training import trial as trial_module
 from dpsweep.training.cell import run_cell
 from dpsweep.training.gradient_norms import measure_gradient_norms
-from dpsweep.training.job import EXIT_AGAIN, Interrupted, interruption, watched
-from dpsweep.training.launch import launch
-from dpsweep.training.processes import ProcessError
+from dpsweep.training.processes import (
+    EXIT_AGAIN,
+    Interrupted,
+    ProcessError,
+    interruption,
+    launch,
+    watched,
+)
 from dpsweep.training.store import save_checkpoint
 
 STEP = 4

@@ -31,7 +31,7 @@ from dpsweep.training import gradient_norms
 from dpsweep.training.cell import run_cell
 from dpsweep.training.context import load_trainable
 from dpsweep.training.gradient_norms import Trajectory, TrajectoryError
-from dpsweep.training.job import EXIT_AGAIN, Interrupted
+from dpsweep.training.processes import EXIT_AGAIN, Interrupted
 from dpsweep.training.store import TrialStore, parameters_after
 
 PROBLEM, EPOCHS = "digits_vit_method", 2
@@ -78,7 +78,7 @@ def measure(made: Prepared, stage: str, saves: int | None = None) -> pd.DataFram
         return Interrupted(EXIT_AGAIN) if sum(told) == saves else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradient_norms, "interruption", interruption)
+        patch.setattr(gradient_norms.processes, "interruption", interruption)
         if stage == "norms":
             gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
             output = paths.gradient_norms(study, PROBLEM, 8.0, EPOCHS, 1.0)

@@ -21,7 +21,7 @@ from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
-from dpsweep.training.job import Interrupted
+from dpsweep.training.processes import Interrupted
 from dpsweep.training.store import Arrays
 from dpsweep.training.trial import TrialSpec, specify, train_trial
 
@@ -183,7 +183,7 @@ def stopped_after(steps: int) -> Iterator[None]:
     calls = iter(range(1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            trial_module,
+            trial_module.processes,
             "interruption",
             lambda saved: Interrupted(75) if next(calls) == steps - 1 else None,
         )

@@ -167,9 +167,9 @@ def check_planned(
 def training(gpus: int = 1) -> Iterator[None]:
     """Run the block without network access, on GPUs that no other job uses if there are any.
 
-    SIGTERM and SIGUSR1 end the job with saved state (see `dpsweep.training.job`).
+    SIGTERM and SIGUSR1 end the job with saved state (see `dpsweep.training.processes`).
     """
-    from dpsweep.training.job import refuse_network, watched
+    from dpsweep.training.processes import refuse_network, watched
 
     refuse_network()
     with taken_gpus(gpus), watched():

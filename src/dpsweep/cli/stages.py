@@ -157,10 +157,10 @@ def train(
 ) -> None:
     """Train a cell: tune the learning rate, repeat the best, write the trials.
 
-    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.job`).
+    SIGTERM and SIGUSR1 end it with saved state (see `dpsweep.training.processes`).
     """
     from dpsweep.training.cell import run_cell
-    from dpsweep.training.launch import launch
+    from dpsweep.training.processes import launch
 
     study, paths = open_study(study_file)
     chosen = check_planned(
@@ -187,7 +187,7 @@ def gradient_norms(
     SIGTERM and SIGUSR1 end it as they end `train`: between two steps, or between two epochs.
     """
     from dpsweep.training.gradient_norms import measure_gradient_norms
-    from dpsweep.training.launch import launch
+    from dpsweep.training.processes import launch
 
     study, paths = open_study(study_file)
 
@@ -390,8 +390,8 @@ def check_machine(
 ) -> None:
     """Compute as in training; in a job of Slurm, also test the signal before its time limit."""
     from dpsweep.base.gpus import taken_gpus
-    from dpsweep.training.job import check_machine as check
-    from dpsweep.training.job import watched
+    from dpsweep.training.device import check_machine as check
+    from dpsweep.training.processes import watched
 
     study, _ = open_study(study_file)
     with taken_gpus(1), watched():

@@ -33,7 +33,7 @@ from dpsweep.study.release import Release
 # The beginning of a line with the error of a job: dpsweep's own, or the last of a traceback.
 _ERROR = re.compile(r"error: |(\w+\.)*\w*(Error|Exception)(: |$)")
 STOPPED = re.compile(r"stopped by \w+, exit status \d+")
-"""In the last line of a job that was ended by a signal (`dpsweep.training.job`)."""
+"""In the last line of a job that was ended by a signal (`dpsweep.training.processes`)."""
 # A log line with a time: the job went on after all earlier lines.
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d ")
 ENDED = "trials trained now"

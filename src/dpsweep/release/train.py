@@ -53,8 +53,7 @@ from dpsweep.study.paths import Paths
 from dpsweep.training.cell import check_size
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import FeatureRun, open_inputs
-from dpsweep.training.launch import launch
-from dpsweep.training.processes import on_first
+from dpsweep.training.processes import launch, on_first
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.store import TrialStore, final_parameters
 from dpsweep.training.trial import TrialSpec, evaluate, specify, train_trial

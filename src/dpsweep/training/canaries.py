@@ -48,8 +48,8 @@ from dpsweep.study.release import Audit
 from dpsweep.study.section import Precision
 from dpsweep.training.cell import check_size
 from dpsweep.training.context import Examples, TrialContext
+from dpsweep.training.device import default_device
 from dpsweep.training.features import open_inputs
-from dpsweep.training.job import default_device
 from dpsweep.training.randomness import new_secret, numpy_stream
 from dpsweep.training.store import StoredTrial
 from dpsweep.training.trial import TrialSpec, specify, train_trial

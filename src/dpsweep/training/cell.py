@@ -32,7 +32,6 @@ from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training import processes
 from dpsweep.training.context import TrialContext
 from dpsweep.training.features import open_inputs
-from dpsweep.training.job import interruption
 from dpsweep.training.store import StoredTrial, TrialStore
 from dpsweep.training.trial import TrialSpec, specify, train_trial
 
@@ -145,7 +144,7 @@ class _Run:
         if stored := self.store.load(spec.key):
             self.trials[learning_rate, seed] = stored
             return stored
-        if stop := interruption(saved=self.trained > 0):
+        if stop := processes.interruption(saved=self.trained > 0):
             raise stop
         started = time.monotonic()
         checkpoint = self.store.checkpoint_path(spec.key)
@@ -210,7 +209,7 @@ def run_cell(
 
     Raises:
         CalibrationError, CellError, DatasetError: see `OpenCell.open`.
-        Interrupted: a signal asked to stop (see `interruption`).
+        Interrupted: a signal asked to stop (see `processes.interruption`).
     """
     opened = OpenCell.open(study, paths, cell)
     now, training = time.monotonic(), study.training

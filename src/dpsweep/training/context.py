@@ -25,7 +25,7 @@ from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import Augmentations, Method
 from dpsweep.study.section import Precision
 from dpsweep.training import processes
-from dpsweep.training.job import default_device
+from dpsweep.training.device import default_device
 from dpsweep.training.optimizer import MicroBatch
 from dpsweep.training.physical import ON_THE_CPU, PhysicalBatch, PhysicalBatchSize, usual_batch
 from dpsweep.training.randomness import Indices, PoissonSampler, stream_key

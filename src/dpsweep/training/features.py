@@ -27,7 +27,8 @@ from dpsweep.study.cells import FeatureSource
 from dpsweep.study.fingerprints import check_settings
 from dpsweep.study.methods import HeadOnly
 from dpsweep.study.paths import Paths
-from dpsweep.training.job import default_device, interruption
+from dpsweep.training.device import default_device
+from dpsweep.training.processes import interruption
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,6 @@ from dpsweep.study.optimizers import optimizer_of
 from dpsweep.study.section import Precision
 from dpsweep.training import processes
 from dpsweep.training.context import Examples, Sampled, TrialContext, Views, load_trainable, sample
-from dpsweep.training.job import interruption
 from dpsweep.training.optimizer import (
     MicroBatch,
     PrivateOptimizer,
@@ -299,7 +298,7 @@ def _take_steps(
                 processes.require_equal(f"after epoch {ends[step]}", {"parameters": digest})
             progress.epochs |= {f"epoch{ends[step]}/{name}": each for name, each in kept.items()}
         now = time.monotonic()
-        stop = interruption(saved=checkpoint is not None)
+        stop = processes.interruption(saved=checkpoint is not None)
         if (stop or now - saved > checkpoint_seconds) and step < spec.steps:
             progress.seconds += now - started
             started = saved = now

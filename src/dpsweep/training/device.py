@@ -1,32 +1,11 @@
-"""The process of a training job: its device, its signals, no network, and a check of the machine before.
-
-While `watched` is active, SIGTERM and SIGUSR1 are only recorded. The running trial checks for them at
-its next step, saves its state and raises `Interrupted`, which ends the process:
-
-* SIGUSR1 announces a time limit (Slurm's ``--signal``): exit status 75, *run the command again*;
-* SIGTERM ends the job for good (scancel, preemption, shutdown): exit status 143.
-
-In both cases the next call for the same cell continues from the saved step. SIGINT ends the job at
-once, and the next call continues from the last checkpoint.
-
-Compute nodes often have no network, and a job must not wait. Datasets and weights are downloaded when
-they are prepared. After `refuse_network`, a library that tries to connect during a trial (for a newer
-revision, a missing file, usage statistics) gets a `NetworkRefusedError`.
-"""
+"""The device of a training job, and a check of the machine before the first one."""
 
 import logging
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import psutil
 import torch
@@ -39,91 +18,9 @@ from dpsweep.base.formatting import size
 from dpsweep.gradients.engines import autocast_dtype, resolve_precision
 from dpsweep.study.file import Training
 from dpsweep.study.load import is_true
-from dpsweep.training import processes
+from dpsweep.training.processes import interruption
 
 log = logging.getLogger(__name__)
-
-EXIT_AGAIN = 75
-"""Exit status (EX_TEMPFAIL): the state is saved, and the same command continues from it."""
-
-EXIT_TERMINATED = 128 + signal.SIGTERM
-"""Exit status of a process that SIGTERM ended."""
-
-_CONNECTING = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"})
-
-_received: signal.Signals | None = None
-
-
-class Interrupted(SystemExit):
-    """The end of the process, with an exit status that gives the reason; no error is printed."""
-
-
-@contextmanager
-def watched() -> Iterator[None]:
-    """Record SIGTERM and SIGUSR1 for `interruption` (main thread only)."""
-
-    def record(number: int, _frame: FrameType | None) -> None:
-        global _received  # noqa: PLW0603 (a signal is an event of the whole process)
-        # SIGTERM is final: a later SIGUSR1 must not request another run.
-        if _received != signal.SIGTERM:
-            _received = signal.Signals(number)
-
-    global _received  # noqa: PLW0603
-    _received = None
-    before = {each: signal.signal(each, record) for each in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    except Interrupted as stop:
-        log.info(
-            "stopped by %s, exit status %s", _received.name if _received else "request", stop.code
-        )
-        # The process ends. If another signal ended it, its status would not be that of a saved state.
-        before = dict.fromkeys(before, signal.SIG_IGN)
-        raise
-    except KeyboardInterrupt:
-        log.info("stopped by SIGINT, exit status %s", 128 + signal.SIGINT)
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _received = None
-
-
-def interruption(*, saved: bool) -> Interrupted | None:
-    """Return the exception to raise once a signal asks to stop, or None before that.
-
-    Args:
-        saved: whether this process has saved any progress. Without progress, another call with the
-            same time limit would fail too, so the status is not `EXIT_AGAIN`.
-    """
-    urgency = (None, signal.SIGUSR1, signal.SIGTERM)
-    # All processes that train together stop after the same step.
-    received = urgency[processes.largest(urgency.index(_received))]
-    if received is None:
-        return None
-    again = saved and received == signal.SIGUSR1
-    return Interrupted(EXIT_AGAIN if again else EXIT_TERMINATED)
-
-
-class NetworkRefusedError(OSError):
-    """A connection that a training job tried to open."""
-
-
-def refuse_network() -> None:
-    """Refuse every later connection of Python code in this process, but allow Unix sockets."""
-    sys.addaudithook(_refuse)
-
-
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in _CONNECTING:
-        return
-    if event == "socket.connect" and arguments[0].family == socket.AF_UNIX:
-        return
-    raise NetworkRefusedError(
-        f"{event} {arguments[-1] if event == 'socket.connect' else arguments[0]}: a training job "
-        "reads prepared files only; fetch what it needs with prepare-dataset or prepare-backbone"
-    )
-
 
 REQUIRE_GPU = "DPSWEEP_REQUIRE_GPU"
 """Environment variable: true if a job needs a GPU. By default true if Slurm gave it one."""
