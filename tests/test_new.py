@@ -20,7 +20,7 @@ from dpsweep.cli.main import app
 from dpsweep.cli.options import find_study
 from dpsweep.data.prepare import load
 from dpsweep.planning.plan import Plan
-from dpsweep.privacy.record import Sampling
+from dpsweep.privacy.noise import Sampling
 from dpsweep.recommend.new import FoundDataset, new_study
 from dpsweep.recommend.rule import LEAST_STEPS, expected_gradient_norm, facts_of_sweep, recommend
 from dpsweep.study import Study, load_study

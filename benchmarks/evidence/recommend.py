@@ -28,8 +28,8 @@ from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import atomic_path, read_json, write_json
 from dpsweep.cli import stages
 from dpsweep.privacy import Sampling
+from dpsweep.privacy.accountants import gaussian_noise_multiplier
 from dpsweep.privacy.calibration import noise_multiplier
-from dpsweep.privacy.gaussian import gaussian_noise_multiplier
 from dpsweep.recommend import rule
 from dpsweep.recommend.rule import ProblemFacts, facts_of_sweep, learning_rate, recommend
 from dpsweep.study import load_study

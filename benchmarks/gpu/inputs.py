@@ -17,7 +17,7 @@ from benchmarks.gpu.trials import STUDY
 from dpsweep.data.prepare import prepare
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy.calibration import calibrate_sampling
-from dpsweep.privacy.record import write_calibration
+from dpsweep.privacy.noise import write_calibration
 from dpsweep.study import load_study
 from dpsweep.study.paths import Paths
 

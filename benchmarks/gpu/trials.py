@@ -14,7 +14,7 @@ from benchmarks.gpu.synthetic import film_trial, write_images, write_vit
 from dpsweep.base.files import read_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.noise import Calibration
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import NoClipping

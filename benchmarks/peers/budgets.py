@@ -25,8 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpsweep
 from benchmarks.common import RESULTS, command_line, environment
 from dpsweep.base.files import write_json
-from dpsweep.privacy.accountants import pld_epsilon, pld_interval
-from dpsweep.privacy.gaussian import gaussian_epsilon
+from dpsweep.privacy.accountants import gaussian_epsilon, pld_epsilon, pld_interval
 
 RESULT = RESULTS / "peers" / "budgets.json"
 JAX_PROGRAM = Path(__file__).with_name("jax_budgets.py")

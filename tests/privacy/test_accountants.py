@@ -18,12 +18,12 @@ from dpsweep.privacy import CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import (
     certified_bound,
     composed_epsilon,
+    gaussian_epsilon,
     pld_epsilon,
     prv_epsilon,
     rounding_allowance,
 )
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.gaussian import gaussian_epsilon
 
 Complex = npt.NDArray[np.complex128]
 DELTA = 1e-5

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants, calibration
+from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import composed_epsilon, pld_epsilon
 from dpsweep.privacy.calibration import calibrate, noise_multiplier, verify
 
@@ -173,9 +173,8 @@ def test_a_delta_above_one_over_n_warns_and_one_that_needs_no_noise_is_refused()
 def test_an_error_of_two_percent_in_an_accountant_is_detected(
     function, batch_size, bug, monkeypatch
 ):
-    module = accountants if batch_size == 100 else calibration
-    right = getattr(module, function)
-    monkeypatch.setattr(module, function, lambda *arguments: bug * right(*arguments))
+    right = getattr(accountants, function)
+    monkeypatch.setattr(accountants, function, lambda *arguments: bug * right(*arguments))
     said = "accountants disagree" if batch_size == 100 else "has the certified epsilon"
     with pytest.raises(CalibrationError, match=said):
         calibrate(4, DELTA, 1000, batch_size, 10)

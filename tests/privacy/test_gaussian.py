@@ -10,14 +10,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from dpsweep.privacy import Calibration, CalibrationError
-from dpsweep.privacy.gaussian import (
-    GENERATORS,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
-    outside_probability,
-    tail_costs,
-)
+from dpsweep.privacy.accountants import gaussian_delta, gaussian_epsilon, gaussian_noise_multiplier
+from dpsweep.privacy.noise import GENERATORS, outside_probability, tail_costs
 
 REFERENCE = {0.25: 13.285525, 0.5: 7.031827, 1: 3.730632, 2: 1.993812, 4: 1.081162, 8: 0.600229}
 

@@ -10,7 +10,7 @@ import pytest
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy.calibration import calibrate_sampling, certify_again, noise_multiplier, verify
-from dpsweep.privacy.record import read_calibration, write_calibration
+from dpsweep.privacy.noise import read_calibration, write_calibration
 
 SETTINGS = {
     "sampled": (2.0, 1e-5, Sampling(1000, 100, steps=20)),

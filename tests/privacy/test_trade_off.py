@@ -17,9 +17,9 @@ from tests.privacy.test_accountants import composed_in_80_bits
 from tests.privacy.test_accountants import one_step as exact_one_step
 
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
+from dpsweep.privacy.accountants import gaussian_delta
 from dpsweep.privacy.calibration import calibrate
 from dpsweep.privacy.explain import explanation, paragraph, table
-from dpsweep.privacy.gaussian import gaussian_delta
 from dpsweep.privacy.trade_off import (
     FALSE_POSITIVE_RATES,
     GROUPS,

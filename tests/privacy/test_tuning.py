@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from dpsweep.privacy import CalibrationError, Sampling
-from dpsweep.privacy.accountants import rounding_allowance
+from dpsweep.privacy.accountants import (
+    gaussian_delta,
+    gaussian_noise_multiplier,
+    rounding_allowance,
+)
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
 from dpsweep.privacy.tuning import (
     SLACK,
     Profile,

@@ -13,7 +13,7 @@ from tests.training.tiny_study import N, Prepared, calibrate, tiny_sections
 
 from dpsweep.analysis import frames
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.record import write_calibration
+from dpsweep.privacy.noise import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths

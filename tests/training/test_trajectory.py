@@ -78,7 +78,7 @@ def measure(made: Prepared, stage: str, saves: int | None = None) -> pd.DataFram
         return Interrupted(EXIT_AGAIN) if sum(told) == saves else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradient_norms.processes, "interruption", interruption)
+        patch.setattr(gradient_norms, "interruption", interruption)
         if stage == "norms":
             gradient_norms.measure_gradient_norms(study, paths, PROBLEM, 8.0, EPOCHS, 1.0)
             output = paths.gradient_norms(study, PROBLEM, 8.0, EPOCHS, 1.0)

@@ -15,7 +15,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy import calibration
-from dpsweep.privacy.record import write_calibration
+from dpsweep.privacy.noise import write_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.paths import Paths

@@ -130,7 +130,7 @@ def calibrate(
 ) -> None:
     """Find the noise multiplier of one (dataset, epsilon, epochs, batch size)."""
     from dpsweep.privacy.calibration import calibrate_sampling
-    from dpsweep.privacy.record import write_calibration
+    from dpsweep.privacy.noise import write_calibration
 
     study, paths = open_study(study_file)
     section = check_planned(

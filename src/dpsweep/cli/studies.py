@@ -162,7 +162,7 @@ def check(
 
     file, study, paths = find_study(study_name or study_file)
     if noise:
-        from dpsweep.privacy.gaussian import tail_costs
+        from dpsweep.privacy.noise import tail_costs
 
         for line in tail_costs(study_calibrations(study, paths)):
             typer.echo(line)
@@ -180,7 +180,7 @@ def study_calibrations(study: Study, paths: Paths) -> list[Calibration]:
         DamagedFileError: a stored calibration was edited or damaged.
     """
     from dpsweep.privacy.calibration import calibrate_sampling
-    from dpsweep.privacy.record import read_calibration
+    from dpsweep.privacy.noise import read_calibration
 
     found: dict[tuple[float, Sampling], Calibration] = {}
     for cell in study.all_cells():

@@ -16,7 +16,7 @@ from dpsweep.base.formatting import count
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
 from dpsweep.privacy import Sampling, trade_off
-from dpsweep.privacy.record import noise
+from dpsweep.privacy.noise import noise
 from dpsweep.study import Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.paths import Paths

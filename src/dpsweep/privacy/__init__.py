@@ -7,7 +7,7 @@ Importing this package is fast because it imports no accountant. `calibrate` nee
 from typing import TYPE_CHECKING
 
 from dpsweep.base.lazy import submodules
-from dpsweep.privacy.record import Calibration, CalibrationError, Sampling
+from dpsweep.privacy.noise import Calibration, CalibrationError, Sampling
 
 __all__ = ["Calibration", "CalibrationError", "Sampling"]
 

@@ -1,16 +1,22 @@
-"""Accountants of dp-accounting, prv-accountant and Opacus.
+"""Accountants: of the full batch in closed form, and those of dp-accounting, prv-accountant and Opacus.
 
-The certificate is the bound of dp-accounting. It splits each privacy loss of a step between the two nearest
-points of a mesh so that its probabilities under both neighbours stay ("Connect the Dots", Doroshenko, Ghazi,
-Kamath, Kumar and Manurangsi 2022), and composes this privacy loss distribution (PLD) by a fast Fourier
-transform. Split losses can be merged again, so the result dominates the steps on every mesh; a coarse mesh
-only loosens the bound. Both directions of add/remove adjacency are computed, and the larger epsilon counts.
+The certificate of sampled batches is the bound of dp-accounting. It splits each privacy loss of a step
+between the two nearest points of a mesh so that its probabilities under both neighbours stay ("Connect the
+Dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022), and composes this privacy loss distribution
+(PLD) by a fast Fourier transform. Split losses can be merged again, so the result dominates the steps on
+every mesh; a coarse mesh only loosens the bound. Both directions of add/remove adjacency are computed, and
+the larger epsilon counts.
 
 The theorem is about real numbers. `rounding_allowance` is what floating point may hide of delta; every
 proven bound is for a delta that is smaller by so much.
 
 prv-accountant (Gopi, Lee and Wutschitz 2021, "Numerical Composition of Differential Privacy") and Opacus
 share no code with dp-accounting, and check it.
+
+Every step on the full batch is a Gaussian mechanism of sensitivity 1, and T of them with noise multiplier
+sigma are one with sigma / sqrt(T). Its privacy curve is known in closed form (Balle and Wang 2018, "Improving
+the Gaussian Mechanism for Differential Privacy", theorem 8) and is the same for adding and for removing an
+example.
 """
 
 import math
@@ -25,10 +31,12 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from prv_accountant.other_accountants import RDP
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from dpsweep.base.formatting import rounded_up
-from dpsweep.privacy.record import Calibration, CalibrationError, Sampling
+from dpsweep.privacy.noise import Calibration, CalibrationError, Sampling
 
 _LARGEST_LOSS = 700.0
 # By how much the mesh of a certificate raises epsilon, about, as a share of it.
@@ -47,6 +55,75 @@ _PRV_ERRORS = 0.05, 0.005
 # Rényi divergences of these orders say how far its mesh must reach. With its own 151 orders it reaches about
 # as far, and takes twice as long.
 _RENYI_ORDERS = [1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+_RELATIVE_TOLERANCE = 1e-13  # of roots in closed form
+# Far wider than any real setting; no intermediate value overflows or underflows inside it.
+_LOG_SIGMA_RANGE = (math.log(1e-4), math.log(1e9))
+
+
+def gaussian_delta(epsilon: float, noise_multiplier: float, steps: int = 1) -> float:
+    """Return the smallest delta for which full-batch training is (epsilon, delta)-DP.
+
+    >>> f"{gaussian_delta(epsilon=1.0, noise_multiplier=3.73):.2g}"
+    '1e-05'
+
+    Args:
+        epsilon: at least 0.
+        noise_multiplier: standard deviation of the noise over the sensitivity, per step.
+        steps: number of steps that are composed.
+    """
+    sigma = noise_multiplier / math.sqrt(steps)
+    upper = log_ndtr(0.5 / sigma - epsilon * sigma)
+    lower = epsilon + log_ndtr(-0.5 / sigma - epsilon * sigma)
+    # Phi(a) - e^epsilon Phi(b), as one product because exp(epsilon) alone would overflow.
+    return float(-math.exp(upper) * math.expm1(min(lower - upper, 0.0)))
+
+
+def gaussian_epsilon(delta: float, noise_multiplier: float, steps: int = 1) -> float:
+    """Return the smallest epsilon >= 0 for which full-batch training is (epsilon, delta)-DP.
+
+    >>> f"{gaussian_epsilon(delta=1e-5, noise_multiplier=3.73):.3f}"
+    '1.000'
+    """
+    if gaussian_delta(0.0, noise_multiplier, steps) <= delta:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(gaussian_delta(epsilon, noise_multiplier, steps), 1e-300) / delta)
+
+    upper = 1.0
+    while excess(upper) > 0:
+        upper *= 2
+    return float(brentq(excess, 0.0, upper, xtol=1e-300, rtol=_RELATIVE_TOLERANCE))
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float, steps: int = 1) -> float:
+    """Return the smallest noise multiplier for which full-batch training is (epsilon, delta)-DP.
+
+    >>> f"{gaussian_noise_multiplier(epsilon=1.0, delta=1e-5):.3f}"
+    '3.731'
+
+    Raises:
+        CalibrationError: the target is too extreme for floating point.
+    """
+
+    def excess(log_sigma: float) -> float:
+        return math.log(max(gaussian_delta(epsilon, math.exp(log_sigma)), 1e-300) / delta)
+
+    lower, upper = _LOG_SIGMA_RANGE
+    if not excess(lower) > 0 > excess(upper):
+        raise CalibrationError(
+            f"epsilon = {epsilon}, delta = {delta} needs a noise multiplier outside "
+            f"[{math.exp(lower):.0e}, {math.exp(upper):.0e}] per full-batch step: choose a target "
+            "nearer to common practice"
+        )
+    log_sigma = brentq(excess, lower, upper, xtol=1e-14, rtol=_RELATIVE_TOLERANCE)
+    sigma = math.exp(log_sigma) * math.sqrt(steps)
+    # Rounding may have put the root on either side: move it to the private side.
+    margin = _RELATIVE_TOLERANCE
+    while gaussian_epsilon(delta, sigma, steps) > epsilon:
+        sigma *= 1 + margin
+        margin *= 2
+    return sigma
 
 
 def rounding_allowance(steps: int) -> float:

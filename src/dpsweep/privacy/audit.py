@@ -26,9 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2
 
-from dpsweep.privacy.accountants import pld_epsilon, pld_interval
-from dpsweep.privacy.gaussian import gaussian_epsilon
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.accountants import gaussian_epsilon, pld_epsilon, pld_interval
+from dpsweep.privacy.noise import Calibration
 from dpsweep.privacy.trade_off import training_trade_off
 
 Floats = npt.NDArray[np.float64]

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dpsweep.privacy import accountants
-from dpsweep.privacy.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, CalibrationError, Sampling, checked_target
+from dpsweep.privacy.noise import Calibration, CalibrationError, Sampling, checked_target
 
 # The search ends with a certified epsilon in [1 - SLACK, 1] times the target. A looser bound wastes noise.
 SLACK = 1e-3
@@ -180,7 +179,9 @@ def _certified_noise(target: PrivacyTarget) -> Calibration:
             pld_epsilon=math.inf,
         )
     if target.sampling.full_batch:
-        sigma = gaussian_noise_multiplier(target.epsilon, target.delta, target.sampling.steps)
+        sigma = accountants.gaussian_noise_multiplier(
+            target.epsilon, target.delta, target.sampling.steps
+        )
         certified = proven_epsilon(target, sigma)
     else:
         sigma, certified = _search(target)
@@ -200,7 +201,7 @@ def proven_epsilon(target: PrivacyTarget, sigma: float, coarser: float = 1.0) ->
     """
     epsilon, delta, sampling = target
     if sampling.full_batch:
-        return gaussian_epsilon(delta, sigma, sampling.steps)
+        return accountants.gaussian_epsilon(delta, sigma, sampling.steps)
     try:
         return accountants.certified_bound(sigma, sampling, delta, epsilon, coarser)
     except OverflowError:
@@ -313,7 +314,7 @@ def _gaussian_guess(target: PrivacyTarget) -> float:
     with 1 / sigma = q sqrt(T (exp(1 / sigma_step^2) - 1)).
     """
     epsilon, delta, sampling = target
-    noise = gaussian_noise_multiplier(epsilon, delta)
+    noise = accountants.gaussian_noise_multiplier(epsilon, delta)
     ratio = 1 / (noise * sampling.rate * math.sqrt(sampling.steps))
     return 1 / math.sqrt(math.log1p(ratio**2))
 

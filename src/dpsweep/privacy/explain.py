@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from dpsweep.base.formatting import rounded_up
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.record import CalibrationError, checked_target
+from dpsweep.privacy.noise import CalibrationError, checked_target
 from dpsweep.privacy.trade_off import (
     GROUPS,
     Attack,

@@ -26,9 +26,8 @@ from pydantic import Field, StrictFloat, StrictInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 from scipy.special import ndtr, ndtri
 
-from dpsweep.privacy.accountants import pld_interval, privacy_loss, rounding_allowance
-from dpsweep.privacy.gaussian import gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, Sampling
+from dpsweep.privacy import accountants
+from dpsweep.privacy.noise import Calibration, Sampling
 from dpsweep.privacy.tuning import TuningNoise, trial_profile
 
 Floats = npt.NDArray[np.float64]
@@ -160,7 +159,7 @@ def claimed_gaussian(epsilon: float, delta: float, records: int = 1) -> Gaussian
     Raises:
         CalibrationError: the target is too extreme for floating point.
     """
-    return GaussianTradeOff(records / gaussian_noise_multiplier(epsilon, delta))
+    return GaussianTradeOff(records / accountants.gaussian_noise_multiplier(epsilon, delta))
 
 
 def training_trade_off(noise: Calibration, records: int = 1) -> TradeOff:
@@ -196,15 +195,15 @@ def mechanism_trade_off(
     if sampling.full_batch:
         return GaussianTradeOff(records * steps**0.5 / noise_multiplier)
     # A group of k records has about k times the privacy loss of one record.
-    interval = pld_interval(records * epsilon, steps)
+    interval = accountants.pld_interval(records * epsilon, steps)
     interval *= 1 if records == 1 else _GROUP_INTERVAL
-    loss = privacy_loss(noise_multiplier, sampling.rate, steps, interval, records)
+    loss = accountants.privacy_loss(noise_multiplier, sampling.rate, steps, interval, records)
     return GuaranteedTradeOff(_EPSILONS, *_deltas_of_both_directions(loss, steps))
 
 
 def _deltas_of_both_directions(loss: PrivacyLossDistribution, steps: int) -> tuple[Floats, Floats]:
     removing, adding = (
-        np.minimum(1, pmf.get_delta_for_epsilon(_EPSILONS) + rounding_allowance(steps))
+        np.minimum(1, pmf.get_delta_for_epsilon(_EPSILONS) + accountants.rounding_allowance(steps))
         for pmf in (loss._pmf_remove, loss._pmf_add)
     )
     return removing, adding

@@ -38,10 +38,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpsweep.base.errors import real
-from dpsweep.privacy.accountants import privacy_loss, profile_interval, rounding_allowance
+from dpsweep.privacy import accountants
 from dpsweep.privacy.calibration import calibrate_sampling, certify_again
-from dpsweep.privacy.gaussian import gaussian_delta, gaussian_noise_multiplier
-from dpsweep.privacy.record import Calibration, CalibrationError, Sampling, checked_target
+from dpsweep.privacy.noise import Calibration, CalibrationError, Sampling, checked_target
 
 Profile = Callable[[float], float]
 """A non-increasing function from epsilon >= 0 to the smallest delta, the larger of both directions."""
@@ -315,8 +314,8 @@ def certify_tuning_again(noise: TuningNoise) -> TuningNoise:
 def _score_noise(first: float, first_delta: float, second: float, second_delta: float) -> float:
     """Return the standard deviation of the noise with which a score satisfies both conditions."""
     return max(
-        gaussian_noise_multiplier(first, first_delta),
-        gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
+        accountants.gaussian_noise_multiplier(first, first_delta),
+        accountants.gaussian_noise_multiplier(second, second_delta) if second_delta < 1 else 0.0,
     )
 
 
@@ -324,7 +323,7 @@ def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> f
     """Return first_epsilon for a base of one Gaussian mechanism, to start the search."""
 
     def total(first: float) -> float:
-        sigma = gaussian_noise_multiplier(first, delta / mean)
+        sigma = accountants.gaussian_noise_multiplier(first, delta / mean)
         return total_epsilon(gaussian_profile(sigma), delta, mean, shape)
 
     def excess(log_first: float) -> float:
@@ -338,7 +337,7 @@ def _gaussian_base(epsilon: float, delta: float, mean: float, shape: float) -> f
 
 def gaussian_profile(noise_multiplier: float, steps: int = 1) -> Profile:
     """Return the privacy profile of Gaussian mechanisms of sensitivity 1, in closed form."""
-    return lambda epsilon: gaussian_delta(epsilon, noise_multiplier, steps)
+    return lambda epsilon: accountants.gaussian_delta(epsilon, noise_multiplier, steps)
 
 
 @lru_cache(maxsize=16)
@@ -349,10 +348,13 @@ def training_profile(noise: Calibration) -> Profile:
     """
     if noise.sampling.full_batch:
         return gaussian_profile(noise.noise_multiplier, noise.steps)
-    loss = privacy_loss(
-        noise.noise_multiplier, noise.sampling_rate, noise.steps, profile_interval(noise)
+    loss = accountants.privacy_loss(
+        noise.noise_multiplier,
+        noise.sampling_rate,
+        noise.steps,
+        accountants.profile_interval(noise),
     )
-    allowance = rounding_allowance(noise.steps)
+    allowance = accountants.rounding_allowance(noise.steps)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon)) + allowance
 
 

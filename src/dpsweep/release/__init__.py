@@ -81,7 +81,7 @@ def epsilon_of_sweeps(study: Study, sweeps: Iterable[str]) -> float:
         sweeps: names of its sweeps.
     """
     # It imports scipy, which takes a moment.
-    from dpsweep.privacy import gaussian  # noqa: PLC0415
+    from dpsweep.privacy import accountants  # noqa: PLC0415
 
     delta = study.privacy.delta
     squares = 0.0
@@ -89,9 +89,9 @@ def epsilon_of_sweeps(study: Study, sweeps: Iterable[str]) -> float:
         for cell in study.sweep_cells(name):
             if math.isinf(cell.epsilon):
                 return math.inf
-            mu = 1 / gaussian.gaussian_noise_multiplier(cell.epsilon, delta)
+            mu = 1 / accountants.gaussian_noise_multiplier(cell.epsilon, delta)
             squares += study.trials_per_cell(name) * mu**2
-    return gaussian.gaussian_epsilon(delta, 1 / math.sqrt(squares)) if squares else 0.0
+    return accountants.gaussian_epsilon(delta, 1 / math.sqrt(squares)) if squares else 0.0
 
 
 def price(study: Study) -> str:

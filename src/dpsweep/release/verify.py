@@ -38,7 +38,7 @@ from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
 from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import FORMER_ACCOUNTANTS, certify_again
-from dpsweep.privacy.record import differing
+from dpsweep.privacy.noise import differing
 from dpsweep.privacy.tuning import certify_tuning_again
 from dpsweep.release import (
     CARD,

@@ -24,7 +24,7 @@ from dpsweep.base.files import write_rows
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.record import read_calibration
+from dpsweep.privacy.noise import read_calibration
 from dpsweep.study import Cell, Study
 from dpsweep.study.cells import Problem
 from dpsweep.study.paths import Paths

@@ -42,6 +42,7 @@ from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
 from dpsweep.training.context import Sampled, TrialContext, load_trainable, sample
 from dpsweep.training.physical import PhysicalBatch
+from dpsweep.training.processes import interruption
 from dpsweep.training.randomness import PoissonSampler, numpy_stream
 from dpsweep.training.store import Arrays, TrialStore, parameters_after
 from dpsweep.training.trial import TrialSpec, train_trial
@@ -85,7 +86,7 @@ def measure_along(
 
     Raises:
         CalibrationError, CellError, TrajectoryError: as `Trajectory.open`.
-        Interrupted: a signal asked to stop (see `processes.interruption`).
+        Interrupted: a signal asked to stop (see `interruption`).
     """
     # Snakemake deletes declared outputs of a killed job; this folder stays.
     folder = output.with_suffix(".unfinished")
@@ -130,7 +131,7 @@ def _measure_trial(
     trajectory = Trajectory.open(study, paths, cell, row, next(iter(files.values())).parent)
     saved |= trajectory.trained_again
     for epoch, file in files.items():
-        if stop := processes.interruption(saved=saved):
+        if stop := interruption(saved=saved):
             raise stop
         started = time.monotonic()
         trajectory.go_to(epoch)
@@ -319,7 +320,7 @@ def measure_gradient_norms(
         CalibrationError: the noise of the trial is wrong.
         CellError: the noise is for data of another size.
         UnreadableResultsError: a file of trials cannot be read.
-        Interrupted: a signal asked to stop (see `processes.interruption`).
+        Interrupted: a signal asked to stop (see `interruption`).
         TrajectoryError: the study has no such cell or describes another trial, or this device cannot repeat
             it.
     """
@@ -442,7 +443,7 @@ def measure_overlap(study: Study, paths: Paths, cell: Cell) -> None:
         CalibrationError: the noise of the trial is wrong.
         CellError: the noise is for data of another size.
         UnreadableResultsError: the file of trials cannot be read.
-        Interrupted: a signal asked to stop (see `processes.interruption`).
+        Interrupted: a signal asked to stop (see `interruption`).
         TrajectoryError: the study describes another trial, or this device cannot repeat it.
     """
     torch.set_num_threads(study.training.threads)

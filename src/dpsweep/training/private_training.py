@@ -23,7 +23,7 @@ from dpsweep.base.files import fingerprint
 from dpsweep.base.formatting import rounded_up
 from dpsweep.gradients import make_engine
 from dpsweep.privacy.calibration import PrivacyTarget, proven_epsilon, verify
-from dpsweep.privacy.record import Calibration
+from dpsweep.privacy.noise import Calibration
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.datasets import ROWS_PER_UNIT
 from dpsweep.training import physical, processes

@@ -324,7 +324,7 @@ class GaussianNoise:
     ``torch.randn`` in float32 never exceeds 5.77 on a CPU and 6.76 on a GPU, because it transforms
     uniform numbers of 24 and 33 bits. With such noise, a Gaussian mechanism has outcomes that only
     one of two neighbouring training sets can produce; see docs/privacy.md and
-    `dpsweep.privacy.gaussian.tail_delta`. Both generators here draw float64.
+    `dpsweep.privacy.noise.tail_delta`. Both generators here draw float64.
 
     On a CPU they come from numpy's Philox generator: a 128-bit key, with the step in the upper half
     of its counter. On a GPU they come from torch's generator, whose seed has only 64 bits. So the
