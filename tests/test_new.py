@@ -225,7 +225,7 @@ REFUSED = [
     (("--images", "pets", "--hub", "a/b"), "found none or several of --images, --hub, --texts"),
     (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
     (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
-    (("--images", "one"), "datasets.pets.classes: found 1; allowed: greater than or equal to 2"),
+    (("--images", "one"), "folder one: found one class, cat; allowed: two or more"),
     (("b.csv", "--images", "pets"), "found b.csv; allowed: a test file with --texts or --embeddings"),
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
     (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: each once"),

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from dpsweep.data import DatasetError
 from dpsweep.data.embeddings import load_embeddings
 from dpsweep.data.examples import LabelledData
-from dpsweep.data.prepare import inspect, prepare
+from dpsweep.data.prepare import inspect, load, prepare
 from dpsweep.study.datasets import ArraysSource, Dataset, is_within
 
 CLASSES = np.array(["ant", "bee", "cat"])
@@ -33,7 +33,8 @@ def npz(path: Path, x: Any, y: Any) -> None:
 
 def lists(path: Path, x: Any, y: Any) -> None:
     column = pa.array(list(x), pa.list_(pa.from_numpy_dtype(x.dtype)))
-    table = pa.table({"text": ["a"] * len(y), "embedding": column, "label": y.tolist()})
+    tokens = [[1] * (row % 3) for row in range(len(y))]  # not one array
+    table = pa.table({"tokens": tokens, "embedding": column, "label": y.tolist()})
     parquet.write_table(table, path, row_group_size=7)
 
 
@@ -163,8 +164,9 @@ REFUSED: list[tuple[Any, str]] = [
     (column(pa.array([], pa.list_(pa.float32()))), "train.parquet: found no row; allowed: one or more"),
     (saved(TRAIN * np.nan), "row 29 of {}: 5 of 5 numbers not finite, and no row of its split can be used"),
     *((column(pa.array([[1, 2], other, [1, 1]], pa.list_(pa.float32(), size))),
-        f"cannot be read (column 'x' has lists of 2, {found} numbers; allowed: one length)")
-        for other, found, size in (([3], 1, -1), (None, None, -1), (None, None, 2))),
+        f"found x lists of several lengths (3,), y object (3,); {TYPES}")
+        for other, size in (([3], -1), (None, -1), (None, 2))),
+    (saved(y=3 + 0 * NUMBER), "train.npz: found one class, 3; allowed: two or more"),
     (column(["[1, 2]", "[3, 4]", "[5, 6]"]), "found x object (3,), y object (3,); allowed: one"),
     (("a.npz", None), "a.npz: no such file"),
     (("a.npy", b"\x80\x04pickled"), "a.npy: cannot be read"),
@@ -263,15 +265,21 @@ def test_non_finite_embeddings_are_refused_or_left_out(tmp_path: Path) -> None:
     assert len(prepared.metadata.skipped) == 2
 
 
-def test_arrays_of_separate_files_may_have_one_name(tmp_path: Path) -> None:
-    names = {"input_column": "values", "label_column": "values"}
-    files = {"train": "x.npz", "train_labels": "y.npz", "test": "xt.npz", "test_labels": "yt.npz"}
-    for key, file in files.items():
-        split, _, labels = key.partition("_")
-        np.savez(tmp_path / file, values=(Y if labels else X)[split])
-    paths = {key: str(tmp_path / file) for key, file in files.items()}
-    read = load_embeddings(ArraysSource.model_validate({"kind": "arrays"} | names | paths))
-    np.testing.assert_array_equal(read.train.labels, NUMBERS["train"])
+@pytest.mark.parametrize(("name", "unit"), [("values", None), ("whose", "whose")])
+def test_arrays_of_separate_files_may_have_one_name(
+    tmp_path: Path, name: str, unit: str | None
+) -> None:
+    keys = {"kind": "arrays", "input_column": "values", "label_column": name}
+    for split, x in X.items():
+        owners = [f"{split} {row // 2}" for row in range(len(x))]
+        np.savez(tmp_path / f"{split}.npz", values=x, whose=owners)
+        np.savez(tmp_path / f"{split}_y.npz", **{name: Y[split]})
+        keys |= {split: str(tmp_path / f"{split}.npz")}
+        keys |= {f"{split}_labels": str(tmp_path / f"{split}_y.npz")}
+    units = {"unit": unit, "train_units": 15} if unit else {}
+    data = load(dataset(tmp_path, source=keys, **units))
+    np.testing.assert_array_equal(data.train.labels, NUMBERS["train"])
+    assert unit is None or len({*data.train.units}) == 15
 
 
 def test_the_largest_finite_numbers_are_read(tmp_path: Path) -> None:

@@ -126,8 +126,9 @@ ROW = "data row {}, column 'label': found the label {}".format
 # The suffix of a file, its content, and the message after its name.
 REFUSED: list[tuple[str, Content, str]] = [
     *((suffix, content, ": found no row; allowed: one or more") for suffix, content in (
-        (".csv", ""), (".csv", "text,label\n"), (".jsonl", "\n"), (".parquet", {"text": [], "label": []}),
-        (".parquet", {}))),
+        (".csv", "text,label\n"), (".parquet", {"text": [], "label": []}))),
+    *((suffix, content, ": found 0 columns 'text'; allowed: one, of nothing") for suffix, content in (
+        (".csv", ""), (".jsonl", "\n"), (".jsonl", "{}\n"), (".parquet", {}))),
     (".csv", "text,label\na,spam\nb,\n", f", {ROW(2, '')}''; allowed: whole numbers from 0, or names"),
     (".csv", "text,label\na,1\nb,2\nc,3\n",
      ", column 'label': found the labels 1, 2, 3; allowed: 0 to 2 for 3 classes"),
@@ -135,6 +136,7 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".csv", "text,label\na,0\nb,-1\n", "labels -1, 0; allowed: 0 to 1 .* an example without a label"),
     (".csv", "text,label\na,0.0\nb,1.0\n", ROW(1, "'0.0'")),
     (".csv", "text,label\na,spam\nb,nan\n", ROW(2, "'nan'")),
+    (".csv", f"text,label\na,0\nb,{'9' * 5000}\n", ROW(2, "'9999")),
     (".csv", "text,label\nJürgen,1\nb,0\n".encode("latin-1"), r"cannot be read \(.*Save it as UTF-8"),
     (".csv", GOOD.replace(",", ";"), "0 columns 'text'; allowed: one, of text;label .*separated by commas"),
     (".csv", "text,text,label\na,b,1\n", "found 2 columns 'text'; allowed: one"),
@@ -150,7 +152,6 @@ REFUSED: list[tuple[str, Content, str]] = [
     (".jsonl", '{"text": "a", "label": 1, "text": "b"}\n', "a key twice among text, label, t"),
     (".jsonl", '["a", 1]\n', r'line 1: cannot be read \(found \["a", 1\]; allowed: an object of JSON\)'),
     (".jsonl", '{}\nnull\n', r"line 2: cannot be read \(found null; allowed: an object of JSON\)"),
-    (".jsonl", "{}\n", ROW(1, "None")),
     (".jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ROW(2, "None")),
     (".parquet", {"text": ["a", "b"], "label": [0.0, 1.0]}, ROW(1, "0.0")),
     (".parquet", {"text": ["a", "b"], "label": ["x", None]}, ROW(2, "None")),
@@ -279,7 +280,7 @@ def test_bytes_that_are_cut_are_counted_as_the_tokenizer_counts_them(max_length:
     blocks = Tokenizer.of(byte_tokenizer()).blocks(texts, max_length)
     list(blocks)
     labels = np.zeros(2, np.int64)
-    data = LabelledData(Split(texts[:2], labels), Split(texts[2:], labels), ["a"], {})
+    data = LabelledData(Split(texts[:2], labels), Split(texts[2:], labels), ["a", "b"], {})
     said = long_texts(data, max_length, of_bytes=True)
     assert said.startswith(f"at least {blocks.cut.texts} of 4 texts" if blocks.cut else "")
     assert bool(said) == bool(blocks.cut)

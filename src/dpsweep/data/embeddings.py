@@ -120,7 +120,8 @@ def _texts(values: Array) -> Array:
 
 
 def _shape(array: Array) -> str:
-    return f"{array.dtype} {array.shape}"
+    ragged = array.dtype == object and any(isinstance(each, list) for each in array)
+    return f"{'lists of several lengths' if ragged else array.dtype} {array.shape}"
 
 
 def _choose(
@@ -168,21 +169,18 @@ def _npy(path: Path) -> dict[str, Array]:
 
 
 def _parquet(path: Path) -> dict[str, Array]:
-    """Return columns of lists as (N, d), other columns as (N,) Python objects."""
+    """Return columns of lists of one length as (N, d), other columns as (N,) Python objects."""
     table = parquet.read_table(path)
     # The index of pandas is not a column of the user.
     names = [each for each in table.column_names if not each.startswith("__index_level_")]
-    return {name: _column(name, table.column(name).combine_chunks()) for name in names}
+    return {name: _column(table.column(name).combine_chunks()) for name in names}
 
 
-def _column(name: str, column: Any) -> Array:
-    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+def _column(column: Any) -> Array:
+    is_list = isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist() if is_list else [None]
+    if len(lengths) > 1 or None in lengths:  # None: a null
         return np.array(column.to_pylist(), dtype=object)
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()  # None: a null
-    if len(lengths) > 1 or None in lengths:
-        raise ValueError(
-            f"column {name!r} has lists of {shorten(lengths)} numbers; allowed: one length"
-        )
     flat: Array = column.flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(len(column), max(lengths, default=1))
 

@@ -21,10 +21,13 @@ from dpsweep.study.messages import brief, shorten
 
 T = TypeVar("T")
 
-_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 # What a missing unit becomes as a text, and a whole number in a column with missing ones.
 _NO_UNIT = re.compile(r"|nan|-?\d+\.0*")
-_OTHER_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|nan|inf)", re.IGNORECASE)
+# A number of 20 digits is no label, and Python reads none of more than 4,300.
+_OTHER_NUMBER = re.compile(
+    r"[-+]?(\d+\.\d*|\.\d+|\d+e[-+]?\d+|[1-9]\d{19,}|nan|inf)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,15 @@ class LabelledData:
     """files of the source that are not examples"""
 
     def __post_init__(self) -> None:
-        """Refuse units with rows in both splits: the test would measure what was learnt of them.
+        """Refuse a single class, and units with rows in both splits: the test would measure what was learnt.
 
         Raises:
             DatasetError: there are some, or see `refuse_units`.
         """
+        if len(self.classes) == 1:
+            raise DatasetError(
+                f"{self.origin}: found one class, {self.classes[0]}; allowed: two or more"
+            )
         if self.train.units is None or self.test.units is None:
             return
         refuse_units(self.train.units, self.train.labels)
@@ -138,7 +145,8 @@ def encode_labels(
     columns = [(train, train.labels()), (test, test.labels())]
     found = set(columns[0][1])
     numbers: dict[int | str, int]
-    if names is not None or all(isinstance(label, int) for label in found):
+    # A single number is a name, so that it is refused as the only class.
+    if names is not None or (len(found) > 1 and all(isinstance(label, int) for label in found)):
         if names is None and found != set(range(len(found))):
             raise DatasetError(
                 f"{train.table}{train.named}: found the labels {shorten(sorted(found, key=int))}; allowed: 0 "

@@ -29,6 +29,7 @@ from dpsweep.study.messages import brief, pick, shorten
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 10
+_ROWS_AT_ONCE = 100  # of parquet, which may have images
 
 # A shard of a split: train-00000-of-00002.parquet; older ones have a hash before the suffix.
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
@@ -117,6 +118,8 @@ def open_hub(source: HubSource) -> HubFiles:
     _refuse_missing_shards(folder)
     try:
         builder = datasets.load_dataset_builder(str(folder), name=source.configuration)
+        if hasattr(builder.config, "batch_size"):  # by default 0 for a file of parquet without rows
+            builder.config.batch_size = _ROWS_AT_ONCE
         splits = builder.as_streaming_dataset()
     except MemoryError:
         raise

@@ -79,13 +79,12 @@ def read_table(path: Path, *columns: str) -> list[list[Any]]:
     """Return the values of some columns of a table in the format of its suffix; other columns are ignored.
 
     Raises:
-        DatasetError: the file cannot be read, or has columns, but not each of these exactly once.
+        DatasetError: the file cannot be read, or does not have each column exactly once.
     """
     names, column = examples.read_file(path, _FORMATS)
     with examples.reading(path):
         for name in columns:
-            # A file without any column has no label, which the reader of labels refuses.
-            if names and names.count(name) != 1:
+            if names.count(name) != 1:
                 raise DatasetError(
                     f"{path}: found {count(names.count(name), 'column')} {name!r}; allowed: one, of "
                     f"{shorten(names)} (source.input_column, source.label_column, unit). The first line of a "
@@ -154,8 +153,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parquet(path: Path) -> _Table:
     file = parquet.ParquetFile(path)
-    names = file.schema_arrow.names
-    return names, lambda name: file.read([name]).column(0).to_pylist() if names else []
+    return file.schema_arrow.names, lambda name: file.read([name]).column(0).to_pylist()
 
 
 _FORMATS: Mapping[str, Callable[[Path], _Table]] = {

@@ -324,8 +324,7 @@ def new_study(
     epsilons = _EPSILONS if release_epsilon is None else [release_epsilon]
     facts = rule.facts_of_first_sweep(
         section,
-        max(2, len(found.classes)),  # the study refuses fewer later
-        *(size, delta, epsilons, epochs, method == "head"),
+        *(len(found.classes), size, delta, epsilons, epochs, method == "head"),
     )
     made = [rule.recommend(each) for each in facts]
     environment = Environment(  # noqa: S701 (YAML)

@@ -92,12 +92,18 @@ class SourceSection(section.Section):
     grey: ClassVar[bool] = False
     """whether images have one channel; others have three"""
 
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The columns or arrays of the inputs' file, by key."""
+        # Labels of a separate file may have any name.
+        apart = getattr(self, "train_labels", None) is not None
+        keys = ["input_column"] if apart else ["input_column", "label_column"]
+        return {key: getattr(self, key, None) for key in keys}
+
     @model_validator(mode="after")
     def _columns_are_disjoint(self) -> Self:
-        keys = "input_column", "label_column", "train_labels"
-        inputs, labels, separate = (getattr(self, key, None) for key in keys)
-        # Labels of a separate file may have the name of the inputs.
-        if inputs is not None and separate is None:
+        inputs, labels = self.columns["input_column"], self.columns.get("label_column")
+        if inputs is not None:
             section.require_disjoint("input_column", [inputs], "label_column", labels)
         return self
 
@@ -442,8 +448,8 @@ class Dataset(section.Section):
                 f"unit: found {self.unit} with the source {self.source.kind}; allowed: with files, arrays, "
                 "folder and hub"
             )
-        for key in ("input_column", "label_column"):
-            if self.unit is not None and self.unit == getattr(self.source, key, None):
+        for key, column in self.source.columns.items():
+            if self.unit is not None and self.unit == column:
                 raise ValueError(
                     f"unit: found {self.unit}, which is the {key}; allowed: another column, which says whose "
                     "row it is"
