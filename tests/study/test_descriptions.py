@@ -185,6 +185,10 @@ def own(change: str, to: str) -> str:
             (own("Digits.", found), f"mine: caption: found {found}; allowed: an f-string")
             for found in ("{dataset}", "{say.tuned('batch_size')}", "{grid.epsilon[0]}")
         ),
+        (
+            MAP + "\n    @figure('Mine', name='other')\n    def mine(grids):\n        return mine(grids)\n",
+            "mine.py: found two functions mine, in the lines 4 and 8; allowed: one,",
+        ),
         (own('("Mine")', ""), "mine.py, line 3: TypeError: found section <function"),
         (
             own('@figures.figure("Mine")', '@figures.figure("Mine", each={"colour": "all"})'),

@@ -26,6 +26,7 @@ def disagreements(study: "Study") -> Iterator[str]:
     yield from _sweep_mistakes(study)
     yield from _shared_cell_mistakes(study)
     yield from _role_mistakes(study)
+    yield from _reference_mistakes(study)
     yield from _audit_mistakes(study)
     yield from _release_mistakes(study)
 
@@ -308,6 +309,16 @@ def _role_mistakes(study: "Study") -> Iterator[str]:
                 yield from _unknown(f"roles.{part}s.{role}", name, section)
     for name in roles.neighbours:
         yield from _unknown("roles.neighbours", name, study.methods)
+
+
+def _reference_mistakes(study: "Study") -> Iterator[str]:
+    """Refuse two numbers of a paper for the same cells."""
+    places: dict[tuple[object, ...], int] = {}
+    for place, each in enumerate(study.reference_values):
+        cells = tuple(each.model_dump(exclude={"value", "minimum", "maximum"}).values())
+        if (first := places.setdefault(cells, place)) != place:
+            found = f"a number for the cells of references[{first}]"
+            yield _wrong(f"references[{place}]", found, "one number for each")
 
 
 def _unknown(where: str, name: str, allowed: Collection[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ Titles and labels of panels and lines are made from the drawn cells, so that the
 edited. `Words` has words for captions.
 """
 
+import ast
 import importlib
 import inspect
 import itertools
@@ -162,11 +163,26 @@ def _content(file: str) -> dict[str, Any]:
     module.__file__ = file
     sys.modules[module.__name__] = module  # pydantic resolves annotations of its classes there
     try:
-        code = compile(path.read_bytes(), file, "exec", dont_inherit=True)
+        tree = ast.parse(path.read_bytes(), file)
+        _refuse_lost_functions(tree)
+        code = compile(tree, file, "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102
     except (Exception, SystemExit) as error:
         raise MistakeError(_error_text(error, path)) from error
     return vars(module)
+
+
+def _refuse_lost_functions(tree: ast.Module) -> None:
+    """Refuse two functions of one name, of which Python would keep the last."""
+    lines: dict[str, int] = {}
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef):
+            first = lines.setdefault(each.name, each.lineno)
+            if first != each.lineno and each.name != "_":
+                raise MistakeError(
+                    f"found two functions {each.name}, in the lines {first} and {each.lineno}; allowed: one, "
+                    "because Python keeps only the last"
+                )
 
 
 def _error_text(error: BaseException, file: Path, where: str = "") -> str:
