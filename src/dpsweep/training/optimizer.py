@@ -21,7 +21,7 @@ from dpsweep.gradients.units import units_of
 from dpsweep.study import Study
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.messages import brief, shorten
-from dpsweep.study.optimizers import ONE_GRADIENT, UNFIT, OptimizerSection
+from dpsweep.study.optimizers import ONE_GRADIENT, UNFIT, OptimizerSection, TorchOptimizer
 from dpsweep.training import processes
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.randomness import GaussianNoise, Indices
@@ -358,11 +358,15 @@ def make_optimizer(
 
 
 def mistaken_optimizers(study: Study) -> Iterable[str]:
-    """Try a step with every optimizer of a study's section, and yield a line for each that fails."""
+    """Try a step on the CPU with every optimizer of a study's section; yield a line for each that fails."""
     for name, section in study.optimizers.items():
-        parameter = nn.Parameter(torch.zeros(2))
+        parameter, tried = nn.Parameter(torch.zeros(2)), section
+        if isinstance(section, TorchOptimizer) and section.arguments.get("capturable"):
+            # torch allows it on GPUs only, of which this machine may have none.
+            arguments = section.arguments | {"capturable": False}
+            tried = section.model_copy(update={"arguments": arguments})
         try:
-            optimizer = make_optimizer(section, [parameter], 0.1, 0.1)
+            optimizer = make_optimizer(tried, [parameter], 0.1, 0.1)
             parameter.grad = torch.ones(2)
             optimizer.step()
         except Exception as error:
