@@ -119,13 +119,15 @@ def test_targets_reach_snakemake_as_files(call: Call) -> None:
 
 @pytest.mark.usefixtures("call")
 def test_a_run_names_a_report_that_exists(folder: Path) -> None:
-    def told(*options: str) -> bool:
-        return "Report: " in CliRunner().invoke(app, ["run", "mine.yaml", "--", *options]).stderr
+    def told(*options: str, target: str = "all") -> bool:
+        call = ["run", "mine.yaml", *filter(None, [target]), "--", *options]
+        return "Report: " in CliRunner().invoke(app, call).stderr
 
     assert not told("--until", "train")
     (folder / "results" / "mine").mkdir(parents=True)
     (folder / "results" / "mine" / "report.html").touch()
-    assert told() and not told("--unlock") and not told("-n")
+    assert told() and told(target="") and told(target="report") and not told(target="plan")
+    assert not told("--unlock") and not told("-n")
 
 
 def test_a_run_without_a_terminal_tells_the_first_figure_once(

@@ -112,7 +112,7 @@ def run(
         ]
     )
     dry = unlocks or any(map(_DRY.fullmatch, options))
-    asked = not targets or "report" in targets
+    asked = not targets or bool({"all", "report"} & set(targets))
     if status == 0 and asked and not dry and paths.report.exists():
         typer.echo(f"Report: {paths.report}", err=True)  # `--dag` has standard output for itself
     sys.exit(status)
