@@ -25,7 +25,7 @@ from dpsweep.study.backbones import Features, Reduction
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
 from dpsweep.study.load import documentation
-from dpsweep.study.methods import Method
+from dpsweep.study.methods import Method, MethodSection
 from dpsweep.study.optimizers import Optimizer, OptimizerSection
 from dpsweep.study.release import MOST_TRIALS, Release
 from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat, Precision
@@ -41,11 +41,6 @@ Checksum = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-def plain_method(method: Method) -> dict[str, Any]:
-    """Return a method as JSON, without its title and engine."""
-    return method.model_dump(mode="json", exclude={"title", "engine"})
 
 
 class Setting(_Part):
@@ -157,7 +152,7 @@ class Network(_Part):
     resize: Resize | None
     """Transformation of images to the input size of the network; None if it reads no images."""
     tokenizer: TokenizerIdentity | None
-    method: Annotated[Method, PlainSerializer(plain_method)]
+    method: Annotated[Method, PlainSerializer(MethodSection.settings)]
     head_layers: list[str]
     """Linear layers of the head, which LoRA does not adapt."""
     features: Annotated[ReleasedFeatures | None, _IF_GIVEN] = None
@@ -420,7 +415,7 @@ class ReleasePlan:
                     if dataset.kind == "image"
                     else {"resize": None, "shape": list(dataset.input_shape)}
                 ),
-                "method": plain_method(study.methods[sweep.method]),
+                "method": study.methods[sweep.method].settings(),
                 "features": features.model_dump(mode="json") if features else None,
             },
             **(private if release.selection == "private" else fixed),

@@ -45,9 +45,13 @@ class MethodSection(Section):
     ] = None
     """of the training images, for a method that runs the network"""
 
-    def identity(self) -> dict[str, Any]:
-        """Return the part of stored trials' keys that determines which parameters train."""
+    def settings(self) -> dict[str, Any]:
+        """Return what determines which parameters train, as JSON: all but the title and the engine."""
         return self.model_dump(mode="json", exclude={"title", "engine"})
+
+    def identity(self) -> dict[str, Any]:
+        """Return its part of stored trials' keys."""
+        return self.settings()
 
 
 class Film(MethodSection):
