@@ -19,11 +19,11 @@ signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 try:
     STUDY = load_study(begin(config))
     Paths(R := Path(STUDY.results)).check_writable()
+    REFUSED = refused_problems(STUDY)
 except DpsweepError as error:
     raise WorkflowError(str(error))
 os.environ[RESULTS] = STUDY.results
 OUTPUTS, JOBS = Outputs(STUDY, Paths(R)), JobResources(STUDY)
-REFUSED = refused_problems(STUDY)
 run.show_requests(workflow)
 shell.prefix(f". '{workflow.source_path('workflow/scripts/requeue.sh')}'; ")
 

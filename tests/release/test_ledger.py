@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -361,7 +360,7 @@ def test_a_study_of_private_data_is_complete_without_its_sweeps(private_study):
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_snakemake_refuses_private_data_as_the_run_does(private_study):
+def test_a_dry_run_of_snakemake_refuses_private_data_as_the_run_does(private_study, monkeypatch):
     def said(target: str, *config: str, status: int = 0) -> str:
         words = ["-n", "--config", "study=mine.yaml", *config, "--", target]
         return called(snakemake(private_study, *words), private_study, status=status).stdout
@@ -370,6 +369,8 @@ def test_a_dry_run_of_snakemake_refuses_private_data_as_the_run_does(private_stu
     assert "or --unaccounted (snakemake --config unaccounted=true)" in said(table, status=1)
     assert "rule train:" in said(table, "unaccounted=true")
     assert "rule train:" not in said("release")
+    monkeypatch.setenv(UNACCOUNTED, "yes")
+    assert f"{UNACCOUNTED}: found yes; allowed: true or false" in said(table, status=1)
 
 
 def test_status_and_check_need_no_accountant_without_a_budget(private_study):
@@ -412,14 +413,11 @@ def test_other_words_than_true_and_false_are_refused(private_study, monkeypatch,
     with pytest.raises(DpsweepError, match=r"unaccounted: .*allowed: true or false"):
         given(word, monkeypatch)
     monkeypatch.setenv(UNACCOUNTED, word)
-    asked: list[Callable[[], object]] = [
-        lambda: refuse_unaccounted(Study.model_validate(sections()), "digits_vit_method"),
-        lambda: begin({"study": "mine.yaml"}),  # before any job, also in a dry run
-    ]
-    for each in asked:
-        with pytest.raises(DpsweepError, match=rf"{UNACCOUNTED}: .*allowed: true or false") as said:
-            each()
-        assert f"found {word or 'nothing'};" in str(said.value)
+    with pytest.raises(DpsweepError, match=rf"{UNACCOUNTED}: .*allowed: true or false") as said:
+        refuse_unaccounted(Study.model_validate(sections()), "digits_vit_method")
+    assert f"found {word or 'nothing'};" in str(said.value)
+    public = Study.model_validate(sections(private=False))
+    refuse_unaccounted(public, "digits_vit_method")
 
 
 @pytest.mark.parametrize(

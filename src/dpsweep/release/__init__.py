@@ -118,11 +118,11 @@ def refused_problems(study: Study) -> set[str]:
     """Return the problems that sweeps may not train: on private data, without the user's permission.
 
     Raises:
-        DpsweepError: the environment's permission is neither true nor false.
+        DpsweepError: there are such sweeps, and the environment's permission is neither true nor false.
     """
-    if is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")):
-        return set()
-    return {study.sweeps[name].problem.name for name in private_sweeps(study)}
+    private = {study.sweeps[name].problem.name for name in private_sweeps(study)}
+    allowed = private and is_true(UNACCOUNTED, os.environ.get(UNACCOUNTED, "false"))
+    return set() if allowed else private
 
 
 def planned_cells(study: Study, trained: Collection[tuple[str, str]]) -> list[Cell]:

@@ -395,10 +395,9 @@ def begin(config: Mapping[str, Any]) -> Path:
     for name in config:
         if name not in _CONFIG:
             raise DpsweepError(f"--config: {unknown(name, _CONFIG)} (as study=studies/mine.yaml)")
-    permission = UNACCOUNTED, os.environ.get(UNACCOUNTED, "false")
     if "unaccounted" in config:
-        permission = "--config unaccounted", config["unaccounted"]
-    os.environ[UNACCOUNTED] = str(int(is_true(*permission)))
+        allowed = is_true("--config unaccounted", config["unaccounted"])
+        os.environ[UNACCOUNTED] = str(int(allowed))
     for name in ("study", "targets"):
         if not isinstance(value := config.get(name, ""), str):
             raise DpsweepError(f"--config {name}: found {value}; allowed: text that is no number")
