@@ -22,8 +22,7 @@ from dpsweep import __version__
 from dpsweep.base.files import read_json, write_json
 from dpsweep.cli import preload
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study import Study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, Study
 
 # A run hangs if its processes use less processor time than this within this time, also on a busy machine.
 IDLE_SECONDS, IDLE_PROCESSOR_SECONDS = 300.0, 0.5

@@ -31,7 +31,7 @@ from benchmarks.campaigns.kills import wait_for_moment
 from benchmarks.common import REPOSITORY, RESULTS
 from dpsweep.base.files import fingerprint
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths
 
 
 def more_seeds(study: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from tests.workflow.tiny import TinyChain
 from benchmarks.campaigns import campaign
 from benchmarks.common import RESULTS
 from dpsweep.planning.outputs import Outputs
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
 VICTIMS = ("Snakemake", "one other process", "process group")

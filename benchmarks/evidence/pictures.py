@@ -19,9 +19,8 @@ from benchmarks.common import REPOSITORY, command_line
 from dpsweep.analysis.frames import read_numbers
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
-from dpsweep.study import load_study
+from dpsweep.study import Paths, load_study
 from dpsweep.study.descriptions import marks_sentence
-from dpsweep.study.paths import Paths
 
 DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"

@@ -32,9 +32,8 @@ from dpsweep.privacy.accountants import gaussian_noise_multiplier
 from dpsweep.privacy.calibration import noise_multiplier
 from dpsweep.recommend import rule
 from dpsweep.recommend.rule import ProblemFacts, facts_of_sweep, learning_rate, recommend
-from dpsweep.study import load_study
+from dpsweep.study import Paths, load_study
 from dpsweep.study.cells import FeatureSource
-from dpsweep.study.paths import Paths
 from dpsweep.training.features import open_features
 
 STUDY = Path(__file__).with_suffix(".yaml")

@@ -13,8 +13,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from dpsweep.base.files import write_text
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, load_study
 
 NUMBERS = RESULTS / "theory"
 STUDY = Path("studies", "frozen-features.yaml")

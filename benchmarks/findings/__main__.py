@@ -16,8 +16,7 @@ from benchmarks.common import REPOSITORY, command_line
 from benchmarks.findings.numbers import NUMBERS, TRIALS, collect, digest, gather
 from benchmarks.tables import write_tables
 from dpsweep.base.files import atomic_path, write_json
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, load_study
 
 STUDY = REPOSITORY / "studies" / "frozen-features.yaml"
 IMAGES = REPOSITORY / "docs" / "images" / "findings"

@@ -17,9 +17,8 @@ import pandas as pd
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.base.files import write_json
-from dpsweep.study import Study, load_study
+from dpsweep.study import Paths, Study, load_study
 from dpsweep.study.choice import choose
-from dpsweep.study.paths import Paths
 from dpsweep.tables.optimizers import optimizers_table, paired_gains
 
 KEPT = RESULTS / "fashion"

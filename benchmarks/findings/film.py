@@ -25,8 +25,7 @@ from benchmarks.findings.numbers import (
 )
 from benchmarks.tables import write_tables
 from dpsweep.base.files import write_json
-from dpsweep.study import Study, load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, Study, load_study
 
 STUDY = REPOSITORY / "studies" / "film.yaml"
 KEPT = RESULTS / "film"

@@ -18,10 +18,9 @@ from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import load_trials
 from dpsweep.analysis.grids import grids
 from dpsweep.base.files import atomic_path
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.choice import choose, repeats
 from dpsweep.study.datasets import related_datasets
-from dpsweep.study.paths import Paths
 
 NUMBERS = RESULTS / "findings.json"
 TRIALS = NUMBERS.with_name("frozen_features.parquet")

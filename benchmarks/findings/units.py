@@ -17,9 +17,8 @@ from benchmarks.findings.numbers import gather, keep_trials
 from benchmarks.tables import write_tables
 from dpsweep.base.files import write_json
 from dpsweep.privacy.accountants import pld_interval, privacy_loss
-from dpsweep.study import Study, load_study
+from dpsweep.study import Paths, Study, load_study
 from dpsweep.study.choice import repeats
-from dpsweep.study.paths import Paths
 
 KEPT = RESULTS / "units"
 TRIALS = KEPT / "units.parquet"

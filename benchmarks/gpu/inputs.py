@@ -18,8 +18,7 @@ from dpsweep.data.prepare import prepare
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.privacy.noise import write_calibration
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, load_study
 
 PACKAGES = (
     *("pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection"),

@@ -15,11 +15,10 @@ from dpsweep.base.files import read_json
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy.noise import Calibration
-from dpsweep.study import Cell, Study, load_study
+from dpsweep.study import Cell, Paths, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import NoClipping
 from dpsweep.study.methods import Film
-from dpsweep.study.paths import Paths
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.processes import Interrupted, interruption, watched

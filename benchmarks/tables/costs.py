@@ -6,8 +6,7 @@ from typing import Any
 from benchmarks.common import REPOSITORY
 from benchmarks.tables.markdown import columns, describe_environment, grid
 from dpsweep.planning.plan import Plan, Status
-from dpsweep.study import load_study
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, load_study
 
 REFERENCE = "without privacy"
 PRECISIONS = ("float32", "float64", "bfloat16")

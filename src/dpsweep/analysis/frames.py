@@ -27,8 +27,7 @@ from dpsweep.base.files import (
     read_rows,
     write_rows,
 )
-from dpsweep.study import Cell, Study, fingerprints
-from dpsweep.study.paths import Paths
+from dpsweep.study import Cell, Paths, Study, fingerprints
 from dpsweep.study.targets import Missing, Panel, Selection
 
 # The columns that the statistics use; all other columns of trials.parquet are in the problem's table.

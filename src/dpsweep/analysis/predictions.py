@@ -21,11 +21,10 @@ from scipy import stats
 from dpsweep import theory
 from dpsweep.analysis.frames import load_trials, of_todays_trials, read_all
 from dpsweep.analysis.statistics import jackknife
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import RULES, nearest_to_one
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
 
 PRIVACY = "not private"

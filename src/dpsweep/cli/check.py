@@ -11,12 +11,11 @@ from dpsweep.data.hub import HubError, UnreachableHubError, repository_named, re
 from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.release import budget_in_words, price
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Paths, Study, StudyError
 from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number
 from dpsweep.study.datasets import HubSource
 from dpsweep.study.messages import group_by_message, shorten
-from dpsweep.study.paths import Paths
 from dpsweep.study.section import Section
 
 _FEW = 5  # undrawn targets; up to this number the reasons are always listed

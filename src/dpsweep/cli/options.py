@@ -13,8 +13,7 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import taken_gpus
-from dpsweep.study import Study, load
-from dpsweep.study.paths import Paths
+from dpsweep.study import Paths, Study, load
 
 Found = TypeVar("Found")
 

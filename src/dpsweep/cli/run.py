@@ -27,9 +27,8 @@ from dpsweep.base.formatting import count, duration
 from dpsweep.cli.options import find_study
 from dpsweep.planning.outputs import Outputs
 from dpsweep.release import refusal, refused_problems
-from dpsweep.study import Study, StudyError
+from dpsweep.study import Paths, Study, StudyError
 from dpsweep.study.load import CALL, PROJECT, split_profiles, split_study
-from dpsweep.study.paths import Paths
 
 app = typer.Typer()
 _WORKFLOW = (

@@ -24,12 +24,11 @@ from dpsweep.cli.options import (
 )
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.release import planned_cells, refuse_unaccounted
-from dpsweep.study import Study, StudyError, fingerprints
+from dpsweep.study import Paths, Study, StudyError, fingerprints
 from dpsweep.study.cells import BatchSize, FeatureSource, number
 from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
 from dpsweep.study.load import DEFAULT_STUDY
 from dpsweep.study.messages import pick
-from dpsweep.study.paths import Paths
 
 app = typer.Typer()
 

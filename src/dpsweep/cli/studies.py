@@ -19,9 +19,8 @@ from dpsweep.cli.options import (
 )
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.release import budget_in_words, price, refused_problems
-from dpsweep.study import Study, StudyError, load
+from dpsweep.study import Paths, Study, StudyError, load
 from dpsweep.study.messages import shorten
-from dpsweep.study.paths import Paths
 
 app = typer.Typer()
 

@@ -36,8 +36,7 @@ from dpsweep.tables.optimizers import OptimizerTable
 from dpsweep.tables.tuning_implications import TuningImplications
 
 if TYPE_CHECKING:
-    from dpsweep.study import Study
-    from dpsweep.study.paths import Paths
+    from dpsweep.study import Paths, Study
 
 __all__ = [
     "AttackerCurves", "ClippingCurve", "ComparisonTable", "Datasets",

@@ -19,10 +19,9 @@ from typing import Literal
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.figures import style
-from dpsweep.study import Study, choice, targets
+from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.descriptions import FEWEST_FOR_A_BAND
 from dpsweep.study.grid import Line, LinePanel, Panel
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 CLIPPING_CURVE_COLUMNS = [

@@ -10,10 +10,9 @@ from pydantic import model_validator
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
-from dpsweep.study import Study, choice, targets
+from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Panel
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 COLUMNS = [

@@ -11,10 +11,9 @@ from dpsweep.analysis.frames import MissingResultsError, write_numbers
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json
 from dpsweep.figures import style
-from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study import Cell, Paths, Study, StudyError
 from dpsweep.study.cells import number
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
-from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, group_starts, write_printed
 
 _TITLES = {

@@ -11,11 +11,10 @@ from dpsweep.analysis import frames, statistics
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.figures import style
-from dpsweep.study import Study, choice, targets
+from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.cells import number
 from dpsweep.study.grid import MistakeError, Panel, Selection
 from dpsweep.study.messages import shorten
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 COLUMNS = [

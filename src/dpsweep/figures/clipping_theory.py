@@ -12,10 +12,9 @@ from dpsweep.analysis import frames, predictions
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
 from dpsweep.figures.accuracy_lines import EDGE, end_at, lower_edge, plot_bounds
-from dpsweep.study import Study, targets
+from dpsweep.study import Paths, Study, targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, named_rule
 
 DECOMPOSITION_COLUMNS = [

@@ -7,9 +7,8 @@ from typing import Any
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
-from dpsweep.study import Study, choice, targets
+from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing
 
 _CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]

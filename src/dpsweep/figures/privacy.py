@@ -17,9 +17,8 @@ from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
 from dpsweep.privacy import Sampling, trade_off
 from dpsweep.privacy.noise import noise
-from dpsweep.study import Study, choice, targets
+from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.section import Settings
 from dpsweep.study.targets import Missing
 

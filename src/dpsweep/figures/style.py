@@ -33,11 +33,10 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import atomic_path
 from dpsweep.base.formatting import count, one_line
 from dpsweep.base.lazy import sns
-from dpsweep.study import Study, targets
+from dpsweep.study import Paths, Study, targets
 from dpsweep.study.file import Style
 from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
-from dpsweep.study.paths import Paths
 
 _LOOK: ContextVar[Style] = ContextVar("look", default=Style())  # noqa: B039 (it is frozen)
 FONT = "DejaVu Sans"

@@ -23,10 +23,9 @@ from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study import backbones
+from dpsweep.study import Paths, backbones
 from dpsweep.study.backbones import BackboneError
 from dpsweep.study.messages import brief, shorten
-from dpsweep.study.paths import Paths
 
 
 def prepare(name: str, backbone: backbones.Backbone, paths: Paths) -> PreparedBackbone:

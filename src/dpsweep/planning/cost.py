@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from dpsweep.base.gpus import Gpu
 from dpsweep.planning.outputs import Stage
-from dpsweep.study import Study
+from dpsweep.study import Cell, Study
 from dpsweep.study.backbones import Backbone
-from dpsweep.study.cells import Cell
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES

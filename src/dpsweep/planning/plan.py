@@ -24,10 +24,8 @@ from dpsweep.base.files import read_json
 from dpsweep.base.formatting import columns, count, duration, size
 from dpsweep.planning.cost import GPU, Device, ProblemCost, backbone_bytes, input_bytes
 from dpsweep.planning.outputs import GpuOutput, Output, Outputs
-from dpsweep.study import Study
-from dpsweep.study.cells import Cell
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.messages import group_by_message, shorten
-from dpsweep.study.paths import Paths
 from dpsweep.study.release import Release
 
 # The beginning of a line with the error of a job: dpsweep's own, or the last of a traceback.

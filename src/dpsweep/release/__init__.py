@@ -18,11 +18,10 @@ from collections.abc import Collection, Iterable
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.formatting import count, rounded_up
-from dpsweep.study import Cell, Study, StudyError
+from dpsweep.study import Cell, Paths, Study, StudyError
 from dpsweep.study.datasets import KindName, shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true
 from dpsweep.study.messages import shorten
-from dpsweep.study.paths import Paths
 
 CERTIFICATE = "certificate.json"
 TRAINED = "model.safetensors"

@@ -31,9 +31,8 @@ from dpsweep.privacy import CalibrationError
 from dpsweep.privacy.accountants import composed_epsilon, total_delta
 from dpsweep.release import ReleaseError
 from dpsweep.release.certificate import Certificate, ReleasedModel, ReleasePlan, Releases
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.datasets import Origins, origins, overlap
-from dpsweep.study.paths import Paths
 from dpsweep.study.release import Budget
 
 log = logging.getLogger(__name__)

@@ -46,10 +46,9 @@ from dpsweep.release.ledger import (
     refuse_beyond_budget,
     released_together,
 )
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.methods import HeadOnly
-from dpsweep.study.paths import Paths
 from dpsweep.training.cell import check_size
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import FeatureRun, open_inputs

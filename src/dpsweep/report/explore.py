@@ -19,11 +19,10 @@ from dpsweep.analysis.frames import REPORT_COLUMNS, present_trials
 from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.base.files import write_text
 from dpsweep.report.embed import batch_text, bound_text, render, titles, values
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.choice import CELL, choose, repeats, summarise
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.load import name_of
-from dpsweep.study.paths import Paths
 
 _MEASURED = ["mean_gradient_norm", "clipped_fraction"]
 _READ = [*REPORT_COLUMNS, "steps", "noise_multiplier", *_MEASURED]

@@ -22,11 +22,10 @@ from dpsweep.release.ledger import Account, account
 from dpsweep.report import summary
 from dpsweep.report.embed import Download, Picture, download_content, picture, render
 from dpsweep.report.warnings import warnings
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.descriptions import facts, how_chosen, shared
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.messages import group_by_message
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Figure, LinePanel, Target
 from dpsweep.tables.text import TextTable, read
 from dpsweep.tables.tuning_implications import TuningImplications

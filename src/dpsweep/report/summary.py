@@ -18,10 +18,9 @@ from dpsweep.analysis.statistics import LEVEL, Scatter
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.formatting import count, duration, markdown
 from dpsweep.report.embed import choice, percent, span, titles, values
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import CELL, accuracy_interval, choose, repeats
-from dpsweep.study.paths import Paths
 from dpsweep.tables.text import TextTable, signed
 
 HABIT: Mapping[str, float] = {"clipping_bound": 1.0, "batch_size": 256}

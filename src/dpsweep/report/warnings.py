@@ -14,11 +14,10 @@ from dpsweep.base.formatting import count
 from dpsweep.release import planned_cells
 from dpsweep.report.embed import percent, values
 from dpsweep.report.summary import best_of
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import SMALLEST_BOUND
 from dpsweep.study.messages import shorten
-from dpsweep.study.paths import Paths
 from dpsweep.study.section import Geometric
 
 _LISTED_TRIALS = 40  # the trial files list them all

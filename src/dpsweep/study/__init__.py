@@ -6,8 +6,9 @@ from dpsweep.base.lazy import submodules
 from dpsweep.study.cells import Cell
 from dpsweep.study.file import Study
 from dpsweep.study.load import StudyError, load_study
+from dpsweep.study.paths import Paths
 
-__all__ = ["Cell", "Study", "StudyError", "load_study"]
+__all__ = ["Cell", "Paths", "Study", "StudyError", "load_study"]
 
 if not TYPE_CHECKING:
     # It imports pandas.

@@ -10,12 +10,11 @@ from pydantic import Field, PrivateAttr
 
 from dpsweep.analysis import frames
 from dpsweep.base.lazy import np, pd
-from dpsweep.study import Study, choice
+from dpsweep.study import Paths, Study, choice
 from dpsweep.study.cells import number
 from dpsweep.study.descriptions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, signed, with_range
 

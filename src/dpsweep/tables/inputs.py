@@ -10,12 +10,11 @@ from typing import Any
 from dpsweep.analysis import frames
 from dpsweep.base.files import read_checked_json
 from dpsweep.base.lazy import pd
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.datasets import HubSource
 from dpsweep.study.methods import LoRA
-from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript

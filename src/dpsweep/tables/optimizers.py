@@ -14,12 +14,11 @@ from typing import Any, Self
 
 from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import np, pd
-from dpsweep.study import Study, choice
+from dpsweep.study import Paths, Study, choice
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import clipping_kind
 from dpsweep.study.grid import MistakeError, NotDrawnError, Selection
 from dpsweep.study.messages import unknown
-from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing
 from dpsweep.tables.text import TextTable, group_starts, interval, signed

@@ -17,11 +17,10 @@ from dpsweep.analysis import frames
 from dpsweep.base.files import write_text
 from dpsweep.base.formatting import count, markdown, one_line
 from dpsweep.base.lazy import pd
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
-from dpsweep.study.paths import Paths
 from dpsweep.study.targets import PrintedTable
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

@@ -9,11 +9,10 @@ from pydantic import PrivateAttr
 
 from dpsweep.analysis import evidence, frames, grids
 from dpsweep.base.lazy import pd
-from dpsweep.study import Study
+from dpsweep.study import Paths, Study
 from dpsweep.study.cells import NAMED
 from dpsweep.study.datasets import related_datasets
 from dpsweep.study.grid import NotDrawnError, Selection
-from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, interval, signed, with_range

@@ -40,10 +40,9 @@ from dpsweep.privacy.audit import (
     right_guesses,
 )
 from dpsweep.privacy.calibration import calibrate_sampling
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.clipping import Clipping
 from dpsweep.study.methods import Method
-from dpsweep.study.paths import Paths
 from dpsweep.study.release import Audit
 from dpsweep.study.section import Precision
 from dpsweep.training.cell import check_size

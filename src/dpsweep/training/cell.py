@@ -25,9 +25,8 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.noise import read_calibration
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.cells import Problem
-from dpsweep.study.paths import Paths
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES, bracket_maximum
 from dpsweep.training import processes
 from dpsweep.training.context import TrialContext

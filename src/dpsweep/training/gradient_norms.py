@@ -31,12 +31,11 @@ from dpsweep.base.files import atomic_path, read_rows, write_rows
 from dpsweep.data.examples import usual_classes
 from dpsweep.gradients import GradientEngine
 from dpsweep.privacy import Sampling
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.cells import number
 from dpsweep.study.choice import choose
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.file import Training
-from dpsweep.study.paths import Paths
 from dpsweep.theory import ClippedSums, Rows
 from dpsweep.training import processes
 from dpsweep.training.cell import OpenCell
