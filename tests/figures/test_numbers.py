@@ -25,6 +25,7 @@ from dpsweep.analysis.statistics import as_good_as_best
 from dpsweep.base.files import UnreadableResultsError
 from dpsweep.figures import style
 from dpsweep.figures.gradient_norms import _support
+from dpsweep.planning.outputs import Outputs
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
 from dpsweep.study.paths import Paths
@@ -632,6 +633,19 @@ def test_a_class_without_test_examples_is_named_but_not_drawn(tmp_path: Path) ->
     assert "no test example: one." in drawing.get_supxlabel().replace("\n", " ")
     for line in (line for axes in drawing.axes for line in axes.get_lines()):
         assert set(line.get_xdata()) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "bounds"), [(["retained_weight"], [0.1, 1.0]), (["accuracy_difference"], [])]
+)
+def test_per_class_needs_norms_of_its_bounds_and_of_the_baseline(
+    tmp_path: Path, rows: list[str], bounds: list[float]
+) -> None:
+    panels = [{"title": "Digits", "clipping_bound": [0.1]}]
+    drawn = figure("per_class", baseline=1.0, panels=panels, rows=rows)
+    study = make_study({"s": {"clipping_bound": [0.1, 1.0, 10.0]}}, classes=3, figures=drawn)
+    norms = Outputs(study, Paths(tmp_path)).drawn_norms(study.figures["drawn"])
+    assert sorted(each.clipping_bound for each in norms) == bounds
 
 
 def test_gradient_norms_of_another_trial_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The model card: its code, and what it says of the accuracy."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,13 +60,6 @@ def described(architecture: Architecture, **changed: Any) -> Network:
     )
 
 
-def run(code: str, model: Callable[..., Any]) -> dict[str, Any]:
-    """Run the code of a card for a loaded model, and return its variables."""
-    names: dict[str, Any] = {"model": model}
-    exec(code, names)  # noqa: S102 (our own code)
-    return names
-
-
 @pytest.mark.parametrize(
     ("architecture", "method"),
     [
@@ -125,7 +117,7 @@ def test_an_image_is_prepared_as_in_training(mode, stored, crop, tmp_path, monke
 
     network = described(VIT, mean=mean, std=std, resize=resize)
     Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
-    run(reading_code(network), second_class)
+    exec(reading_code(network), {"model": second_class})  # noqa: S102 (our own code)
     assert capsys.readouterr().out == "b\n"
     # dpsweep stores images with three channels, except those that it generates.
     batch = torch.from_numpy(transform(Path("image.png"))[None, :, :, : len(mean)].copy())
@@ -142,7 +134,7 @@ def test_an_image_is_prepared_as_in_training(mode, stored, crop, tmp_path, monke
 def test_other_inputs_are_prepared_as_in_training(
     architecture, kind, length, tmp_path, monkeypatch, capsys
 ):
-    """The card reads "Some text." or embedding.npy, and prints the class that training would say."""
+    """The card loads the model, reads "Some text." or embedding.npy, and prints the class of training."""
     monkeypatch.chdir(tmp_path)
     texts = ["Some text.", "Some more of the text, and longer than is read."]
     fields: dict[str, Any] = {"kind": "embedding"}
@@ -161,7 +153,9 @@ def test_other_inputs_are_prepared_as_in_training(
     Path(CERTIFICATE).write_text(json.dumps({"network": {"classes": network.classes}}))
     with seeded(0):
         model = create(architecture, classes=3).eval()
-    names = run(reading_code(network), model.network if architecture is TEXT else model)
+    save_parameters(model, trainable_parameters(model), tmp_path)
+    code = f"{loading_code(network)}\n{reading_code(network)}"
+    exec(code, names := dict[str, Any]())  # noqa: S102 (our own code)
     expected = Widen()(torch.from_numpy(stored))
     for each, row in zip(inputs, expected, strict=True):
         (prepared,) = names["prepare"](each)
