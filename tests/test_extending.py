@@ -1,5 +1,6 @@
 """The additions of docs/extending.md work and pass the checks; their patches are applied to copies."""
 
+import inspect
 import os
 import re
 import shutil
@@ -7,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pandas as pd
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from dpsweep import PrivateTraining
 from dpsweep.figures import draw
-from dpsweep.study import load_study
+from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
 from tests.synthetic import write_cells
 from tests.waiting import called
@@ -24,6 +28,8 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.
 
 # An example file that a study names, without a patch.
 FIGURES = "A figure, and a family of figures"
+# Places that must agree, without a patch.
+SAMPLER = "A sampler beside Poisson"
 # The code that uses each addition; `study` is a small study with the page's YAML.
 USES = {
     "A clipping rule": """
@@ -180,7 +186,7 @@ def copy_with(sections: Iterable[str], folder: Path) -> None:
 
 @pytest.mark.parametrize("section", USES)
 def test_an_addition_has_at_most_three_files_and_the_page_shows_lines_of_it(section: str) -> None:
-    assert SECTIONS.keys() - {FIGURES} == USES.keys()
+    assert SECTIONS.keys() - {FIGURES, SAMPLER} == USES.keys()
     assert 1 <= len(set(files(section))) <= 3
     for shown in re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE):
         added = "".join(f"+{line}" for line in shown.splitlines(keepends=True))
@@ -210,6 +216,14 @@ def test_the_addition_works(section: str, tmp_path: Path) -> None:
     script = f"YAML, SMALL = {block(section, 'yaml')!r}, {SMALL!r}\n{BEGIN}\n{USES[section]}"
     places = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
     called([sys.executable, "-c", script], tmp_path, os.environ | {"PYTHONPATH": places})
+
+
+def test_the_places_of_a_sampler_exist_and_a_study_cannot_choose_one() -> None:
+    places = re.findall(r"^\| `([\w.]+)`", SECTIONS[SAMPLER], re.MULTILINE)
+    assert places and all(resolve_name(f"dpsweep.{place}") for place in places)
+    with pytest.raises(ValidationError, match="sampling: unknown key"):
+        Study.model_validate(yaml.safe_load(SMALL) | {"privacy": {"sampling": "shuffled"}})
+    assert "sampler" not in inspect.signature(PrivateTraining).parameters
 
 
 def test_figures_of_a_file_are_drawn(tmp_path: Path) -> None:
