@@ -25,8 +25,8 @@ import numpy.typing as npt
 from benchmarks.common import REPOSITORY, RESULTS, command_line
 from benchmarks.evidence.worlds import OddWorld
 from dpsweep.analysis.evidence import RULES, Evidence, compare, gather
-from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import design, prospects, ruled_cells
+from dpsweep.analysis.statistics import AccuracyGrid
 from dpsweep.base.files import write_json
 from dpsweep.study import Cell, Study, load_study
 from dpsweep.study.datasets import related_datasets

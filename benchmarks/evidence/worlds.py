@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpsweep.analysis.grids import AccuracyGrid, Array
 from dpsweep.analysis.power import LOOSEST, Normal, Simulation, World, simulate
+from dpsweep.analysis.statistics import AccuracyGrid, Array
 
 
 @dataclass(frozen=True)

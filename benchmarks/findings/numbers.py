@@ -16,7 +16,7 @@ from scipy.stats import norm
 from benchmarks.common import RESULTS
 from dpsweep.analysis.evidence import compare, evidence_table
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import grids
+from dpsweep.analysis.statistics import grids
 from dpsweep.base.files import atomic_path
 from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.choice import choose, repeats

@@ -12,8 +12,7 @@ from scipy import stats
 
 from dpsweep.analysis import evidence
 from dpsweep.analysis.evidence import RULES, Comparison, Mean, compare, evidence_table
-from dpsweep.analysis.grids import AccuracyGrid
-from dpsweep.analysis.statistics import share_error
+from dpsweep.analysis.statistics import LEVEL, AccuracyGrid, share_error
 
 RULE = "lower_epsilon_larger_bound"
 (MARGIN,) = (rule.margin for rule in RULES if rule.key == RULE)
@@ -192,12 +191,12 @@ def test_support_depends_on_the_agreement_of_problems_and_datasets(
 def test_all_intervals_of_a_table_hold_at_the_same_time() -> None:
     effects = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0]
     _, level = evidence.gather(comparisons({"a": effects}))
-    assert level == evidence.LEVEL
+    assert level == LEVEL
     every = {rule.key: comparisons({"a": effects})[RULE] for rule in RULES}
     _, together = evidence.gather(every)
-    assert together == evidence.LEVEL / len(RULES)
+    assert together == LEVEL / len(RULES)
     spread = {rule.key: comparisons(dict.fromkeys("abc", effects))[RULE] for rule in RULES}
-    assert evidence.gather(spread)[1] == evidence.LEVEL / (2 * len(RULES))
+    assert evidence.gather(spread)[1] == LEVEL / (2 * len(RULES))
     widths = [
         np.ptp(row_of(evidence_table(each))[["lower_here", "upper_here"]].to_numpy())
         for each in (comparisons({"a": effects}), every)

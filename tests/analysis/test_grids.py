@@ -8,7 +8,7 @@ import pytest
 from tests.synthetic import make_study, write_cells
 
 from dpsweep.analysis.frames import load_trials
-from dpsweep.analysis.grids import alike, best, grids, without_diverged
+from dpsweep.analysis.statistics import alike, best, grids, without_diverged
 from dpsweep.study import Cell
 from dpsweep.study.paths import Paths
 

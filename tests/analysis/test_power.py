@@ -17,13 +17,13 @@ from benchmarks.evidence.worlds import OddWorld
 from tests.synthetic import make_study
 
 from dpsweep.analysis.evidence import compare
-from dpsweep.analysis.grids import AccuracyGrid
 from dpsweep.analysis.power import (
     World,
     design,
     outlook,
     simulate,
 )
+from dpsweep.analysis.statistics import AccuracyGrid
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
 

@@ -5,4 +5,4 @@ from typing import TYPE_CHECKING
 from dpsweep.base.lazy import submodules
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__, "evidence", "frames", "grids", "predictions", "statistics")
+    __getattr__ = submodules(__name__, "evidence", "frames", "predictions", "statistics")

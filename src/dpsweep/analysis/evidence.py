@@ -59,21 +59,8 @@ import pandas as pd
 from scipy.cluster.hierarchy import DisjointSet
 from scipy.stats import t as student
 
-from dpsweep.analysis.grids import (
-    CONDITIONS,
-    AccuracyGrid,
-    Array,
-    Axis,
-    Condition,
-    alike,
-    at,
-    at_each,
-    best,
-    mean_without,
-    with_common,
-    without_diverged,
-)
-from dpsweep.analysis.statistics import LEVEL, ROUNDING, pooled_variance, share_error
+from dpsweep.analysis import statistics
+from dpsweep.analysis.statistics import AccuracyGrid, Array, Axis, Condition
 from dpsweep.study.cells import number
 
 Side = Literal["larger", "smaller"]
@@ -115,7 +102,7 @@ class Comparison:
         """The row of a table: every condition (all its values, if they differ), found, effect."""
         conditions = {
             name: ", ".join(dict.fromkeys(_value_text(getattr(grid, name)) for grid in self.grids))
-            for name in CONDITIONS
+            for name in statistics.CONDITIONS
         }
         return conditions | {
             "found": ", ".join(self.found),
@@ -175,8 +162,8 @@ class Rule:
                 if len(grid.clipping_bound) > 1 and len(grid.batch_size) > 1:
                     yield self._comparison([grid], random)
             return
-        for group in alike(grids, self.changes):
-            series = with_common(group, self.axis)
+        for group in statistics.alike(grids, self.changes):
+            series = statistics.with_common(group, self.axis)
             if len(series) > 1:
                 yield self._comparison(_from_easy_to_hard(series, self.changes), random)
 
@@ -298,7 +285,7 @@ def redrawn(
 
 def _mean(values: Array) -> Array:
     """Return the mean of every cell over all seeds but the first (which tuned it), or its only seed."""
-    values = without_diverged(values)
+    values = statistics.without_diverged(values)
     return values[..., 1:].mean(axis=-1) if values.shape[-1] > 1 else values[..., 0]
 
 
@@ -322,12 +309,13 @@ def gain_of_adapting(easier: AccuracyGrid, harder: AccuracyGrid, axis: Axis, sid
     """
     if harder.seeds == 1:
         return np.full(harder.accuracy.shape[:-3], np.nan)
-    likely, measured = _likely_best(easier, axis), without_diverged(harder.accuracy)
+    likely, measured = _likely_best(easier, axis), statistics.without_diverged(harder.accuracy)
     differences = []
     for seed in range(1, harder.seeds):
         smaller, larger = _tuned_on_both_sides(harder, seed, axis)
         differences.append(
-            at_each(measured[..., seed], *larger) - at_each(measured[..., seed], *smaller)
+            statistics.at_each(measured[..., seed], *larger)
+            - statistics.at_each(measured[..., seed], *smaller)
         )
     gain: Array = 100 * (likely * np.mean(differences, axis=0)).sum(axis=-1)
     return gain if side == "larger" else -gain
@@ -357,7 +345,7 @@ def _tuned_on_both_sides(grid: AccuracyGrid, left_out: int, axis: Axis) -> tuple
         The choice among values up to this one, and the choice among values from this one on, each as
         positions of B and of C with shape (..., values). Ties go to the smallest value.
     """
-    seen = mean_without(grid.selection, left_out)
+    seen = statistics.mean_without(grid.selection, left_out)
     if axis == "batch_size":
         seen = np.swapaxes(seen, -1, -2)
     other, profile = seen.argmax(axis=-2), seen.max(axis=-2)
@@ -391,14 +379,16 @@ def standard_error(grid: AccuracyGrid) -> Array:
 
 def error_of_test_set(grid: AccuracyGrid) -> Array:
     """Return the standard error of the best accuracy from the test set alone (`share_error`); shape (...)."""
-    return share_error(grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1), grid.test_size)
+    return statistics.share_error(
+        grid.selection.mean(axis=-1).max(axis=(-2, -1)).clip(0, 1), grid.test_size
+    )
 
 
 def _scatter(values: Array) -> Array:
     """Return the pooled standard deviation of seeds (`pooled_variance`); NaN with a single seed."""
     if values.shape[-1] == 1:
         return np.full(values.shape[:-3], np.nan)
-    scatter: Array = np.sqrt(pooled_variance(values)[0])
+    scatter: Array = np.sqrt(statistics.pooled_variance(values)[0])
     return scatter
 
 
@@ -434,9 +424,9 @@ def gain_of_joint_tuning(grid: AccuracyGrid) -> Array:
     columns = at_rate[..., row, :].argmax(axis=-1)
     rows = np.take_along_axis(at_rate, columns[..., np.newaxis, np.newaxis], axis=-1)[..., 0]
     one_by_one = rows.argmax(axis=-1), columns
-    jointly = best(tuning.max(axis=-1))
+    jointly = statistics.best(tuning.max(axis=-1))
     measured = grid.accuracy[..., 1:].mean(axis=-1)
-    gain: Array = 100 * (at(measured, *jointly) - at(measured, *one_by_one))
+    gain: Array = 100 * (statistics.at(measured, *jointly) - statistics.at(measured, *one_by_one))
     return gain
 
 
@@ -495,7 +485,7 @@ FEWEST_DATASETS = 3
 POWER = 0.8
 """Probability of detecting the smallest visible effect."""
 NOT_RESOLVED = "not resolved"
-COLUMNS = ["rule", *CONDITIONS, "found", "reference_at", "seeds", "effect", "unit"]
+COLUMNS = ["rule", *statistics.CONDITIONS, "found", "reference_at", "seeds", "effect", "unit"]
 Strings = npt.NDArray[np.str_]
 
 
@@ -515,7 +505,7 @@ class Mean:
 
         NaN if the error is 0: units that agree exactly do not tell how far they scatter.
         """
-        error = np.where(self.error > ROUNDING, self.error, np.nan)
+        error = np.where(self.error > statistics.ROUNDING, self.error, np.nan)
         reach = student.ppf(1 - level / 2, self.degrees) * error
         return self.effect - reach, self.effect + reach
 
@@ -706,7 +696,7 @@ def gather(
     pairs = list(related)
     found = [Evidence.of(rule, comparisons.get(rule.key, []), pairs) for rule in RULES]
     intervals = sum(mean is not None for each in found for mean in (each.here, each.elsewhere))
-    return found, LEVEL / max(intervals, 1)
+    return found, statistics.LEVEL / max(intervals, 1)
 
 
 def compare(grids: Sequence[AccuracyGrid], corrected: bool = True) -> dict[str, list[Comparison]]:

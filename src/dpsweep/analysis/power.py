@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpsweep.analysis.evidence import FEWEST_UNITS, NOT_RESOLVED, Evidence, compare, gather
-from dpsweep.analysis.grids import AccuracyGrid, Array
+from dpsweep.analysis.statistics import AccuracyGrid, Array
 from dpsweep.study import Cell, Study
 from dpsweep.study.datasets import related_datasets
 from dpsweep.study.messages import group_by_message

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from dpsweep.analysis import evidence, frames, grids
+from dpsweep.analysis import evidence, frames, statistics
 from dpsweep.base.lazy import pd
 from dpsweep.study import Paths, Study
 from dpsweep.study.cells import NAMED
@@ -83,7 +83,7 @@ class TuningImplications(ComparedGrids):
         cells = [cell for selection in self.selections() for cell in selection.cells()]
         sizes = {name: dataset.test_size for name, dataset in study.datasets.items()}
         comparisons = evidence.compare(
-            grids.grids(frames.load_trials(study, paths, cells, missing), sizes)
+            statistics.grids(frames.load_trials(study, paths, cells, missing), sizes)
         )
         return {
             "csv": evidence.evidence_table(comparisons, related_datasets(study.datasets)),
