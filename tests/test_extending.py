@@ -132,7 +132,7 @@ roles: {datasets: {main: digits}, backbones: {weak: vit}, methods: {main: film}}
 BEGIN = """
 import yaml
 from dpsweep.study import Study
-from dpsweep.study.backbones import Architecture
+from dpsweep.study.networks import Architecture
 TINY = {"img_size": 8, "patch_size": 4, "in_chans": 1, "embed_dim": 32, "depth": 1, "num_heads": 2}
 content = yaml.safe_load(SMALL)
 for section, entries in (yaml.safe_load(YAML) or {}).items():

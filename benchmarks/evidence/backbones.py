@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names
-from dpsweep.study.backbones import Architecture
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method
+from dpsweep.study.networks import AllParameters, Architecture, Film, HeadOnly, LoRA, Method
 
 CLASSES, EXAMPLES, LENGTH = 10, 3, 12
 METHODS = ("film", "lora", "all", "head")

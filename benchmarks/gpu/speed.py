@@ -20,7 +20,7 @@ from dpsweep.data.prepared import PreparedDataset
 from dpsweep.gradients.engines import resolve_precision
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import trainable_parameters
-from dpsweep.study.methods import Film
+from dpsweep.study.networks import Film
 from dpsweep.training.context import TrialContext
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise

@@ -10,9 +10,9 @@ import torch
 from dpsweep.data import Split, write_prepared
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
-from dpsweep.study.backbones import Architecture
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import FlatClipping
+from dpsweep.study.networks import Architecture
 from dpsweep.training.trial import TrialSpec
 
 _BLOCK = 1000

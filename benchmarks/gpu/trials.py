@@ -18,7 +18,7 @@ from dpsweep.privacy.noise import Calibration
 from dpsweep.study import Cell, Paths, Study, load_study
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.clipping import NoClipping
-from dpsweep.study.methods import Film
+from dpsweep.study.networks import Film
 from dpsweep.training import trial as trial_module
 from dpsweep.training.context import TrialContext
 from dpsweep.training.processes import Interrupted, interruption, watched

@@ -16,9 +16,8 @@ from dpsweep.gradients import make_engine
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, head_parameter_names, trainable_parameters
 from dpsweep.study import load_study
-from dpsweep.study.backbones import Architecture
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.methods import HeadOnly, Method
+from dpsweep.study.networks import Architecture, HeadOnly, Method
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise
 

@@ -12,8 +12,8 @@ from dpsweep.base.files import DamagedFileError, read_checked_json, write_json
 from dpsweep.data import DatasetError
 from dpsweep.data.prepare import prepare_tokenizer as prepare
 from dpsweep.data.tokenizer import Tokenizer, train_word_pieces
-from dpsweep.study.backbones import Backbone
 from dpsweep.study.datasets import Dataset
+from dpsweep.study.networks import Backbone
 
 PIECES = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

@@ -33,8 +33,8 @@ from dpsweep.gradients.engines import BookkeepingEngine, LoopEngine
 from dpsweep.gradients.refusals import check_model
 from dpsweep.models.representation import Representation
 from dpsweep.models.wide_resnet import WideResNet
-from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.clipping import FlatClipping, NoClipping
+from dpsweep.study.networks import BackboneError, Features
 from dpsweep.training.features import check_representation
 from dpsweep.training.optimizer import PrivateOptimizer
 from dpsweep.training.randomness import GaussianNoise

@@ -9,8 +9,7 @@ from torch import nn
 from dpsweep.models.architectures import create, seeded, state_without_head
 from dpsweep.models.backbone import write_backbone
 from dpsweep.models.build import head_parameter_names, trainable_parameters
-from dpsweep.study.backbones import Architecture
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, Scratch
+from dpsweep.study.networks import AllParameters, Architecture, Film, HeadOnly, Scratch
 
 FILM, HEAD = Film(kind="film"), HeadOnly(kind="head")
 ALL, SCRATCH = AllParameters(kind="all"), Scratch(kind="scratch")

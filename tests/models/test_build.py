@@ -39,8 +39,7 @@ from dpsweep.models.build import (
     trainable_parameters,
 )
 from dpsweep.models.sequence_classifier import Outline, SequenceClassifier
-from dpsweep.study.backbones import Architecture, BackboneError
-from dpsweep.study.methods import LoRA, Method
+from dpsweep.study.networks import Architecture, BackboneError, LoRA, Method
 
 
 def lora(*targets: str, rank: int = 2) -> LoRA:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpsweep.data.tokenizer import byte_tokenizer
 from dpsweep.models.featurisers import HashedNgrams, Scattering, transform
-from dpsweep.study.backbones import BackboneError, GroupNorm
+from dpsweep.study.networks import BackboneError, GroupNorm
 
 # -- hashed n-grams ------------------------------------------------------------------------------
 

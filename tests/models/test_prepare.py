@@ -21,8 +21,8 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.prepare import load_weights, prepare, pretrain
 from dpsweep.models.preprocess import Normalise
 from dpsweep.study import load_study
-from dpsweep.study.backbones import Architecture, Backbone, BackboneError, Pretraining
 from dpsweep.study.datasets import Dataset
+from dpsweep.study.networks import Architecture, Backbone, BackboneError, Pretraining
 from dpsweep.study.paths import Paths
 
 NAME = "vit_tiny_patch16_224"

@@ -8,7 +8,7 @@ from torch import Tensor
 from dpsweep.data.prepared import PADDING
 from dpsweep.models.representation import Representation, represent
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import Features
+from dpsweep.study.networks import Features
 
 SMALL = BERT | {"num_hidden_layers": 2, "vocab_size": 50, "max_position_embeddings": 12}
 

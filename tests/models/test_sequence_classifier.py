@@ -38,9 +38,8 @@ from dpsweep.models.build import (
 )
 from dpsweep.models.prepare import prepare
 from dpsweep.models.sequence_classifier import SequenceClassifier, require_length
-from dpsweep.study.backbones import Architecture, Backbone, BackboneError
 from dpsweep.study.clipping import NoClipping
-from dpsweep.study.methods import AllParameters, Film
+from dpsweep.study.networks import AllParameters, Architecture, Backbone, BackboneError, Film
 from dpsweep.study.paths import Paths
 
 TWO_LAYERS = BERT | {"num_hidden_layers": 2}

@@ -35,7 +35,7 @@ from dpsweep.recommend.rule import (
     recommend,
 )
 from dpsweep.study import Study, load_study
-from dpsweep.study.methods import HeadOnly
+from dpsweep.study.networks import HeadOnly
 
 FEATURES = Path(__file__).parents[2] / "studies" / "frozen-features.yaml"
 SWEEP = "cifar100_vit-tiny_head"

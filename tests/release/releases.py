@@ -14,7 +14,7 @@ from dpsweep.release.certificate import Certificate
 from dpsweep.release.files import model_card
 from dpsweep.release.train import write_release
 from dpsweep.study import Study
-from dpsweep.study.backbones import Architecture
+from dpsweep.study.networks import Architecture
 from dpsweep.study.paths import Paths
 
 Content = dict[str, Any]

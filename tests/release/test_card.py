@@ -25,8 +25,7 @@ from dpsweep.release.certificate import Network
 from dpsweep.release.certificate import TestSet as MeasuredTestSet
 from dpsweep.release.files import head_layers, loading_code, reading_code, save_parameters
 from dpsweep.report import page
-from dpsweep.study.backbones import Architecture
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA
+from dpsweep.study.networks import AllParameters, Architecture, Film, HeadOnly, LoRA
 
 VIT = Architecture(
     library="timm",

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from dpsweep.cli.main import app
 from dpsweep.study import StudyError, load_study
-from dpsweep.study.backbones import FileWeights, HubWeights
 from dpsweep.study.load import DEFAULT_STUDY, OPTIONS, begin, make_command
+from dpsweep.study.networks import FileWeights, HubWeights
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.study.small import load_small
 from tests.study.test_optimizers import DEFINED
 
 from dpsweep.study.fingerprints import trainer_fingerprint
-from dpsweep.study.methods import Augmentations
+from dpsweep.study.networks import Augmentations
 from dpsweep.study.sweeps import bracket_maximum, bracket_trials
 
 

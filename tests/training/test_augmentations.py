@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as torchvision
 
 from dpsweep.models.build import trainable_parameters
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.methods import Augmentations
+from dpsweep.study.networks import Augmentations
 from dpsweep.training.context import TrialContext, Views, viewed
 from dpsweep.training.gradient_norms import Trajectory, training_set_norms
 from dpsweep.training.physical import PhysicalBatch

@@ -20,7 +20,7 @@ from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit import AuditPlan, likelihood_scores, right_guesses
 from dpsweep.study import Study
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.methods import Augmentations, Film
+from dpsweep.study.networks import Augmentations, Film
 from dpsweep.training import canaries
 from dpsweep.training.canaries import (
     AuditedTrial,

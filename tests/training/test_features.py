@@ -15,10 +15,9 @@ from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.build import build_model
 from dpsweep.study import Cell, Study
-from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.clipping import FlatClipping
-from dpsweep.study.methods import HeadOnly
+from dpsweep.study.networks import BackboneError, Features, HeadOnly
 from dpsweep.study.paths import Paths
 from dpsweep.training import features as stage
 from dpsweep.training.context import TrialContext

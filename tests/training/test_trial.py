@@ -16,7 +16,7 @@ from dpsweep.models.build import trainable_parameters
 from dpsweep.study import Cell, Study
 from dpsweep.study.clipping import AutomaticClipping, FlatClipping, NoClipping
 from dpsweep.study.fingerprints import trainer_fingerprint
-from dpsweep.study.methods import LoRA
+from dpsweep.study.networks import LoRA
 from dpsweep.training.context import Examples
 from dpsweep.training.physical import PhysicalBatch
 from dpsweep.training.trial import TrialSpec, evaluate, specify, train_trial

@@ -12,10 +12,10 @@ from dpsweep.data.prepare import inspect, warn_of_cut_texts, warn_of_untested
 from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.release import budget_in_words, price
 from dpsweep.study import Paths, Study, StudyError
-from dpsweep.study.backbones import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.cells import number
 from dpsweep.study.datasets import HubSource
 from dpsweep.study.messages import group_by_message, shorten
+from dpsweep.study.networks import FileWeights, HubTokenizer, HubWeights
 from dpsweep.study.section import Section
 
 _FEW = 5  # undrawn targets; up to this number the reasons are always listed

@@ -17,8 +17,8 @@ from dpsweep.data import demo, embeddings, hub, images, prepared, texts
 from dpsweep.data import tokenizer as tokenizers
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepared import DatasetError
-from dpsweep.study import backbones
 from dpsweep.study import datasets as sections
+from dpsweep.study import networks
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.messages import shorten
 
@@ -80,7 +80,7 @@ def prepare(
 
 
 def prepare_tokenizer(
-    name: str, backbone: backbones.Backbone, datasets: Mapping[str, Dataset], path: Path
+    name: str, backbone: networks.Backbone, datasets: Mapping[str, Dataset], path: Path
 ) -> tokenizers.Tokenizer:
     """Write the tokenizer of a backbone that reads text, and open it.
 
@@ -95,17 +95,17 @@ def prepare_tokenizer(
         HubError: the hub cannot be reached.
     """
     match backbone.reads_with:
-        case backbones.HubTokenizer() as source:
+        case networks.HubTokenizer() as source:
             instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
             others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
             file = hub.fetch_file(source.id, "tokenizer.json", source.revision, instead, others)
             library = tokenizers.read_tokenizer(file)
-        case backbones.TrainedTokenizer() as recipe:
+        case networks.TrainedTokenizer() as recipe:
             public = load(datasets[recipe.dataset]).train.inputs
             library = tokenizers.train_word_pieces(public, recipe.vocab_size)
-        case backbones.FileTokenizer(path=local):
+        case networks.FileTokenizer(path=local):
             library = tokenizers.read_tokenizer(Path(local))
-        case backbones.BytesTokenizer():
+        case networks.BytesTokenizer():
             library = tokenizers.byte_tokenizer()
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")

@@ -1,6 +1,6 @@
 """Networks: backbones on disk, and the parameters that a method trains.
 
-- `dpsweep.study.backbones`: the description of a network;
+- `dpsweep.study.networks`: the description of a network;
 - `dpsweep.models.backbone`: the files of a prepared backbone;
 - `dpsweep.models.prepare`: makes these files for a backbone of the study, from published weights or by
   pretraining;

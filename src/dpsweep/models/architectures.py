@@ -16,15 +16,9 @@ from dpsweep.data.hub import UnreachableHubError, fetch_file
 from dpsweep.models.featurisers import HashedNgrams, Identity, Scattering
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.models.wide_resnet import WideResNet
-from dpsweep.study.backbones import (
-    Architecture,
-    Backbone,
-    BackboneError,
-    FileWeights,
-    HubWeights,
-    TrainedTokenizer,
-)
+from dpsweep.study import networks
 from dpsweep.study.messages import brief, shorten
+from dpsweep.study.networks import Architecture, BackboneError
 
 OWN: dict[str, Callable[..., nn.Module]] = {
     "hashed_ngrams": HashedNgrams,
@@ -206,7 +200,7 @@ _NOT_ARCHITECTURE = {
 }
 
 
-def described_architecture(backbone: Backbone) -> Architecture:
+def described_architecture(backbone: networks.Backbone) -> Architecture:
     """Return the architecture of a backbone before its tokenizer is prepared, as far as it is known.
 
     Raises:
@@ -222,12 +216,12 @@ def described_architecture(backbone: Backbone) -> Architecture:
         architecture = Architecture(
             library=backbone.library, name=backbone.architecture, arguments=dict(backbone.arguments)
         )
-    if isinstance(backbone.reads_with, TrainedTokenizer):
+    if isinstance(backbone.reads_with, networks.TrainedTokenizer):
         return architecture.with_defaults(vocab_size=backbone.reads_with.vocab_size)
     return architecture
 
 
-def named_architecture(backbone: Backbone) -> Architecture:
+def named_architecture(backbone: networks.Backbone) -> Architecture:
     """Return the architecture in the section of a backbone.
 
     A network of timm may be given by a repository or folder (``hf-hub:...``, ``local-dir:...``); the
@@ -253,13 +247,13 @@ def named_architecture(backbone: Backbone) -> Architecture:
     return configured(architecture, file) if file else architecture
 
 
-def _beside_the_weights(backbone: Backbone) -> Path | None:
+def _beside_the_weights(backbone: networks.Backbone) -> Path | None:
     """Return the ``config.json`` of published weights, which contains more than shapes."""
     match backbone.weights:
-        case HubWeights(id=repository, revision=revision):
+        case networks.HubWeights(id=repository, revision=revision):
             instead = "weights: {kind: file, path: ...}, with the file beside the weights"
             return fetch_file(repository, "config.json", revision, instead, ["model.safetensors"])
-        case FileWeights(path=path):
+        case networks.FileWeights(path=path):
             if not Path(path).is_file():  # the library's width would be taken in silence
                 raise BackboneError(f"{path}: no such file; put the weights there")
             file = Path(path).with_name("config.json")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dpsweep.base import files
 from dpsweep.data.prepared import METADATA, PreparedDataset, TokenizerIdentity, opening
-from dpsweep.study.backbones import Architecture, BackboneError
+from dpsweep.study.networks import Architecture, BackboneError
 
 if TYPE_CHECKING:
     from torch import Tensor

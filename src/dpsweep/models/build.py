@@ -13,9 +13,9 @@ from torch.func import functional_call
 from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import BackboneError
+from dpsweep.study import networks
 from dpsweep.study.messages import brief, shorten, unknown
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Method, Scratch
+from dpsweep.study.networks import BackboneError, Method
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
             statistics, or the method does not fit it.
     """
     backbone = PreparedBackbone.open(folder)
-    if isinstance(method, Scratch) and backbone.metadata.pretrained:
+    if isinstance(method, networks.Scratch) and backbone.metadata.pretrained:
         raise BackboneError(
             f"{backbone.metadata.name} has pretrained weights, so it does not train from scratch; "
             "allowed: a backbone with weights: {kind: random}"
@@ -50,7 +50,7 @@ def build_model(folder: Path, method: Method, classes: int, seed: int) -> nn.Mod
         else:
             architectures.refuse_unknown_statistics(model)
         make_trainable(model, method)
-    if isinstance(method, Film):
+    if isinstance(method, networks.Film):
         for note in notes_on_film(model):
             log.warning("%s: %s", backbone.metadata.name, note)
     return model
@@ -62,7 +62,7 @@ def make_trainable(model: nn.Module, method: Method) -> None:
     Raises:
         BackboneError: the method does not fit the model.
     """
-    if not isinstance(method, Scratch):
+    if not isinstance(method, networks.Scratch):
         for output in architectures.find_head(model).outputs:
             _zero(model.get_submodule(output))
     apply_method(model, method)
@@ -139,13 +139,13 @@ def select(model: nn.Module, method: Method) -> set[str]:
         BackboneError: the method does not fit the model, or freezes parameters that do not train.
     """
     match method:
-        case HeadOnly():
+        case networks.HeadOnly():
             names = set[str]()
-        case AllParameters() | Scratch():
+        case networks.AllParameters() | networks.Scratch():
             names = {name for name, _ in model.named_parameters()}
-        case Film():
+        case networks.Film():
             names = normalisation_parameters(model)
-        case LoRA():
+        case networks.LoRA():
             names = _add_adapters(model, method)
     head, frozen = head_parameter_names(model), set[str]()
     for pattern in method.freeze:
@@ -170,7 +170,7 @@ def _is_pointwise(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
 
 
-def _add_adapters(model: nn.Module, method: LoRA) -> set[str]:
+def _add_adapters(model: nn.Module, method: networks.LoRA) -> set[str]:
     # peft takes seconds to import and only this method needs it.
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.study.backbones import BackboneError, GroupNorm
+from dpsweep.study.networks import BackboneError, GroupNorm
 
 Transformation = Literal["layer-norm", "unit-norm", "group-norm"]
 

@@ -23,12 +23,12 @@ from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study import Paths, backbones
-from dpsweep.study.backbones import BackboneError
+from dpsweep.study import Paths, networks
 from dpsweep.study.messages import brief, shorten
+from dpsweep.study.networks import BackboneError
 
 
-def prepare(name: str, backbone: backbones.Backbone, paths: Paths) -> PreparedBackbone:
+def prepare(name: str, backbone: networks.Backbone, paths: Paths) -> PreparedBackbone:
     """Prepare a backbone of the study: pretrain it, fetch its weights, or describe a random one.
 
     Args:
@@ -46,14 +46,14 @@ def prepare(name: str, backbone: backbones.Backbone, paths: Paths) -> PreparedBa
         reader = Tokenizer.open(paths.tokenizer(name))
         tokenizer = reader.identity
         # A network without published weights gets an embedding for each token.
-        published = isinstance(backbone.weights, backbones.FileWeights | backbones.HubWeights)
+        published = isinstance(backbone.weights, networks.FileWeights | networks.HubWeights)
         if backbone.library == "transformers" and not published:
             architecture = architecture.with_defaults(vocab_size=tokenizer.vocabulary)
     # Build the network once with a nominal head, to find wrong names and arguments early.
     with architectures.seeded(0):
         model = architectures.create(architecture, classes=2)
     empty = architectures.state_without_head(model)
-    if empty and isinstance(backbone.weights, backbones.NoWeights):
+    if empty and isinstance(backbone.weights, networks.NoWeights):
         raise BackboneError(
             f"backbones.{name}.weights: found none for {architecture.name}, which has parameters before its "
             "head; allowed: {kind: random}, or weights from a file, the hub or pretraining"
@@ -78,11 +78,11 @@ def prepare(name: str, backbone: backbones.Backbone, paths: Paths) -> PreparedBa
 
 
 def _weights(
-    backbone: backbones.Backbone, architecture: backbones.Architecture, paths: Paths
+    backbone: networks.Backbone, architecture: networks.Architecture, paths: Paths
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of the network without its head, and its origin."""
     match backbone.weights:
-        case backbones.Pretraining() as recipe:
+        case networks.Pretraining() as recipe:
             dataset = PreparedDataset.open(paths.dataset(recipe.dataset))
             stored = dataset.metadata
             preprocess = make_preprocess(*backbone.normalisation, stored.resize, stored.shape)
@@ -92,9 +92,9 @@ def _weights(
                 "classes": len(stored.classes),
                 **measured,
             }
-        case backbones.FileWeights(path=path, leave_out=modules):
+        case networks.FileWeights(path=path, leave_out=modules):
             return load_weights(architecture, Path(path), modules), {"path": path}
-        case backbones.HubWeights() as weights:
+        case networks.HubWeights() as weights:
             instead = "weights: {kind: file, path: ...}"
             file = fetch_file(weights.id, "model.safetensors", weights.revision, instead)
             state = load_weights(architecture, file, weights.leave_out)
@@ -102,7 +102,7 @@ def _weights(
     return {}, {}  # the seed of each trial determines the weights
 
 
-def check_tokenizer(name: str, backbone: backbones.Backbone, model: SequenceClassifier) -> None:
+def check_tokenizer(name: str, backbone: networks.Backbone, model: SequenceClassifier) -> None:
     """Compare a network with its tokenizer, as far as this needs no network and no texts.
 
     Args:
@@ -115,9 +115,9 @@ def check_tokenizer(name: str, backbone: backbones.Backbone, model: SequenceClas
         DatasetError: the file of the tokenizer is none.
     """
     match backbone.reads_with:
-        case backbones.FileTokenizer(path=path) if Path(path).is_file():
+        case networks.FileTokenizer(path=path) if Path(path).is_file():
             library = read_tokenizer(Path(path))
-        case backbones.TrainedTokenizer(vocab_size=size):
+        case networks.TrainedTokenizer(vocab_size=size):
             # Its special tokens do not depend on the texts.
             library = train_word_pieces(["a"], size)
         case _:
@@ -140,7 +140,7 @@ def _require_tokens(name: str, model: SequenceClassifier, tokenizer: Tokenizer) 
 
 
 def load_weights(
-    architecture: backbones.Architecture, path: Path, leave_out: Sequence[str] = ()
+    architecture: networks.Architecture, path: Path, leave_out: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """Return the float32 state of a network with the weights of a safetensors file, without head.
 
@@ -249,9 +249,9 @@ _TEST_BATCH = 1024
 
 
 def pretrain(
-    architecture: backbones.Architecture,
+    architecture: networks.Architecture,
     preprocess: nn.Module,
-    recipe: backbones.Pretraining,
+    recipe: networks.Pretraining,
     dataset: PreparedDataset,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Train a network on a public dataset, on the CPU, without privacy.

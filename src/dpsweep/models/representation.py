@@ -10,8 +10,8 @@ from dpsweep.data.prepared import PADDING
 from dpsweep.models.architectures import find_head
 from dpsweep.models.featurisers import transform
 from dpsweep.models.sequence_classifier import SequenceClassifier
-from dpsweep.study.backbones import BackboneError, Features, Reduction
 from dpsweep.study.messages import unknown
+from dpsweep.study.networks import BackboneError, Features, Reduction
 
 _TOKENS, _MAP = 3, 4
 

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dpsweep.data.prepared import PADDING
-from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.messages import shorten
+from dpsweep.study.networks import Architecture, BackboneError
 
 
 class SequenceClassifier(nn.Module):

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from dpsweep.base.gpus import Gpu
 from dpsweep.planning.outputs import Stage
 from dpsweep.study import Cell, Study
-from dpsweep.study.backbones import Backbone
 from dpsweep.study.datasets import Dataset
-from dpsweep.study.methods import AllParameters, Film, HeadOnly, LoRA, Scratch
+from dpsweep.study.networks import AllParameters, Backbone, Film, HeadOnly, LoRA, Scratch
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES
 
 # Sustained float32 speed of training on a data-centre GPU, in 10^12 operations a second.

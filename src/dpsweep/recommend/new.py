@@ -22,10 +22,10 @@ from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, long_texts
 from dpsweep.recommend import rule
 from dpsweep.study import Study, StudyError, load_study
-from dpsweep.study.backbones import IDENTITY, Backbone, BytesTokenizer
 from dpsweep.study.datasets import Dataset, HubSource
 from dpsweep.study.load import IN_CLONE, PROJECT, home, named_study, packaged_studies, yaml_line
 from dpsweep.study.messages import explain, pick, shorten
+from dpsweep.study.networks import IDENTITY, Backbone, BytesTokenizer
 
 _IMAGE_SIZE = 224  # where the base study has no images for a network
 _EPSILONS, _EPOCHS = [1, 8], 8

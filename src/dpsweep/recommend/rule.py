@@ -33,11 +33,10 @@ from dpsweep.privacy.calibration import calibrate, noise_multiplier
 from dpsweep.privacy.explain import in_words
 from dpsweep.privacy.trade_off import attacks_on_training
 from dpsweep.study import Paths, Study
-from dpsweep.study.backbones import Backbone, BackboneError, Features
 from dpsweep.study.cells import BatchSize, number, optimizer_steps
 from dpsweep.study.checks import disagreements
 from dpsweep.study.load import documentation, yaml_line
-from dpsweep.study.methods import HeadOnly
+from dpsweep.study.networks import Backbone, BackboneError, Features, HeadOnly
 from dpsweep.study.optimizers import BY_DEFAULT, optimizer_of
 from dpsweep.study.release import Release
 

@@ -21,11 +21,10 @@ from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import TuningNoise, total_epsilon, trial_profile
 from dpsweep.study import Cell, Study, StudyError
-from dpsweep.study.backbones import Features, Reduction
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
 from dpsweep.study.load import documentation
-from dpsweep.study.methods import Method, MethodSection
+from dpsweep.study.networks import Features, Method, MethodSection, Reduction
 from dpsweep.study.optimizers import Optimizer, OptimizerSection
 from dpsweep.study.release import MOST_TRIALS, Release
 from dpsweep.study.section import ArgumentName, LearningRate, PositiveFloat, Precision

@@ -26,10 +26,9 @@ from dpsweep.models.representation import Tap, tap_of
 from dpsweep.privacy.explain import paragraph, table
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import Certificate, Network, ReleasedFeatures
-from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.choice import accuracy_interval
 from dpsweep.study.messages import screen
-from dpsweep.study.methods import Method
+from dpsweep.study.networks import Architecture, BackboneError, Method
 
 LARGEST = {CERTIFICATE: 2**24, CARD: 2**24, TOKENIZER: 2**27, TRAINED: 2**40, FROZEN: 2**40}
 """Files of a release, and their largest sizes in bytes."""

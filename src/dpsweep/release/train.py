@@ -48,7 +48,7 @@ from dpsweep.release.ledger import (
 )
 from dpsweep.study import Paths, Study
 from dpsweep.study.datasets import origins, shares_examples
-from dpsweep.study.methods import HeadOnly
+from dpsweep.study.networks import HeadOnly
 from dpsweep.training.cell import check_size
 from dpsweep.training.context import TrialContext, load_trainable
 from dpsweep.training.features import FeatureRun, open_inputs

@@ -65,9 +65,9 @@ from dpsweep.release.certificate import (
 from dpsweep.release.files import model_card
 from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
 from dpsweep.study import Paths, Study
-from dpsweep.study.backbones import Architecture, BackboneError, kind_read_by
 from dpsweep.study.cells import optimizer_steps
 from dpsweep.study.datasets import KINDS, Origins, held_out_rows, origins
+from dpsweep.study.networks import Architecture, BackboneError, kind_read_by
 
 LedgerWord = Literal["beside", "none"]
 """The ledger to compare a release with: the one beside its results if there is one, or none."""

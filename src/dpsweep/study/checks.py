@@ -5,12 +5,11 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dpsweep.study import datasets
-from dpsweep.study.backbones import Backbone, Features, Pretraining, RandomWeights, TrainedTokenizer
+from dpsweep.study import datasets, networks
 from dpsweep.study.cells import PARTS, BatchSize, number
 from dpsweep.study.datasets import KINDS, Dataset, FolderSource, HubSource
 from dpsweep.study.messages import LONGEST_JOINED_NAME, unknown
-from dpsweep.study.methods import HeadOnly, Method, Scratch
+from dpsweep.study.networks import Backbone, Method
 from dpsweep.study.sweeps import Sweep
 
 if TYPE_CHECKING:
@@ -78,13 +77,13 @@ def _backbone_mistakes(study: "Study", where: str, backbone: Backbone) -> Iterat
         yield f"{where}.tokenizer: missing; allowed: a mapping of kind hub, file or train"
     if backbone.library != "transformers" and backbone.tokenizer is not None:
         yield _wrong(f"{where}.tokenizer", "one", "with library transformers only")
-    if isinstance(tokenizer, TrainedTokenizer):
+    if isinstance(tokenizer, networks.TrainedTokenizer):
         yield from _unknown(f"{where}.tokenizer.dataset", tokenizer.dataset, study.datasets)
         read = study.datasets.get(tokenizer.dataset)
         if read is not None and read.kind != "text":
             found = f"{tokenizer.dataset} ({read.kind}s)"
             yield _wrong(f"{where}.tokenizer.dataset", found, "texts")
-    if isinstance(weights, Pretraining):
+    if isinstance(weights, networks.Pretraining):
         yield from _unknown(f"{where}.weights.dataset", weights.dataset, study.datasets)
         if weights.dataset in study.datasets:
             yield from _unreadable(study, f"{where}.weights.dataset", backbone, weights.dataset)
@@ -193,14 +192,17 @@ def _batch_mistakes(
 
 def _method_mistakes(where: str, sweep: Sweep, backbone: Backbone, method: Method) -> Iterator[str]:
     """Refuse a method that does not fit the backbone's weights, inputs or features."""
-    random, head = isinstance(backbone.weights, RandomWeights), isinstance(method, HeadOnly)
-    if isinstance(method, Scratch) and not random:
+    random, head = (
+        isinstance(backbone.weights, networks.RandomWeights),
+        isinstance(method, networks.HeadOnly),
+    )
+    if isinstance(method, networks.Scratch) and not random:
         found = f"{sweep.method} (from scratch) with the pretrained backbone {sweep.backbone}"
         yield _wrong(f"{where}.method", found, "a backbone with weights: {kind: random}")
     if backbone.reads == "embedding" and not head:
         found = f"{sweep.method} of kind {method.kind} on embeddings"
         yield _wrong(f"{where}.method", found, "kind head, because nothing else can train on them")
-    if backbone.features not in (None, Features()) and not head:
+    if backbone.features not in (None, networks.Features()) and not head:
         found = f"one of kind {method.kind} with a backbone that has features"
         yield _wrong(f"{where}.method", found, "kind head, or a backbone without features")
     if backbone.features is not None and random:

@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 
 from dpsweep.privacy import Sampling
 from dpsweep.study import section
-from dpsweep.study.backbones import Backbone, BytesTokenizer, Features
 from dpsweep.study.cells import BatchSize, Cell, FeatureSource, Problem, optimizer_steps
 from dpsweep.study.checks import disagreements
 from dpsweep.study.clipping import (
@@ -24,7 +23,7 @@ from dpsweep.study.datasets import Dataset, held_out_rows
 from dpsweep.study.descriptions import Targets, resolve_targets
 from dpsweep.study.fingerprints import SettingsHash
 from dpsweep.study.grid import Block, Grid, Grids
-from dpsweep.study.methods import HeadOnly, Method
+from dpsweep.study.networks import Backbone, BytesTokenizer, Features, HeadOnly, Method
 from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
 from dpsweep.study.release import Audit, Budget, Release
 from dpsweep.study.sweeps import Sweep, bracket_trials, one_method_each, one_optimizer_each

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsweep import IMAGES_VERSION, TRAINER_VERSION
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import checksum, fingerprint, visible_files, write_text
-from dpsweep.study.backbones import Backbone
 from dpsweep.study.cells import Cell
 from dpsweep.study.clipping import ClippingBound
 from dpsweep.study.datasets import Dataset, FolderSource, HubSource
+from dpsweep.study.networks import Backbone
 from dpsweep.study.section import Section
 from dpsweep.study.targets import Target
 

@@ -14,7 +14,7 @@ from dpsweep.study import Paths, Study
 from dpsweep.study.cells import number
 from dpsweep.study.clipping import RULES
 from dpsweep.study.datasets import HubSource
-from dpsweep.study.methods import LoRA
+from dpsweep.study.networks import LoRA
 from dpsweep.study.sweeps import Sweep
 from dpsweep.study.targets import Missing, PrintedTable
 from dpsweep.tables.text import TextTable, group_starts, superscript

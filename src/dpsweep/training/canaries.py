@@ -42,7 +42,7 @@ from dpsweep.privacy.audit import (
 from dpsweep.privacy.calibration import calibrate_sampling
 from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.clipping import Clipping
-from dpsweep.study.methods import Method
+from dpsweep.study.networks import Method
 from dpsweep.study.release import Audit
 from dpsweep.study.section import Precision
 from dpsweep.training.cell import check_size

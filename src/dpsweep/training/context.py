@@ -22,7 +22,7 @@ from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, head_parameter_names, trainable_parameters
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.study.clipping import NoClipping
-from dpsweep.study.methods import Augmentations, Method
+from dpsweep.study.networks import Augmentations, Method
 from dpsweep.study.section import Precision
 from dpsweep.training import processes
 from dpsweep.training.device import default_device

@@ -21,11 +21,10 @@ from dpsweep.models.prepare import check_tokenizer
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Study
-from dpsweep.study.backbones import Architecture, BackboneError
 from dpsweep.study.clipping import FlatClipping
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.messages import group_by_message, shorten
-from dpsweep.study.methods import Film
+from dpsweep.study.networks import Architecture, BackboneError, Film
 from dpsweep.training.features import check_representation
 
 _EXAMPLES = 2

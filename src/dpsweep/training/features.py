@@ -22,10 +22,9 @@ from dpsweep.models.build import build_model
 from dpsweep.models.preprocess import make_preprocess
 from dpsweep.models.representation import Representation, represent
 from dpsweep.study import Paths, Study
-from dpsweep.study.backbones import BackboneError, Features
 from dpsweep.study.cells import FeatureSource
 from dpsweep.study.fingerprints import check_settings
-from dpsweep.study.methods import HeadOnly
+from dpsweep.study.networks import BackboneError, Features, HeadOnly
 from dpsweep.training.device import default_device
 from dpsweep.training.processes import interruption
 
