@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import reprlib
@@ -14,12 +15,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.lazy import pa, pq
+
+log = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -107,6 +110,35 @@ def _locked(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("a") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+
+
+def locked(path: Path, waiting: str) -> TextIO:
+    """Open a file and take its exclusive lock; closing the file releases the lock.
+
+    A call waits for other processes that hold the lock, on any machine that shares the disk. If the
+    holder removes the file, it is created again.
+
+    Args:
+        path: the file; it is created if it is missing.
+        waiting: the message to log while another process holds the lock.
+
+    Raises:
+        OSError: the path cannot be written, or is not a file.
+    """
+    while True:
+        lock = path.open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s; waiting for its end", waiting)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # some network file systems have no locks
+            log.warning("%s: no lock (%s); start no other such call beside this one", path, error)
+            return lock
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
 
 
 @contextmanager

@@ -11,20 +11,18 @@ A call writes its line, syncs it to the disk, and then moves its folder to the f
 incomplete line, after a power cut, belongs to a call that made no model.
 """
 
-import fcntl
 import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsweep.base.files import DamagedFileError, checked, parsed, sync_folder, with_fingerprint
+from dpsweep.base import files
 from dpsweep.base.formatting import rounded_down, rounded_up
 from dpsweep.data.prepared import DatasetError, read_metadata
 from dpsweep.privacy import CalibrationError
@@ -79,8 +77,8 @@ class Ledger:
         """Add the entry of a line."""
         try:
             read = json.loads(content)
-            line = parsed(LedgerEntry, Path(where), checked(Path(where), read))
-        except DamagedFileError as error:
+            line = files.parsed(LedgerEntry, Path(where), files.checked(Path(where), read))
+        except files.DamagedFileError as error:
             raise ReleaseError(str(error)) from None
         except ValueError as error:
             raise ReleaseError(f"{where}: damaged: {error}") from None
@@ -134,7 +132,7 @@ class Ledger:
         """Add a line; see `LedgerEntry`."""
         day = datetime.now(UTC).date().isoformat()
         line = LedgerEntry(data=data, origins=origins, model=model, day=day, previous=self._head)
-        content = with_fingerprint(line.model_dump(mode="json"))
+        content = files.with_fingerprint(line.model_dump(mode="json"))
         _append(self._file, json.dumps(content).encode() + b"\n")
         self._lines.append(line)
         self._head = content["fingerprint"]
@@ -149,7 +147,7 @@ def _append(file: Path, written: bytes) -> None:
         stream.write(written)
         stream.flush()
         os.fsync(stream.fileno())
-    sync_folder(file.parent)
+    files.sync_folder(file.parent)
 
 
 def _is_json(content: bytes) -> bool:
@@ -194,39 +192,10 @@ def open_ledger(file: Path) -> Iterator[Ledger]:
         OSError: the file cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with locked(file, "another call adds to the ledger"):
+    with files.locked(file, "another call adds to the ledger"):
         ledger = Ledger(file)
         ledger.repair()
         yield ledger
-
-
-def locked(path: Path, waiting: str) -> TextIO:
-    """Open a file and take its exclusive lock; closing the file releases the lock.
-
-    A call waits for other processes that hold the lock, on any machine that shares the disk. If the
-    holder removes the file, it is created again.
-
-    Args:
-        path: the file; it is created if it is missing.
-        waiting: the message to log while another process holds the lock.
-
-    Raises:
-        OSError: the path cannot be written, or is not a file.
-    """
-    while True:
-        lock = path.open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.warning("%s; waiting for its end", waiting)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # some network file systems have no locks
-            log.warning("%s: no lock (%s); start no other release beside this one", path, error)
-            return lock
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
-        lock.close()
 
 
 # -- composition ---------------------------------------------------------------------------

@@ -39,13 +39,7 @@ from dpsweep.release.certificate import (
     epsilon_by_pld,
 )
 from dpsweep.release.files import model_card, save_parameters, stated, stated_tap
-from dpsweep.release.ledger import (
-    Ledger,
-    locked,
-    open_ledger,
-    refuse_beyond_budget,
-    released_together,
-)
+from dpsweep.release.ledger import Ledger, open_ledger, refuse_beyond_budget, released_together
 from dpsweep.study import Paths, Study
 from dpsweep.study.datasets import origins, shares_examples
 from dpsweep.study.networks import HeadOnly
@@ -410,7 +404,7 @@ def _trained(
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the lock beside a folder; wait for other calls first."""
     path = folder.with_name(f".{folder.name}.lock")
-    with locked(path, "another call makes the same release"):
+    with files.locked(path, "another call makes the same release"):
         try:
             yield
         finally:
