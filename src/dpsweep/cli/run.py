@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from logging import Handler, LogRecord
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -225,7 +224,7 @@ def show_requests(workflow: Any) -> None:
         logging.getLogger().addHandler(Requests(workflow))
 
 
-class Requests(Handler):
+class Requests(logging.Handler):
     """A handler that writes resources and command of each rule's jobs to standard error."""
 
     def __init__(self, workflow: Any) -> None:
@@ -233,7 +232,7 @@ class Requests(Handler):
         super().__init__()
         self._workflow = workflow
 
-    def emit(self, record: LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Write the lines when Snakemake has counted the jobs."""
         if getattr(record, "event", None) != LogEvent.RUN_INFO:
             return
@@ -282,7 +281,7 @@ def _alternatives(values: Iterable[Any]) -> str:
     return " or ".join(map(str, values))
 
 
-class Tenths(Handler):
+class Tenths(logging.Handler):
     """A handler that writes finished jobs, the remaining time and the first figure to standard error."""
 
     def __init__(self) -> None:
@@ -292,7 +291,7 @@ class Tenths(Handler):
         self._figures: dict[int, str] = {}  # file of each job that draws one
         self._any_figure = False
 
-    def emit(self, record: LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Write a line if a message of Snakemake completes another tenth or the first figure."""
         event = getattr(record, "event", None)
         if event == LogEvent.PROGRESS:

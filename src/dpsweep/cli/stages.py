@@ -10,23 +10,11 @@ import typer
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.cli import options
-from dpsweep.cli.options import (
-    FoundStudy,
-    Partial,
-    Planned,
-    StudyFile,
-    StudyName,
-    check_planned,
-    find_study,
-    open_study,
-    path,
-    training,
-)
+from dpsweep.cli.options import FoundStudy, Partial, Planned, StudyFile, StudyName
 from dpsweep.planning.outputs import NormsKey, Outputs, pick_cell
 from dpsweep.release import planned_cells, refuse_unaccounted
 from dpsweep.study import Paths, Study, StudyError, fingerprints
 from dpsweep.study.cells import BatchSize, FeatureSource, number
-from dpsweep.study.fingerprints import check_settings, note_settings, write_settings
 from dpsweep.study.load import DEFAULT_STUDY
 from dpsweep.study.messages import pick
 
@@ -43,15 +31,15 @@ def prepare_dataset(
     """Write a dataset's memory-mapped arrays and metadata."""
     from dpsweep.data.prepare import prepare
 
-    study, paths = open_study(study_file)
-    dataset = check_planned(
+    study, paths = options.open_study(study_file)
+    dataset = options.check_planned(
         planned, lambda: pick("dataset", name, study.datasets), fingerprints.source_fingerprint
     )
     tokenizer = None if dataset.tokenizer is None else paths.tokenizer(dataset.tokenizer)
     if dataset.tokenizer is not None:
-        check_settings(study, paths, "tokenizer", dataset.tokenizer)
+        fingerprints.check_settings(study, paths, "tokenizer", dataset.tokenizer)
     prepare(name, dataset, paths.dataset(name), tokenizer)
-    note_settings(study, paths, "dataset", name)
+    fingerprints.note_settings(study, paths, "dataset", name)
 
 
 @app.command()
@@ -61,14 +49,14 @@ def prepare_tokenizer(
     """Fetch, copy or train the tokenizer of a backbone that reads text."""
     from dpsweep.data.prepare import prepare_tokenizer as prepare
 
-    study, paths = open_study(study_file)
-    chosen = check_planned(
+    study, paths = options.open_study(study_file)
+    chosen = options.check_planned(
         planned,
         lambda: pick("backbone", backbone, study.backbones),
         lambda _: fingerprints.tokenizer_fingerprint(study, backbone),
     )
     prepare(backbone, chosen, study.datasets, paths.tokenizer(backbone))
-    note_settings(study, paths, "tokenizer", backbone)
+    fingerprints.note_settings(study, paths, "tokenizer", backbone)
 
 
 @app.command()
@@ -80,18 +68,18 @@ def prepare_backbone(
 
     from dpsweep.models.prepare import prepare
 
-    study, paths = open_study(study_file)
+    study, paths = options.open_study(study_file)
     # The number of threads changes the last digits of weights; their checksum is part of every trial's key.
     torch.set_num_threads(study.training.threads)
-    backbone = check_planned(
+    backbone = options.check_planned(
         planned, lambda: pick("backbone", name, study.backbones), fingerprints.source_fingerprint
     )
     if backbone.reads_with is not None:
-        check_settings(study, paths, "tokenizer", name)
+        fingerprints.check_settings(study, paths, "tokenizer", name)
     if public := backbone.made_from.get("weights"):
-        check_settings(study, paths, "dataset", public)
+        fingerprints.check_settings(study, paths, "dataset", public)
     prepare(name, backbone, paths)
-    note_settings(study, paths, "backbone", name)
+    fingerprints.note_settings(study, paths, "backbone", name)
 
 
 @app.command()
@@ -104,18 +92,18 @@ def compute_features(
     """
     from dpsweep.training.features import compute_features as compute
 
-    study, paths = open_study(study_file)
+    study, paths = options.open_study(study_file)
     sources = {" ".join(each): each for each in study.feature_sources()}
 
     def settings(source: FeatureSource) -> str:
         return fingerprints.section_fingerprint(study.backbones[source.backbone].features)
 
-    chosen = check_planned(
+    chosen = options.check_planned(
         planned, lambda: pick("features", f"{dataset} {backbone}", sources), settings
     )
-    with training():
+    with options.training():
         compute(study, paths, chosen)
-    write_settings(paths.features(*chosen) / "metadata.json", settings(chosen))
+    fingerprints.write_settings(paths.features(*chosen) / "metadata.json", settings(chosen))
 
 
 @app.command()
@@ -131,8 +119,8 @@ def calibrate(
     from dpsweep.privacy.calibration import calibrate_sampling
     from dpsweep.privacy.noise import write_calibration
 
-    study, paths = open_study(study_file)
-    section = check_planned(
+    study, paths = options.open_study(study_file)
+    section = options.check_planned(
         planned,
         lambda: pick("dataset", dataset, study.datasets),
         lambda _: study.settings_hash.noise(dataset),
@@ -161,14 +149,14 @@ def train(
     from dpsweep.training.cell import run_cell
     from dpsweep.training.processes import launch
 
-    study, paths = open_study(study_file)
-    chosen = check_planned(
+    study, paths = options.open_study(study_file)
+    chosen = options.check_planned(
         planned, lambda: pick_cell(study, problem, cell), study.settings_hash.cell
     )
     refuse_unaccounted(study, problem)
     note = partial(write_json, paths.cell_timing(study, chosen))
     gpus = study.gpus(problem)
-    with training(gpus):
+    with options.training(gpus):
         launch(gpus, run_cell, study, paths, chosen, options.STARTED, note)
 
 
@@ -188,17 +176,17 @@ def gradient_norms(
     from dpsweep.training.gradient_norms import measure_gradient_norms
     from dpsweep.training.processes import launch
 
-    study, paths = open_study(study_file)
+    study, paths = options.open_study(study_file)
 
     def find() -> NormsKey:
         pick("problem", problem, study.problems)
         name = f"eps{number(epsilon)}_epochs{epochs}_C{clipping_bound}"
         return pick("gradient norms", name, Outputs(study, paths).norms_by_name(problem))
 
-    key = check_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
+    key = options.check_planned(planned, find, lambda key: study.settings_hash.gradient_norms(*key))
     refuse_unaccounted(study, problem)
     gpus = study.gpus(problem)
-    with training(gpus):
+    with options.training(gpus):
         launch(gpus, measure_gradient_norms, study, paths, *key)
 
 
@@ -212,12 +200,12 @@ def theory(
     """
     from dpsweep.training.gradient_norms import measure_overlap
 
-    study, paths = open_study(study_file)
-    chosen = check_planned(
+    study, paths = options.open_study(study_file)
+    chosen = options.check_planned(
         planned, lambda: pick_cell(study, problem, cell), study.settings_hash.theory
     )
     refuse_unaccounted(study, problem)
-    with training():
+    with options.training():
         measure_overlap(study, paths, chosen)
 
 
@@ -231,18 +219,18 @@ def audit_setting(
     """
     from dpsweep.training.canaries import measure_setting
 
-    study, paths = open_study(study_file)
+    study, paths = options.open_study(study_file)
     cells = {each.name: each for each in study.audit_cells()}
-    cell = check_planned(
+    cell = options.check_planned(
         planned,
         lambda: pick("setting of the audit", setting, cells),
         lambda _: fingerprints.audit_fingerprint(study),
     )
     assert study.audit is not None  # noqa: S101 (it has settings)
     refuse_unaccounted(study, study.sweeps[study.audit.sweep].problem.name)
-    with training():
+    with options.training():
         measure_setting(study, paths, study.audit, cell)
-    write_settings(paths.audited(cell), fingerprints.audit_fingerprint(study))
+    fingerprints.write_settings(paths.audited(cell), fingerprints.audit_fingerprint(study))
 
 
 @app.command()
@@ -250,8 +238,8 @@ def audit_evidence(study_file: StudyFile = DEFAULT_STUDY, planned: Planned = Non
     """Collect the results of the audit: numbers, figure and table."""
     from dpsweep.figures.audit import write_audit
 
-    study, paths = open_study(study_file)
-    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    study, paths = options.open_study(study_file)
+    options.check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_audit(study, paths)
 
 
@@ -260,7 +248,7 @@ def audit(study_file: StudyFile = DEFAULT_STUDY) -> None:
     """Print the verdict of the audit; fail if a setting leaks more than it claims."""
     from dpsweep.figures.audit import check_audit, load_audit, verdict
 
-    study, paths = open_study(study_file)
+    study, paths = options.open_study(study_file)
     found = load_audit(study, paths)
     check_audit(found)
     typer.echo(verdict(found))
@@ -271,8 +259,8 @@ def aggregate(problem: str, study_file: StudyFile = DEFAULT_STUDY, planned: Plan
     """Collect all trials of a problem in one table."""
     from dpsweep.analysis.frames import write_problem
 
-    study, paths = open_study(study_file)
-    check_planned(
+    study, paths = options.open_study(study_file)
+    options.check_planned(
         planned,
         lambda: pick("problem", problem, study.problems),
         lambda _: fingerprints.problem_fingerprint(study, problem),
@@ -290,8 +278,8 @@ def figure(
     """Draw a figure."""
     from dpsweep.figures import draw
 
-    study, paths = open_study(study_file, partial)
-    check_planned(
+    study, paths = options.open_study(study_file, partial)
+    options.check_planned(
         planned,
         lambda: pick("figure", target, study.figures),
         lambda found: fingerprints.target_fingerprint(study, found),
@@ -309,8 +297,8 @@ def table(
     """Write a table."""
     from dpsweep.tables import write
 
-    study, paths = open_study(study_file, partial)
-    check_planned(
+    study, paths = options.open_study(study_file, partial)
+    options.check_planned(
         planned,
         lambda: pick("table", target, study.tables),
         lambda found: fingerprints.target_fingerprint(study, found),
@@ -328,8 +316,8 @@ def explore(
     """Write an interactive page with all cells and trials."""
     from dpsweep.report import write_explore
 
-    file, study, whole = find_study(study_name or study_file)
-    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    file, study, whole = options.find_study(study_name or study_file)
+    options.check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     write_explore(study, file, Paths(whole.results, partial))
 
 
@@ -346,8 +334,8 @@ def report(
     """
     from dpsweep.report import write
 
-    file, study, whole = find_study(study_name or study_file)
-    check_planned(planned, lambda: study, fingerprints.report_fingerprint)
+    file, study, whole = options.find_study(study_name or study_file)
+    options.check_planned(planned, lambda: study, fingerprints.report_fingerprint)
     paths, outputs = Paths(whole.results, partial), Outputs(study, whole)
     cells = planned_cells(study, ())
     # Without a cell to train, nothing but the releases is reported.
@@ -383,7 +371,7 @@ def _draw_what_is_there(study: Study, study_file: Path, paths: Paths) -> Iterato
 @app.command()
 def check_machine(
     written: Annotated[
-        Path, typer.Argument(metavar="FILE", parser=path, help="file for the result")
+        Path, typer.Argument(metavar="FILE", parser=options.path, help="file for the result")
     ],
     study_file: StudyFile = DEFAULT_STUDY,
 ) -> None:
@@ -392,6 +380,6 @@ def check_machine(
     from dpsweep.training.device import check_machine as check
     from dpsweep.training.processes import watched
 
-    study, _ = open_study(study_file)
+    study, _ = options.open_study(study_file)
     with taken_gpus(1), watched():
         check(study.training, written)

@@ -10,13 +10,7 @@ import typer
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import describe, visible_gpus
-from dpsweep.cli.options import (
-    FoundStudy,
-    StudyName,
-    Teraflops,
-    find_study,
-    path,
-)
+from dpsweep.cli.options import FoundStudy, StudyName, Teraflops, find_study, path
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.release import budget_in_words, price, refused_problems
 from dpsweep.study import Paths, Study, StudyError, load

@@ -22,7 +22,6 @@ from dpsweep.figures import style
 from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.descriptions import FEWEST_FOR_A_BAND
 from dpsweep.study.grid import Line, LinePanel, Panel
-from dpsweep.study.targets import Missing
 
 CLIPPING_CURVE_COLUMNS = [
     "panel", "title", "line", "label", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -77,7 +76,7 @@ class ClippingCurve(targets.Figure):
     keys = ("clipping_bound",)
     needs = ("centre",)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per point: its centre, band and repeats, as accuracy or as difference to the best.
 
         A difference of ``cross_fitted`` is to the cross-fitted accuracy of the line's own choice of C.
@@ -174,7 +173,7 @@ class MethodComparison(targets.Figure):
     keys = ("epsilon",)
     needs = ("label", "centre")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per point: mean, band and repeats, minus the best line's mean at that epsilon.
 
         The mean is over the seeds that chose the settings. This favours methods with more settings to tune,
@@ -228,7 +227,7 @@ class OptimalBatchSize(targets.Figure):
     keys = ("epsilon", "epochs")
     needs = ("mean_batch_size", "train_size")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epochs): the best B of each seed alone, and of all seeds.
 
         ``mean_batch_size``, ``minimum`` and ``maximum`` summarise the B that each seed alone chooses; the

@@ -13,7 +13,6 @@ from dpsweep.figures import style
 from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.clipping import RULES
 from dpsweep.study.grid import Panel
-from dpsweep.study.targets import Missing
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "clipping",
@@ -67,7 +66,7 @@ class Heatmap(targets.Figure):
         """Return the columns of a frame for `draw`."""
         return (self.x, self.y), ("macro_accuracy", "batch_size")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per square: axes, tuned settings, accuracy, whether it is as good as the best."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:

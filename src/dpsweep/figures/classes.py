@@ -15,7 +15,6 @@ from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.cells import number
 from dpsweep.study.grid import MistakeError, Panel, Selection
 from dpsweep.study.messages import shorten
-from dpsweep.study.targets import Missing
 
 COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "clipping_bound", "batch_size",
@@ -105,7 +104,7 @@ class PerClass(targets.Figure):
         shown = (_ROWS[row][0] for row in self.rows)
         return ("clipping_bound", "class"), ("class_name", "class_rank", *shown)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (panel, C, class), with classes ranked by the baseline's per-class accuracy.
 
         A class without a test example comes last, without a rank and an accuracy. Numbers are those of the

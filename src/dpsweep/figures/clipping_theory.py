@@ -15,7 +15,6 @@ from dpsweep.figures.accuracy_lines import EDGE, end_at, lower_edge, plot_bounds
 from dpsweep.study import Paths, Study, targets
 from dpsweep.study.clipping import nearest_to_one
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.targets import Missing, named_rule
 
 DECOMPOSITION_COLUMNS = [
     "panel", "title", "problem", "epsilon", "epochs", "batch_size", "learning_rate",
@@ -79,7 +78,7 @@ class ErrorDecomposition(_Overlaps):
     keys = ("epoch", "clipping_bound")
     needs = ("bias", "noise", "error", "best_bound")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epoch, C): the mean over draws of each part of the error over |g|^2.
 
         An error of 1 is that of a sum of 0. ``smallest`` and ``largest`` are the range of the whole error
@@ -154,7 +153,7 @@ class OptimalClippingTrace(_Overlaps):
     keys = ("epsilon", "epoch")
     needs = ("best_bound", "median_norm")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (panel, epsilon, epoch): medians over draws of C*, median norm and scale-free C.
 
         ``smallest`` and ``largest`` are the range of C* over draws; the plateau is that of the scale-free C.
@@ -227,7 +226,7 @@ class PrivacyEffectsFigure(_Overlaps):
     keys = ("rule", "effect", "epsilon")
     needs = ("best_bound",)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (panel, rule, epsilon, effect): the best bound after the last epoch.
 
         ``noise alone`` combines the noise of the row's epsilon with the gradients of the largest epsilon,
@@ -323,12 +322,12 @@ class PredictedClipping(_Overlaps):
                 update={"clipping_bound": [nearest_to_one(panel.values("clipping_bound"))]}
             )
             for panel in self.panels
-            if named_rule(panel) is None
+            if targets.named_rule(panel) is None
         ]
 
     needs = ("rule", "epsilon", "predicted", "measured", "mean_lost", "settings")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per (rule, problem, epsilon, batch size)."""
         return predictions.predicted_bounds(study, paths, self.panels, missing)
 

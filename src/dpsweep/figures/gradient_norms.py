@@ -9,7 +9,6 @@ from dpsweep.base.lazy import matplotlib, np, pd, sns
 from dpsweep.figures import style
 from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
-from dpsweep.study.targets import Missing
 
 _CELL = ["problem", "epsilon", "epochs", "clipping_bound", "batch_size", "learning_rate"]
 
@@ -67,7 +66,7 @@ class GradientNormDistribution(_GradientNorms):
     keys = ("epoch", "quantity", "norm", "value")
     needs = ("clipping_bound",)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return the distribution of every panel and epoch, in one long frame.
 
         In rows with ``quantity`` = density, ``value`` is the density of log10(norm) at ``norm``. In rows with
@@ -193,7 +192,7 @@ class GradientNormHistogram(_GradientNorms):
     keys = ("lower",)
     needs = ("upper", "share", "share_above_bound", "clipping_bound")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per bin: the share of all examples whose norm is in [lower, upper).
 
         All panels have the same bins, of equal width in the logarithm. Zero and non-finite norms are not in a
@@ -287,7 +286,7 @@ class NormTrace(targets.Figure):
     keys = ("epsilon", "step")
     needs = ("mean_gradient_norm",)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per step of every (panel, epsilon), of the first seed of the best cell."""
 
         def of_panel(panel: Panel) -> pd.DataFrame:

@@ -20,7 +20,6 @@ from dpsweep.privacy.noise import noise
 from dpsweep.study import Paths, Study, choice, targets
 from dpsweep.study.grid import Panel, Selection
 from dpsweep.study.section import Settings
-from dpsweep.study.targets import Missing
 
 _NOISE = [
     "axes", "title", "problem", "epsilon", "epochs", "batch_size", "full_batch", "steps",
@@ -91,7 +90,7 @@ class NoiseCurve(targets.Figure):
     keys = ("axes", "epsilon", "epochs", "batch_size")
     needs = ("steps", "noise", "accuracy_difference")
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per point of each axes: noise of the run, and accuracy minus the best of its line.
 
         C and learning rate are tuned for each (epsilon, epochs, B). A line is one (epsilon, epochs).
@@ -259,7 +258,7 @@ class AttackerCurves(targets.Figure):
     keys = ("epsilon", "false_positive_rate")
     needs = ("true_positive_rate",)
 
-    def compute(self, study: Study, paths: Paths, missing: Missing = None) -> pd.DataFrame:
+    def compute(self, study: Study, paths: Paths, missing: targets.Missing = None) -> pd.DataFrame:
         """Return one row per point; each panel, epsilon and number of records has a curve.
 
         Rates are those of `dpsweep.privacy.trade_off` for the noise, sampling rate and steps of the private

@@ -1,13 +1,12 @@
 """Drawing of figures, and what they share: theme, sizes, colours, formats of values, axes, legends, notes."""
 
-import contextlib
 import io
 import math
 import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
@@ -639,7 +638,7 @@ def font_family() -> list[str]:
     # matplotlib's cached list lacks fonts that were installed later.
     known = {font.fname for font in fontManager.ttflist}
     for file in set(findSystemFonts()) - known:
-        with contextlib.suppress(OSError, RuntimeError):  # matplotlib cannot read this font
+        with suppress(OSError, RuntimeError):  # matplotlib cannot read this font
             fontManager.addfont(file)
     names = fontManager.get_font_names()
     return [FONT, *sorted(name for name in names if name.startswith("Noto Sans"))]
