@@ -19,7 +19,7 @@ from benchmarks.findings.numbers import collect, gather, keep_trials
 from dpsweep.base.files import write_json
 from dpsweep.study import Paths, Study, load_study
 from dpsweep.study.choice import choose
-from dpsweep.tables.optimizers import optimizers_table, paired_gains
+from dpsweep.tables.compared_grids import optimizers_table, paired_gains
 
 KEPT = RESULTS / "fashion"
 

@@ -13,7 +13,7 @@ from tests.synthetic import write_cells
 
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
-from dpsweep.tables.optimizers import optimizers_table, paired_gains
+from dpsweep.tables.compared_grids import optimizers_table, paired_gains
 from dpsweep.tables.text import write
 
 SEEDS = 4

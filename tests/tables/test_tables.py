@@ -17,8 +17,8 @@ from dpsweep.base.formatting import one_line
 from dpsweep.study import Cell, Study
 from dpsweep.study.paths import Paths
 from dpsweep.tables import write
+from dpsweep.tables.compared_grids import TuningImplications
 from dpsweep.tables.text import TextTable, group_starts, latex, superscript
-from dpsweep.tables.tuning_implications import TuningImplications
 
 
 @pytest.fixture

@@ -30,10 +30,9 @@ from dpsweep.figures.privacy import AttackerCurves, NoiseAxes, NoiseCurve
 from dpsweep.study.descriptions import figure, table
 from dpsweep.study.grid import Line, LinePanel, Panel, Selection
 from dpsweep.study.targets import Figure, PrintedTable
+from dpsweep.tables.compared_grids import OptimizerTable, TuningImplications
 from dpsweep.tables.comparison import ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid
-from dpsweep.tables.optimizers import OptimizerTable
-from dpsweep.tables.tuning_implications import TuningImplications
 
 if TYPE_CHECKING:
     from dpsweep.study import Paths, Study

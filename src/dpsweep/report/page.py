@@ -27,8 +27,8 @@ from dpsweep.study.descriptions import facts, how_chosen, shared
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
 from dpsweep.study.messages import group_by_message
 from dpsweep.study.targets import Figure, LinePanel, Target
+from dpsweep.tables.compared_grids import TuningImplications
 from dpsweep.tables.text import TextTable, read
-from dpsweep.tables.tuning_implications import TuningImplications
 
 
 @dataclass(frozen=True, kw_only=True)
