@@ -16,7 +16,7 @@ import yaml
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu
-from dpsweep.cli import releases, stages
+from dpsweep.cli import options, releases, stages
 from dpsweep.figures import audit
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.privacy import Sampling
@@ -142,7 +142,7 @@ def planned_hash(name: str, file: Path) -> str:
         hashes.append(settings(found := find()))
         return found
 
-    with patch.object(stages, "check_planned", noted), pytest.raises(ReachedError):
+    with patch.object(options, "check_planned", noted), pytest.raises(ReachedError):
         getattr(stages, name)(*JOBS[name][0], study_file=file)
     return hashes[0]
 
