@@ -226,10 +226,15 @@ REFUSED = [
     (("--images", "pets", "--backbone", "vit-tni"), "did you mean vit-tiny?"),
     (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
     (("--images", "one"), "folder one: found one class, cat; allowed: two or more"),
+    (("--images", "empty"), "empty: found no training example of bird; allowed: one or more of each"),
+    (("--images", "large"), "large: found the folder Train; allowed: train, and test, validation, val"),
+    (("--images", "pets", "--unit", "folder"), "no such folder; allowed: <split>/<class>/<unit>/<image>"),
     (("b.csv", "--images", "pets"), "found b.csv; allowed: a test file with --texts or --embeddings"),
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
     (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: each once"),
     (("--texts", "none.csv"), "none.csv: no such file"),
+    (("--texts", "pets"), "pets: found a folder; allowed: .csv, .tsv, .jsonl, .parquet"),
+    (("--texts", "l.jsonl"), ": no text but [19], and no row of its split can be used"),
     (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array with one label for each"),
     (("--embeddings", "a.npz", "--backbone", "vit-tiny"), "found --embeddings with --backbone"),
     (("--embeddings", "a.npz", "--input-column", "z"), "allowed: one array that is named z with float32"),
@@ -239,7 +244,9 @@ REFUSED = [
 
 
 def test_refused_options_leave_no_file() -> None:
-    make_images({"pets/cat": 20, "pets/dog": 20, "one/cat": 20})
+    sizes = {"pets/cat": 20, "pets/dog": 20, "one/cat": 20, "empty/cat": 20, "large/Train/cat": 1}
+    make_images(sizes | {"empty/bird": 0})
+    Path("l.jsonl").write_text("".join(f'{{"text": [{n}], "label": {n % 2}}}\n' for n in range(20)))
     make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))
     make_table("b.csv", [("x", "1")], ("text", "label"))
     Path("n.jsonl").write_text('{"text": null, "label": 0}\n{"text": 7, "label": 1}\n')

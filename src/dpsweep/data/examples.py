@@ -378,9 +378,8 @@ def read_file(path: Path, formats: Mapping[str, Callable[[Path], T]]) -> T:
     """
     suffix = path.suffix.lower()
     if suffix not in formats:
-        raise DatasetError(
-            f"{path}: found a {suffix or 'nameless'} file; allowed: {', '.join(formats)}"
-        )
+        what = "folder" if path.is_dir() else f"{suffix or 'nameless'} file"
+        raise DatasetError(f"{path}: found a {what}; allowed: {', '.join(formats)}")
     with reading(path):
         require_content(path)
         return formats[suffix](path)

@@ -257,7 +257,7 @@ def first_corrupt(split: Split, resize: Resize) -> list[str]:
     return [each for each in _decode(Transform(resize), first)[0] if isinstance(each, str)]
 
 
-LAYOUT = "<split>/<class>/<image>"
+LAYOUT, UNIT_LAYOUT = "<split>/<class>/<image>", "<split>/<class>/<unit>/<image>"
 _FOLDER = re.compile("^([^/]+)/")  # what unit: folder stands for
 _SPLITS = {"train": "train", "test": "t10k"}
 _BYTES = 8
@@ -355,8 +355,7 @@ class _Folder:
                 for file in self._files(folder):
                     if not file.is_file():
                         raise DatasetError(
-                            f"{file}: found no file; allowed: {LAYOUT}, or with unit: folder "
-                            "<split>/<class>/<unit>/<image>"
+                            f"{file}: found no file; allowed: {LAYOUT}, or with unit: folder {UNIT_LAYOUT}"
                         )
                     place, unit = str(file.relative_to(self.root)), self._unit_of(file, folder)
                     found.append(_Image(file, place, classes.index(name), unit))
@@ -396,7 +395,8 @@ class _Folder:
         """
         if not folder.is_dir():
             missing = folder if self.root.is_dir() else self.root
-            raise DatasetError(f"{missing}: no such folder; allowed: {LAYOUT}")
+            layout = UNIT_LAYOUT if self.unit is _FOLDER else LAYOUT
+            raise DatasetError(f"{missing}: no such folder; allowed: {layout}")
         entries = []
         for entry in sorted(folder.iterdir()):
             name = os.fsencode(entry.relative_to(self.root)).decode(errors="replace")

@@ -54,11 +54,16 @@ def load_files(source: FilesSource, unit: str | None = None) -> examples.Labelle
         tested = Split(test_texts, test_numbers, test.where, test_units)
         return examples.LabelledData(whole, tested, classes, ", ".join(files))
     # Equal texts, or all rows of a unit, go to the same part.
-    names = texts if whole.units is None else whole.units.tolist()
+    names = list(map(_name, texts)) if whole.units is None else whole.units.tolist()
     by_class = whole.units is not None
     parts = examples.cut_test_set(names, numbers, source.test_from_train, source.seed, by_class)
     kept, held_out = (whole.only(part, [texts[place] for place in part]) for part in parts)
     return examples.LabelledData(kept, held_out, classes, source.train)
+
+
+def _name(text: Any) -> Any:
+    """Return what a text is drawn by: itself, or a description of what is none and is left out later."""
+    return text if text is None or isinstance(text, str | int | float) else repr(text)
 
 
 def _read(

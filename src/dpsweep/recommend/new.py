@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from dpsweep.base.files import write_text
 from dpsweep.data.hub import open_hub
-from dpsweep.data.prepare import alike_classes, load
+from dpsweep.data.prepare import alike_classes, load, warn_of_untested
 from dpsweep.data.prepared import DatasetError
 from dpsweep.data.texts import leave_out_unreadable, long_texts
 from dpsweep.recommend import rule
@@ -170,6 +170,11 @@ def look_at(
         np.bincount(split.labels, minlength=len(data.classes)).tolist()
         for split in (data.train, data.test)
     )
+    if empty := [name for name, size in zip(data.classes, train_counts, strict=True) if not size]:
+        raise DatasetError(
+            f"{place}: found no training example of {shorten(empty)}; allowed: one or more of each class"
+        )
+    warn_of_untested(place, data.classes, test_counts)
     rows_of_units = tuple(
         np.unique(split.units, return_counts=True)[1].tolist()
         for split in (data.train, data.test)
@@ -250,6 +255,10 @@ def names_of_several_rows(paths: Iterable[str]) -> str:
 
 def _splits_of_folder(folder: Path) -> dict[str, Any]:
     names = [each.name for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    if other := [each for each in names if each.lower() == "train" != each]:
+        raise DatasetError(
+            f"{folder}: found the folder {other[0]}; allowed: train, and test, validation, val or dev"
+        )
     train, test = choose_splits(names)
     return {"train_folders": train or ["."], **({"test_folder": test} if test else _CUT)}
 
