@@ -19,7 +19,6 @@ from tests.privacy.test_accountants import one_step as exact_one_step
 from dpsweep.privacy import Calibration, CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import gaussian_delta
 from dpsweep.privacy.calibration import calibrate
-from dpsweep.privacy.explain import explanation, paragraph, table
 from dpsweep.privacy.trade_off import (
     FALSE_POSITIVE_RATES,
     GROUPS,
@@ -28,7 +27,10 @@ from dpsweep.privacy.trade_off import (
     attacks_on_tuning,
     best_attack,
     claimed_gaussian,
+    explanation,
     guarantee_trade_off,
+    paragraph,
+    table,
     training_trade_off,
     tuned_trade_off,
 )

@@ -22,8 +22,7 @@ from dpsweep.base.files import read_json
 from dpsweep.cli.main import app
 from dpsweep.models.build import build_head, build_model
 from dpsweep.privacy import Calibration
-from dpsweep.privacy.explain import in_words
-from dpsweep.privacy.trade_off import GROUPS, Attack, GaussianTradeOff, best_attack
+from dpsweep.privacy.trade_off import GROUPS, Attack, GaussianTradeOff, best_attack, in_words
 from dpsweep.recommend import rule
 from dpsweep.recommend.rule import (
     NoAdviceError,

@@ -22,8 +22,8 @@ from dpsweep.data.prepared import DatasetError, PreparedDataset
 from dpsweep.models.prepare import prepare as prepare_backbone
 from dpsweep.planning.plan import Plan
 from dpsweep.privacy import CalibrationError
-from dpsweep.privacy.explain import explanation
 from dpsweep.privacy.noise import write_calibration
+from dpsweep.privacy.trade_off import explanation
 from dpsweep.recommend.rule import facts_of_sweep, recommendation
 from dpsweep.release import ReleaseError
 from dpsweep.release import train as release_training

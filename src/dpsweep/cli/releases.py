@@ -78,7 +78,7 @@ def explain(
     With --train-size and --steps, the rates are those of this training. (EPSILON, DELTA) alone do not
     determine the mechanism: then the rates are for the worst mechanism and for a Gaussian one.
     """
-    from dpsweep.privacy.explain import explanation
+    from dpsweep.privacy.trade_off import explanation
 
     typer.echo("\n".join(explanation(epsilon, delta, train_size, batch_size, steps, unit)))
 

@@ -30,8 +30,7 @@ from dpsweep.models.representation import Representation
 from dpsweep.models.sequence_classifier import SequenceClassifier
 from dpsweep.privacy import Sampling
 from dpsweep.privacy.calibration import calibrate, noise_multiplier
-from dpsweep.privacy.explain import in_words
-from dpsweep.privacy.trade_off import attacks_on_training
+from dpsweep.privacy.trade_off import attacks_on_training, in_words
 from dpsweep.study import Paths, Study
 from dpsweep.study.cells import BatchSize, number, optimizer_steps
 from dpsweep.study.checks import disagreements

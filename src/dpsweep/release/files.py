@@ -23,7 +23,7 @@ from dpsweep.data.prepared import Resize
 from dpsweep.models.architectures import create, find_head, public_statistics
 from dpsweep.models.build import apply_method, build_head, trainable_parameters
 from dpsweep.models.representation import Tap, tap_of
-from dpsweep.privacy.explain import paragraph, table
+from dpsweep.privacy.trade_off import paragraph, table
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError
 from dpsweep.release.certificate import Certificate, Network, ReleasedFeatures
 from dpsweep.study.choice import accuracy_interval
