@@ -9,8 +9,8 @@ import seaborn as sns
 from dpsweep.analysis.frames import load_trials
 from dpsweep.figures import Figure, Heatmap, Panel, figure
 from dpsweep.study import Paths, Study
-from dpsweep.study.descriptions import Words
 from dpsweep.study.grid import Grids
+from dpsweep.study.targets import Words
 
 
 @figure("Learning rates", name="map_{dataset}", each={"dataset": "main"})

@@ -20,7 +20,7 @@ from dpsweep.analysis.frames import read_numbers
 from dpsweep.base.files import write_text
 from dpsweep.figures import style
 from dpsweep.study import Paths, load_study
-from dpsweep.study.descriptions import marks_sentence
+from dpsweep.study.targets import marks_sentence
 
 DOCUMENT = REPOSITORY / "docs" / "first-steps.md"
 STUDY = REPOSITORY / "studies" / "demo.yaml"

@@ -9,7 +9,7 @@ from scipy.stats import t as student
 
 from benchmarks.common import RESULTS
 from benchmarks.tables.markdown import columns, grid, interval, minus
-from dpsweep.study.descriptions import listed
+from dpsweep.study.targets import listed
 
 THEORY = RESULTS / "film" / "theory"
 Row = dict[str, Any]

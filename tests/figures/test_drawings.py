@@ -31,8 +31,8 @@ from dpsweep.analysis.frames import MissingResultsError, read_numbers
 from dpsweep.base.errors import DpsweepError
 from dpsweep.figures import draw, style
 from dpsweep.study import Cell, Study
-from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.paths import Paths
+from dpsweep.study.targets import how_chosen
 
 SWEEP = {
     "epsilon": [1.0, 8.0], "epochs": [1, 2], "batch_size": [100, 200, "full"],

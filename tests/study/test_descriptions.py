@@ -65,7 +65,7 @@ def test_a_study_has_its_own_figures_beside_or_in_place_of_the_papers(tmp_path: 
 
 def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
     text = """
-        from dpsweep.study.descriptions import Words
+        from dpsweep.study.targets import Words
         from dpsweep import figures
         from dpsweep.study.grid import neighbours
 
@@ -92,7 +92,7 @@ def test_a_series_has_a_figure_for_every_role_and_value(tmp_path: Path) -> None:
 
 def test_parts_without_cells_are_left_out_with_their_reason(tmp_path: Path) -> None:
     text = """
-        from dpsweep.study.descriptions import Words
+        from dpsweep.study.targets import Words
         from dpsweep import figures
 
         @figures.figure("Mine")

@@ -24,8 +24,8 @@ from dpsweep.base.files import UnreadableResultsError
 from dpsweep.gradients.engines import LoopEngine
 from dpsweep.study import Cell, Study
 from dpsweep.study.choice import choose
+from dpsweep.study.grid import Selection
 from dpsweep.study.paths import Paths
-from dpsweep.study.targets import Selection
 from dpsweep.theory import ClippedSums
 from dpsweep.training import gradient_norms
 from dpsweep.training.cell import run_cell

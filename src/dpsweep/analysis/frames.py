@@ -28,7 +28,8 @@ from dpsweep.base.files import (
     write_rows,
 )
 from dpsweep.study import Cell, Paths, Study, fingerprints
-from dpsweep.study.targets import Missing, Panel, Selection
+from dpsweep.study.grid import Panel, Selection
+from dpsweep.study.targets import Missing
 
 # The columns that the statistics use; all other columns of trials.parquet are in the problem's table.
 TRIAL_COLUMNS = [

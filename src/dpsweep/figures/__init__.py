@@ -27,9 +27,8 @@ from dpsweep.figures.gradient_norms import (
     NormTrace,
 )
 from dpsweep.figures.privacy import AttackerCurves, NoiseAxes, NoiseCurve
-from dpsweep.study.descriptions import figure, table
 from dpsweep.study.grid import Line, LinePanel, Panel, Selection
-from dpsweep.study.targets import Figure, PrintedTable
+from dpsweep.study.targets import Figure, PrintedTable, figure, table
 from dpsweep.tables.compared_grids import OptimizerTable, TuningImplications
 from dpsweep.tables.comparison import ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid

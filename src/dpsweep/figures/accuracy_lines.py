@@ -20,7 +20,6 @@ from dpsweep.analysis import frames, statistics
 from dpsweep.base.lazy import matplotlib, np, pd
 from dpsweep.figures import style
 from dpsweep.study import Paths, Study, choice, targets
-from dpsweep.study.descriptions import FEWEST_FOR_A_BAND
 from dpsweep.study.grid import Line, LinePanel, Panel
 
 CLIPPING_CURVE_COLUMNS = [
@@ -398,7 +397,7 @@ def plot_lines(
     everywhere = numbers.drop_duplicates(["panel", "label"]).sort_values("line")["label"]
     order = list(everywhere.unique())
     # Bands in all panels or in none: a band of five seeds is wider than one of three, with the same scatter.
-    bands = bool(numbers["repeats"].min() >= FEWEST_FOR_A_BAND)
+    bands = bool(numbers["repeats"].min() >= targets.FEWEST_FOR_A_BAND)
     for ((top, *strips), panel), colours in zip(panels, palettes, strict=True):
         # Panels with the same lines have the same markers.
         marked = order if everywhere.duplicated().any() else list(colours)

@@ -4,7 +4,7 @@ A function makes a figure, or yields a series of figures: it chooses the cells f
 (`dpsweep.study.grid`), and writes the caption. A figure is drawn from exactly these cells. Defaults are the
 main dataset, the weak backbone, the main method, DP-Adam, the number of epochs that most cells of the dataset
 have, and all values of other settings. Titles of panels and lines are filled in from the chosen cells, which
-also give the words of captions (`dpsweep.study.descriptions.Words`).
+also give the words of captions (`dpsweep.study.targets.Words`).
 
 Comments marked *choice* explain our choices where the paper leaves something open.
 """
@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from dpsweep import figures
 from dpsweep.study.cells import number
-from dpsweep.study.descriptions import Words, figure, table
 from dpsweep.study.grid import (
     Found,
     Grid,
@@ -32,6 +31,7 @@ from dpsweep.study.grid import (
     smallest_batch,
     usual,
 )
+from dpsweep.study.targets import Words, figure, table
 
 MAIN = "Main text"
 IMAGES = "Image classification with LoRA"

@@ -23,10 +23,10 @@ from dpsweep.report import summary
 from dpsweep.report.embed import Download, Picture, download_content, picture, render
 from dpsweep.report.warnings import warnings
 from dpsweep.study import Paths, Study
-from dpsweep.study.descriptions import facts, how_chosen, shared
 from dpsweep.study.fingerprints import report_fingerprint, write_settings
+from dpsweep.study.grid import LinePanel
 from dpsweep.study.messages import group_by_message
-from dpsweep.study.targets import Figure, LinePanel, Target
+from dpsweep.study.targets import Figure, Target, facts, how_chosen, shared
 from dpsweep.tables.compared_grids import TuningImplications
 from dpsweep.tables.text import TextTable, read
 

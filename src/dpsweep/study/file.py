@@ -20,14 +20,13 @@ from dpsweep.study.clipping import (
     clipping_rule,
 )
 from dpsweep.study.datasets import Dataset, held_out_rows
-from dpsweep.study.descriptions import Targets, resolve_targets
 from dpsweep.study.fingerprints import SettingsHash
 from dpsweep.study.grid import Block, Grid, Grids
 from dpsweep.study.networks import Backbone, BytesTokenizer, Features, HeadOnly, Method
 from dpsweep.study.optimizers import BY_DEFAULT, Optimizer, OptimizerSection
 from dpsweep.study.release import Audit, Budget, Release
 from dpsweep.study.sweeps import Sweep, bracket_trials, one_method_each, one_optimizer_each
-from dpsweep.study.targets import Figure, PrintedTable
+from dpsweep.study.targets import Figure, PrintedTable, Targets, resolve_targets
 
 NO_FIGURES = "none"
 """An entry of `figures` that leaves out the paper's figures and tables."""

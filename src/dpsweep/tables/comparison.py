@@ -12,10 +12,9 @@ from dpsweep.analysis import frames
 from dpsweep.base.lazy import np, pd
 from dpsweep.study import Paths, Study, choice
 from dpsweep.study.cells import number
-from dpsweep.study.descriptions import facts
 from dpsweep.study.file import PaperNumber
 from dpsweep.study.grid import MistakeError, Selection
-from dpsweep.study.targets import Missing, PrintedTable
+from dpsweep.study.targets import Missing, PrintedTable, facts
 from dpsweep.tables.text import TextTable, group_starts, signed, with_range
 
 _OF_THE_CELL = [

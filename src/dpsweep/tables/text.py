@@ -18,10 +18,9 @@ from dpsweep.base.files import write_text
 from dpsweep.base.formatting import count, markdown, one_line
 from dpsweep.base.lazy import pd
 from dpsweep.study import Paths, Study
-from dpsweep.study.descriptions import how_chosen
 from dpsweep.study.fingerprints import target_fingerprint, write_settings
 from dpsweep.study.messages import pick
-from dpsweep.study.targets import PrintedTable
+from dpsweep.study.targets import PrintedTable, how_chosen
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _FROM_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
