@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tests.gradients.tiny_models import Case
 from torch import Tensor
 
-from dpsweep.gradients import _ENGINES, GradientEngine, make_engine
+from dpsweep.gradients import GradientEngine, make_engine
+from dpsweep.gradients.engines import ENGINES
 from dpsweep.gradients.opacus import OpacusEngine
 from dpsweep.study.clipping import AutomaticClipping, Clipping, FlatClipping, NoClipping
 
@@ -63,7 +64,7 @@ def build(case: Case, engine: str, **options: Any) -> GradientEngine:
     """Make an engine; only `auto` checks the network and compares engines with the loop."""
     if engine == "auto":
         return make_engine(engine, case.model, case.head, **options)
-    return (_ENGINES | {"opacus": OpacusEngine})[engine](case.model, case.head, **options)
+    return (ENGINES | {"opacus": OpacusEngine})[engine](case.model, case.head, **options)
 
 
 def check(

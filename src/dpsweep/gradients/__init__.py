@@ -23,31 +23,11 @@ import torch
 from torch import nn
 
 from dpsweep.gradients.checks import ValidatingEngine
-from dpsweep.gradients.engines import (
-    BookkeepingEngine,
-    ExpandedEngine,
-    GradientEngine,
-    GradientSum,
-    LinearEngine,
-    LoopEngine,
-    VmapEngine,
-)
+from dpsweep.gradients.engines import ENGINES, GradientEngine, GradientSum
 from dpsweep.gradients.refusals import UnsupportedModelError, check_model
 
-__all__ = [
-    "GradientEngine",
-    "GradientSum",
-    "UnsupportedModelError",
-    "make_engine",
-]
+__all__ = ["GradientEngine", "GradientSum", "UnsupportedModelError", "make_engine"]
 
-_ENGINES: dict[str, type[GradientEngine]] = {
-    "linear": LinearEngine,
-    "expanded": ExpandedEngine,
-    "bookkeeping": BookkeepingEngine,
-    "vmap": VmapEngine,
-    "loop": LoopEngine,
-}
 # Up to this many numbers for each example, copies of the trainable parameters are small.
 _FEW_PARAMETERS = 2**20
 
@@ -103,9 +83,9 @@ def make_engine(
         copied = sum(parameters[key].numel() for key in parameters.keys() - head_parameters)
         many = copied > _FEW_PARAMETERS
         unfit = {"linear": not isinstance(model, nn.Linear), "expanded": many}
-        engines = {key: kind for key, kind in _ENGINES.items() if not unfit.get(key)}
-    elif name in _ENGINES:
-        engines = {name: _ENGINES[name]}
+        engines = {key: kind for key, kind in ENGINES.items() if not unfit.get(key)}
+    elif name in ENGINES:
+        engines = {name: ENGINES[name]}
     else:
-        raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(_ENGINES)} and opacus")
+        raise ValueError(f"engine {name!r}: choose one of auto, {', '.join(ENGINES)} and opacus")
     return ValidatingEngine(model, head_parameters, engines, autocast=autocast, compile=compile)

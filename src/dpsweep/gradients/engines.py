@@ -739,6 +739,16 @@ def _norm(gradients: Iterable[Tensor]) -> Tensor:
     return torch.stack([each.square().sum() for each in gradients]).sum().sqrt()
 
 
+ENGINES: dict[str, type[GradientEngine]] = {
+    "linear": LinearEngine,
+    "expanded": ExpandedEngine,
+    "bookkeeping": BookkeepingEngine,
+    "vmap": VmapEngine,
+    "loop": LoopEngine,
+}
+"""The engines by name, in the order in which ``auto`` tries them."""
+
+
 # -- memory and precision ----------------------------------------------------------------------
 
 _OUT_OF_MEMORY = (
