@@ -1,15 +1,13 @@
 """Figure and table of the privacy audit: claimed epsilon against measured lower bounds, for each setting."""
 
-from typing import Any
+from __future__ import annotations
 
-import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Any
 
 from dpsweep.analysis.frames import MissingResultsError, write_numbers
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import read_json
+from dpsweep.base.lazy import matplotlib, pd, sns
 from dpsweep.figures import style
 from dpsweep.study import Cell, Paths, Study, StudyError
 from dpsweep.study.cells import number
@@ -37,7 +35,7 @@ def write_audit(study: Study, paths: Paths) -> None:
     write_settings(paths.audit("csv"), report_fingerprint(study))
 
 
-def plot(numbers: pd.DataFrame) -> Figure:
+def plot(numbers: pd.DataFrame) -> matplotlib.figure.Figure:
     """Draw a panel for each bound, with a line for each batch size and the claim as the diagonal."""
     drawing = style.panels_figure(len(BOUNDS), height=2.4)
     panels = drawing.subplots(1, len(BOUNDS), sharex=True, sharey=True)
@@ -53,7 +51,9 @@ def plot(numbers: pd.DataFrame) -> Figure:
     return drawing
 
 
-def _plot_bound(axes: Axes, numbers: pd.DataFrame, bound: str, limit: float) -> None:
+def _plot_bound(
+    axes: matplotlib.axes.Axes, numbers: pd.DataFrame, bound: str, limit: float
+) -> None:
     axes.plot([0, limit], [0, limit], color="black", linewidth=0.8, linestyle="--")
     axes.fill_between([0, limit], [0, limit], limit, color=style.BEST, alpha=0.08, linewidth=0)
     look: dict[str, Any] = {"color": style.BEST, "va": "top", "fontsize": style.look().points(7)}
@@ -72,7 +72,7 @@ def _plot_bound(axes: Axes, numbers: pd.DataFrame, bound: str, limit: float) -> 
     axes.set(xlabel="Claimed ε", ylabel="")
 
 
-def _label(row: "pd.Series[Any]") -> str:
+def _label(row: pd.Series[Any]) -> str:
     if row["full_batch"]:
         return "Full batch"
     return f"B = {row['batch_size']} (q = {row['sampling_rate']:.2g})"

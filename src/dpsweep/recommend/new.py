@@ -357,7 +357,7 @@ def new_study(
         head=head,
         features=_TEXT_FEATURES if text and not hashed else _FEATURES,
         network=network,
-        grid=_one_setting(made[0], size) if private else _first_grid(made, size),
+        grid=rule.one_setting(facts[0], made[0]) if private else _first_grid(made, size),
         identity=identity,
         keeps_datasets=bool(section.made_from),
         method=method,
@@ -441,15 +441,6 @@ def _delta(base: Study, train_size: int) -> float:
     return float(10.0 ** -(math.floor(math.log10(train_size)) + 1))
 
 
-def _one_setting(one: rule.Recommendation, train_size: int) -> dict[str, Any]:
-    """Return only the recommended setting, for a release."""
-    return {
-        "batch_size": ["full" if one.batch_size == train_size else one.batch_size],
-        "clipping_bound": [float(f"{one.clipping_bound:.2g}")],
-        "learning_rate": [float(f"{one.learning_rate:.2g}")],
-    }
-
-
 def _first_grid(made: Sequence[rule.Recommendation], train_size: int) -> dict[str, Any]:
     """Join the small grids of all epsilons, with batch sizes at least a factor of three apart."""
     sizes: list[int] = []
@@ -457,12 +448,12 @@ def _first_grid(made: Sequence[rule.Recommendation], train_size: int) -> dict[st
         if not sizes or each >= 3 * sizes[-1] or each == train_size:
             sizes.append(each)
     rates = [rate for one in made for found in one.small_grid.values() for rate in found]
-    first, last = (float(f"{rate:.2g}") for rate in (min(rates), max(rates)))
+    first, last = map(rule.two_digits, (min(rates), max(rates)))
     count = math.ceil(math.log2(last / first) - 0.1) + 1  # about a factor of two apart
     spread = [first * (last / first) ** (index / (count - 1)) for index in range(count)]
     return {
         "batch_size": ["full" if each == train_size else each for each in sizes],
-        "clipping_bound": [float(f"{made[0].clipping_bound * each:.2g}") for each in _BOUNDS],
+        "clipping_bound": [rule.two_digits(made[0].clipping_bound * each) for each in _BOUNDS],
         # A list, so that a wider one keeps the trials of these rates.
-        "learning_rate": [float(f"{rate:.2g}") for rate in spread],
+        "learning_rate": [rule.two_digits(rate) for rate in spread],
     }

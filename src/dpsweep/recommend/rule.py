@@ -503,13 +503,16 @@ def _table(facts: ProblemFacts, made: Recommendation) -> Iterator[str]:
 
 def _section(sweep: str, facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
     """Return the keys of a section ``release`` that trains the setting."""
+    section = {"sweep": sweep, "epsilon": facts.epsilon, "epochs": [facts.epochs]}
+    return section | one_setting(facts, made)
+
+
+def one_setting(facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
+    """Return the axes of a grid that has the recommended setting alone."""
     return {
-        "sweep": sweep,
-        "epsilon": facts.epsilon,
-        "epochs": [facts.epochs],
         "batch_size": _sizes([made.batch_size], facts),
-        "clipping_bound": [_two_digits(made.clipping_bound)],
-        "learning_rate": [_two_digits(made.learning_rate)],
+        "clipping_bound": [two_digits(made.clipping_bound)],
+        "learning_rate": [two_digits(made.learning_rate)],
     }
 
 
@@ -518,7 +521,7 @@ def _tuning(facts: ProblemFacts, made: Recommendation) -> dict[str, Any]:
     return {
         "selection": "private",
         "batch_size": _sizes(made.small_grid, facts),
-        "learning_rate": [_two_digits(factor * made.learning_rate) for factor in RATES],
+        "learning_rate": [two_digits(factor * made.learning_rate) for factor in RATES],
     }
 
 
@@ -526,9 +529,10 @@ def _sizes(sizes: Iterable[int], facts: ProblemFacts) -> list[BatchSize]:
     return ["full" if size == facts.train_size else size for size in sizes]
 
 
-def _two_digits(value: float) -> float:
+def two_digits(value: float) -> float:
+    """Return a recommended number with the digits that it is worth."""
     return float(f"{value:.2g}")
 
 
 def _short(value: float) -> str:
-    return number(_two_digits(value))
+    return number(two_digits(value))

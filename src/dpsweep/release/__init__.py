@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.formatting import count, rounded_up
 from dpsweep.study import Cell, Paths, Study, StudyError
-from dpsweep.study.datasets import KindName, shares_examples
+from dpsweep.study.datasets import shares_examples
 from dpsweep.study.load import UNACCOUNTED, is_true
 from dpsweep.study.messages import shorten
 
@@ -28,11 +28,6 @@ TRAINED = "model.safetensors"
 FROZEN = "frozen.safetensors"
 CARD = "README.md"
 TOKENIZER = "tokenizer.json"
-
-
-def binary_files(kind: KindName) -> list[str]:
-    """Return the files of a release that have a checksum in its certificate."""
-    return [TRAINED, FROZEN, *([TOKENIZER] if kind == "text" else [])]
 
 
 class ReleaseError(DpsweepError):

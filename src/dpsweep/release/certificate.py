@@ -20,6 +20,7 @@ from dpsweep.data.prepared import Resize, TokenizerIdentity
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.privacy.trade_off import Attack, attacks_on_training, attacks_on_tuning
 from dpsweep.privacy.tuning import TuningNoise, total_epsilon, trial_profile
+from dpsweep.release import FROZEN, TOKENIZER, TRAINED
 from dpsweep.study import Cell, Study, StudyError
 from dpsweep.study.clipping import SMALLEST_BOUND, PrivateRule
 from dpsweep.study.datasets import Dataset, KindName, held_out_rows, protected_in_words
@@ -160,6 +161,11 @@ class Network(_Part):
     trained_parameters: PositiveInt
     public_statistics: Annotated[NonNegativeInt, Field(exclude_if=lambda layers: not layers)] = 0
     """Number of batch normalisation layers; their statistics are public, and training did not change them."""
+
+    @property
+    def binary_files(self) -> list[str]:
+        """The files of a release that have a checksum in its certificate."""
+        return [TRAINED, FROZEN, *([TOKENIZER] if self.kind == "text" else [])]
 
 
 class ReleasedModel(_Part):

@@ -25,7 +25,7 @@ from dpsweep.privacy.tuning import (
     draw_trial_count,
     trial_count_probabilities,
 )
-from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError, binary_files
+from dpsweep.release import CARD, CERTIFICATE, TOKENIZER, ReleaseError
 from dpsweep.release.certificate import (
     Candidate,
     Certificate,
@@ -356,7 +356,7 @@ def _make(study: Study, paths: Paths, made: Path) -> None:
                 "earlier_trials": trials,
                 "releases": together,
                 "network": network,
-                "files": {name: files.checksum(made / name) for name in binary_files(network.kind)},
+                "files": {name: files.checksum(made / name) for name in network.binary_files},
             }
         )
         content = certificate.model_dump(mode="json")

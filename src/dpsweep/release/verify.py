@@ -40,16 +40,7 @@ from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import FORMER_ACCOUNTANTS, certify_again
 from dpsweep.privacy.noise import differing
 from dpsweep.privacy.tuning import certify_tuning_again
-from dpsweep.release import (
-    CARD,
-    CERTIFICATE,
-    FROZEN,
-    TOKENIZER,
-    TRAINED,
-    ReleaseError,
-    binary_files,
-    files,
-)
+from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError, files
 from dpsweep.release.certificate import (
     UNVERIFIABLE_CLAIMS,
     Certificate,
@@ -62,7 +53,6 @@ from dpsweep.release.certificate import (
     certify_tuning,
     epsilon_by_pld,
 )
-from dpsweep.release.files import model_card
 from dpsweep.release.ledger import Ledger, ledger_mistakes, released_together
 from dpsweep.study import Paths, Study
 from dpsweep.study.cells import optimizer_steps
@@ -225,7 +215,7 @@ _differs = partial(differences, rounding=_ROUNDING)
 
 
 def _card_mistakes(folder: Path, certificate: Certificate) -> Iterator[str]:
-    if files.file_content(folder, CARD) != model_card(certificate).encode():
+    if files.file_content(folder, CARD) != files.model_card(certificate).encode():
         yield f"{CARD}: is not the card of this certificate"
 
 
@@ -389,8 +379,8 @@ def _parameter_mistakes(
     folder: Path, certificate: Certificate, prepared: PreparedBackbone | None
 ) -> Iterator[str]:
     """Compare parameters with the architecture, and frozen parameters with the backbone's weights."""
-    network, named = certificate.network, binary_files(certificate.network.kind)
-    yield from _differs("files", sorted(certificate.files), sorted(named))
+    network = certificate.network
+    yield from _differs("files", sorted(certificate.files), sorted(network.binary_files))
     if network.tokenizer is None and (folder / TOKENIZER).exists():
         yield f"{TOKENIZER}: is not a file of a release of this kind"
     try:

@@ -74,9 +74,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"values": values, "column_kinds": column_kinds}
-    filters |= {"up": rounded_up}
-    environment.filters |= filters
+    environment.filters |= {"values": values, "column_kinds": column_kinds, "up": rounded_up}
     environment.globals |= {"count": count, "version": dpsweep.__version__}
     return environment
 
