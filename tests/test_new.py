@@ -233,6 +233,7 @@ REFUSED = [
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
     (("--texts", "b.csv", "b.csv"), "test: found b.csv, which is in train too; allowed: each once"),
     (("--texts", "none.csv"), "none.csv: no such file"),
+    (("--embeddings", "ids.npz"), "0.2 of 30 examples of 30 classes, which leaves none to test on"),
     (("--texts", "pets"), "pets: found a folder; allowed: .csv, .tsv, .jsonl, .parquet"),
     (("--texts", "l.jsonl"), ": no text but [19], and no row of its split can be used"),
     (("--embeddings", "a.npy"), "a.npy: found nothing; allowed: one array with one label for each"),
@@ -251,6 +252,7 @@ def test_refused_options_leave_no_file() -> None:
     make_table("b.csv", [("x", "1")], ("text", "label"))
     Path("n.jsonl").write_text('{"text": null, "label": 0}\n{"text": 7, "label": 1}\n')
     make_embeddings("a.npz", 20)
+    np.savez("ids.npz", x=np.ones((30, 2), np.float32), y=np.arange(30))
     np.save("a.npy", np.zeros((5, 2), np.float32))
     for options, message in REFUSED:
         with pytest.raises(DpsweepError) as error:
@@ -261,6 +263,15 @@ def test_refused_options_leave_no_file() -> None:
     with pytest.raises(DpsweepError, match="exists already"):  # before data are read
         new("--images", "missing")
     assert FILE.read_text() == "title: mine"
+    for name in ("my pets.yaml", "pets.txt", "pets"):
+        done = CliRunner().invoke(app, ["new", name, "--images", "missing"])
+        assert f"{name}: found the name {name}; allowed: letters" in str(done.exception)
+
+
+def test_the_name_of_a_study_may_be_a_number() -> None:
+    make_embeddings("a.npz", 20)
+    CliRunner().invoke(app, ["new", "2024.yaml", "--embeddings", "a.npz"])
+    assert load_study(Path("2024.yaml")).datasets.keys() == {"2024"}
 
 
 @pytest.mark.parametrize("size", [2, 3_000])

@@ -3,15 +3,18 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from tests.synthetic import make_study
 
 from dpsweep.base.gpus import Gpu
+from dpsweep.models.architectures import OWN
 from dpsweep.planning.cost import CPU, GPU, Device, ProblemCost, Stage, count_network, device_of
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
+from dpsweep.study.datasets import Dataset
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +48,30 @@ def test_cost_follows_the_work(paper: Study) -> None:
     assert ProblemCost(paper, tiny).seconds("gradient_norms", 8) < eight / 5
     # SUN397 at 224 x 224 is 16 GB of pixels, training and test.
     assert 16 < ProblemCost(paper, tiny).cell(8).host_gigabytes < 25
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "kind"),
+    [
+        ("hashed_ngrams", {}, {"kind": "text", "max_length": 1024}),
+        ("hashed_ngrams", {"dimension": 64}, {"kind": "text", "max_length": 1024}),
+        ("scattering", {"image_size": 32, "in_chans": 3}, {"image_size": 32}),
+        ("scattering", {"image_size": 32, "scales": 3, "angles": 4}, {"image_size": 32}),
+    ],
+)
+def test_fixed_features_have_the_width_of_their_network_and_take_milliseconds(
+    paper: Study, architecture: str, arguments: dict[str, int], kind: dict[str, Any]
+) -> None:
+    network = OWN[architecture](num_classes=2, **arguments)
+    section = paper.backbones[architecture.replace("_", "-")].model_copy(
+        update={"arguments": arguments}
+    )
+    source = paper.datasets["sun397"].source
+    sizes = {"title": "New", "classes": 2, "train_size": 9, "test_size": 9, "source": source}
+    found = count_network(section, Dataset.model_validate(sizes | kind))
+    assert found.width == network.get_classifier().in_features
+    assert found.operations < 0.02 * CPU.teraflops * 1e12
+    assert found.parameters == 0
 
 
 def test_work_counts_the_rows_of_units_and_the_views_of_images(tmp_path: Path) -> None:

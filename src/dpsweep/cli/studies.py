@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -87,6 +88,11 @@ def new(
         raise StudyError(f"found {test}; allowed: a test file with --texts or --embeddings")
     if backbone is not None and what == "embeddings":
         raise StudyError("found --embeddings with --backbone; allowed: a head on them alone")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*\.ya?ml", study_file.name):
+        raise StudyError(
+            f"{study_file}: found the name {study_file.name}; allowed: letters, digits, '.', '_' and '-', a "
+            "letter or digit first, .yaml last"
+        )
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")
     found = look_at(what, str(place), test, input_column, label_column, unit)

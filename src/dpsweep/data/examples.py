@@ -333,8 +333,9 @@ def cut_test_set(
     for part, use in zip(parts, ("train", "test"), strict=True):
         if not part:
             raise DatasetError(
-                f"source.test_from_train: found {share:g} of {len(names)} examples, which leaves "
-                f"none to {use} on (each is drawn by itself, by a hash of its name); allowed: a "
+                f"source.test_from_train: found {share:g} of {len(names)} examples of "
+                f"{count(len(set(labels)), 'class', 'classes')}, which leaves none to {use} on (each is "
+                "drawn by itself, by a hash of its name, and each class keeps one to train on); allowed: a "
                 "share or a source.seed that leaves some of both, or test examples of their own instead"
             )
     return parts

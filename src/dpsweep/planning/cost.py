@@ -101,6 +101,12 @@ def _transformer(tokens: int, width: int, depth: int) -> NetworkSize:
     )
 
 
+def _fixed_features(dataset: Dataset, width: int, operations: float) -> NetworkSize:
+    """Count a network without parameters; its operations are measured on a core, for each byte or pixel."""
+    numbers = math.prod(dataset.input_shape)
+    return NetworkSize(operations * numbers, 68.0 * numbers, 0.0, width, 0.0)
+
+
 def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
     """Estimate the size of a backbone for a dataset's inputs.
 
@@ -109,6 +115,16 @@ def count_network(backbone: Backbone, dataset: Dataset) -> NetworkSize:
     arguments = backbone.arguments
     if dataset.kind == "embedding":
         return NetworkSize(0.0, 0.0, 0.0, dataset.dimension or 1, 0.0)
+    if backbone.architecture == "hashed_ngrams":
+        return _fixed_features(dataset, int(arguments.get("dimension", 1024)), operations=2e4)
+    if backbone.architecture == "scattering":
+        scales, angles, channels = (
+            int(arguments.get(key, usual))
+            for key, usual in (("scales", 2), ("angles", 8), ("in_chans", 1))
+        )
+        channels *= 1 + scales * angles + angles**2 * (scales * (scales - 1) // 2)
+        pixels = ((dataset.image_size or 1) // 2**scales) ** 2
+        return _fixed_features(dataset, channels * pixels, operations=3e5)
     if dataset.kind == "text":
         # The keys of DistilBERT, then of BERT; without both, the size of DistilBERT.
         width = arguments.get("dim", arguments.get("hidden_size", 768))
