@@ -19,8 +19,15 @@ from dpsweep.data import DatasetError
 from dpsweep.data.examples import LabelledData
 from dpsweep.data.prepare import alike_classes, inspect, prepare
 from dpsweep.data.prepared import Split
-from dpsweep.data.texts import load_files, long_texts, read_table
-from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.texts import (
+    Tokenizer,
+    byte_tokenizer,
+    load_files,
+    long_texts,
+    read_table,
+    save_tokenizer,
+    train_word_pieces,
+)
 from dpsweep.study.datasets import Dataset, FilesSource
 
 GOOD = "text,label\nbuy now,spam\nsee you,ham\n"

@@ -11,7 +11,7 @@ from transformers import BertTokenizer
 from dpsweep.base.files import DamagedFileError, read_checked_json, write_json
 from dpsweep.data import DatasetError
 from dpsweep.data.prepare import prepare_tokenizer as prepare
-from dpsweep.data.tokenizer import Tokenizer, train_word_pieces
+from dpsweep.data.texts import Tokenizer, train_word_pieces
 from dpsweep.study.datasets import Dataset
 from dpsweep.study.networks import Backbone
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpsweep.data.tokenizer import byte_tokenizer
+from dpsweep.data.texts import byte_tokenizer
 from dpsweep.models.featurisers import HashedNgrams, Scattering, transform
 from dpsweep.study.networks import BackboneError, GroupNorm
 

@@ -16,7 +16,7 @@ from dpsweep.base.files import read_checked_json
 from dpsweep.cli.main import app
 from dpsweep.data.images import Transform
 from dpsweep.data.prepared import PreparedDataset, Resize
-from dpsweep.data.tokenizer import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
+from dpsweep.data.texts import Tokenizer, byte_tokenizer, save_tokenizer, train_word_pieces
 from dpsweep.models.architectures import create, seeded
 from dpsweep.models.build import apply_method, trainable_parameters
 from dpsweep.models.preprocess import Widen, make_preprocess

@@ -13,13 +13,10 @@ import numpy as np
 
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import folder_beside
-from dpsweep.data import demo, embeddings, hub, images, prepared, texts
-from dpsweep.data import tokenizer as tokenizers
-from dpsweep.data.examples import LabelledData
+from dpsweep.data import demo, embeddings, examples, hub, images, prepared, texts
 from dpsweep.data.prepared import DatasetError
 from dpsweep.study import datasets as sections
 from dpsweep.study import networks
-from dpsweep.study.datasets import Dataset
 from dpsweep.study.messages import shorten
 
 log = logging.getLogger(__name__)
@@ -29,7 +26,7 @@ _INDENTED = "\n  "
 
 
 def prepare(
-    name: str, dataset: Dataset, folder: Path, tokenizer: Path | None = None
+    name: str, dataset: sections.Dataset, folder: Path, tokenizer: Path | None = None
 ) -> prepared.PreparedDataset:
     """Prepare a dataset of the study, and check it against the numbers in the study.
 
@@ -80,8 +77,8 @@ def prepare(
 
 
 def prepare_tokenizer(
-    name: str, backbone: networks.Backbone, datasets: Mapping[str, Dataset], path: Path
-) -> tokenizers.Tokenizer:
+    name: str, backbone: networks.Backbone, datasets: Mapping[str, sections.Dataset], path: Path
+) -> texts.Tokenizer:
     """Write the tokenizer of a backbone that reads text, and open it.
 
     Args:
@@ -99,21 +96,21 @@ def prepare_tokenizer(
             instead = f"backbones.{name}.tokenizer: {{kind: file, path: ...}}"
             others = ["config.json", "model.safetensors"] if backbone.tokenizer is None else []
             file = hub.fetch_file(source.id, "tokenizer.json", source.revision, instead, others)
-            library = tokenizers.read_tokenizer(file)
+            library = texts.read_tokenizer(file)
         case networks.TrainedTokenizer() as recipe:
             public = load(datasets[recipe.dataset]).train.inputs
-            library = tokenizers.train_word_pieces(public, recipe.vocab_size)
+            library = texts.train_word_pieces(public, recipe.vocab_size)
         case networks.FileTokenizer(path=local):
-            library = tokenizers.read_tokenizer(Path(local))
+            library = texts.read_tokenizer(Path(local))
         case networks.BytesTokenizer():
-            library = tokenizers.byte_tokenizer()
+            library = texts.byte_tokenizer()
         case None:
             raise DatasetError(f"backbones.{name}: reads no text, so it has no tokenizer")
-    tokenizers.save_tokenizer(library, path)
-    return tokenizers.Tokenizer.open(path)
+    texts.save_tokenizer(library, path)
+    return texts.Tokenizer.open(path)
 
 
-def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | None:
+def inspect(name: str, dataset: sections.Dataset, of_bytes: bool = False) -> list[str] | None:
     """Compare the labels with the study, and check those inputs that can be read in seconds.
 
     These are one image of each class of a folder, the texts of tables, and all embeddings, for which it also
@@ -156,9 +153,9 @@ def inspect(name: str, dataset: Dataset, of_bytes: bool = False) -> list[str] | 
 
 
 def _tokenized(
-    dataset: Dataset, data: LabelledData, tokenizer: Path
-) -> tuple[LabelledData, prepared.TokenizerIdentity]:
-    reader, length = tokenizers.Tokenizer.open(tokenizer), cast(int, dataset.max_length)
+    dataset: sections.Dataset, data: examples.LabelledData, tokenizer: Path
+) -> tuple[examples.LabelledData, prepared.TokenizerIdentity]:
+    reader, length = texts.Tokenizer.open(tokenizer), cast(int, dataset.max_length)
     train, test = (
         replace(split, inputs=reader.blocks(split.inputs, length))
         for split in (data.train, data.test)
@@ -167,8 +164,8 @@ def _tokenized(
 
 
 def _decoded(
-    name: str, dataset: Dataset, data: LabelledData, folder: Path
-) -> tuple[LabelledData, prepared.Resize | None]:
+    name: str, dataset: sections.Dataset, data: examples.LabelledData, folder: Path
+) -> tuple[examples.LabelledData, prepared.Resize | None]:
     """Decode both splits; also return how batches must be resized, if images are stored in their own size."""
     resize = prepared.Resize.of(dataset)
     transform = images.make_transform(resize, data.train, data.test)
@@ -180,7 +177,9 @@ def _decoded(
     return decoded, None if transform.stored is None else resize
 
 
-def warn_of_cut_texts(name: str, dataset: Dataset, metadata: prepared.DatasetMetadata) -> None:
+def warn_of_cut_texts(
+    name: str, dataset: sections.Dataset, metadata: prepared.DatasetMetadata
+) -> None:
     """Warn of texts that are longer than the dataset's ``max_length``."""
     for key, size in (("train", metadata.train_size), ("test", metadata.test_size)):
         if cut := metadata.cut.get(key):
@@ -194,7 +193,7 @@ def warn_of_cut_texts(name: str, dataset: Dataset, metadata: prepared.DatasetMet
 # -- reading ----------------------------------------------------------------------------------
 
 
-def load(dataset: sections.Dataset) -> LabelledData:
+def load(dataset: sections.Dataset) -> examples.LabelledData:
     """Read the classes and labels of a dataset; inputs are read when they are needed.
 
     Raises:
@@ -240,7 +239,7 @@ def named(name: str) -> Iterator[None]:
 # -- comparison with the study ---------------------------------------------------------------
 
 
-def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None:
+def _refuse_or_warn(name: str, dataset: sections.Dataset, corrupt: Sequence[str]) -> None:
     """Refuse corrupt examples, or warn of them, depending on the dataset's key ``corrupt``."""
     if not corrupt:
         return
@@ -254,7 +253,7 @@ def _refuse_or_warn(name: str, dataset: Dataset, corrupt: Sequence[str]) -> None
     log.warning("%s: left out %s", name, _INDENTED.join(lines))
 
 
-def _compare(name: str, dataset: Dataset, data: LabelledData) -> None:
+def _compare(name: str, dataset: sections.Dataset, data: examples.LabelledData) -> None:
     """Compare classes and labels with the study.
 
     Raises:
@@ -300,7 +299,7 @@ def warn_of_untested(name: str, classes: Sequence[str], test_counts: Sequence[in
         )
 
 
-def alike_classes(data: LabelledData) -> str:
+def alike_classes(data: examples.LabelledData) -> str:
     """Name classes that differ only in their notation, which is often a mistake.
 
     It is capitals, inner punctuation, leading zeros (1 and 01), or truth values and numbers (true and 1).

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpsweep.base.files import require_content
 from dpsweep.data import PreparedDataset
 from dpsweep.data.hub import commit, fetch_file
-from dpsweep.data.tokenizer import Tokenizer, read_tokenizer, train_word_pieces
+from dpsweep.data.texts import Tokenizer, read_tokenizer, train_word_pieces
 from dpsweep.models import architectures
 from dpsweep.models.backbone import PreparedBackbone, write_backbone
 from dpsweep.models.preprocess import make_preprocess

@@ -14,7 +14,7 @@ import torch
 
 from dpsweep.base import files
 from dpsweep.data.prepared import DatasetError, PreparedDataset, Resize, read_metadata
-from dpsweep.data.tokenizer import Tokenizer
+from dpsweep.data.texts import Tokenizer
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.models.build import build_head, build_model, linear_head
 from dpsweep.privacy import Calibration

@@ -33,12 +33,11 @@ from dpsweep.base.files import (
     read_checked_json,
 )
 from dpsweep.data.prepared import DatasetError, TokenizerIdentity, read_metadata
-from dpsweep.data.tokenizer import vocabulary_size
+from dpsweep.data.texts import vocabulary_size
 from dpsweep.models.backbone import PreparedBackbone, backbone_checksum
 from dpsweep.models.build import build_model
-from dpsweep.privacy import Calibration, CalibrationError
 from dpsweep.privacy.calibration import FORMER_ACCOUNTANTS, certify_again
-from dpsweep.privacy.noise import differing
+from dpsweep.privacy.noise import Calibration, CalibrationError, differing
 from dpsweep.privacy.tuning import certify_tuning_again
 from dpsweep.release import CARD, CERTIFICATE, FROZEN, TOKENIZER, TRAINED, ReleaseError, files
 from dpsweep.release.certificate import (

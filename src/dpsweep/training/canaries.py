@@ -25,8 +25,7 @@ from torch.optim.optimizer import (
 from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_json
 from dpsweep.data.prepared import PreparedDataset
-from dpsweep.gradients import GradientEngine, GradientSum
-from dpsweep.gradients.engines import Rows
+from dpsweep.gradients.engines import GradientEngine, GradientSum, Rows
 from dpsweep.gradients.units import units_of
 from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration

@@ -23,8 +23,7 @@ from dpsweep.base.errors import DpsweepError
 from dpsweep.base.files import write_rows
 from dpsweep.data.prepared import PreparedDataset
 from dpsweep.models.backbone import PreparedBackbone
-from dpsweep.privacy import Calibration
-from dpsweep.privacy.noise import read_calibration
+from dpsweep.privacy.noise import Calibration, read_calibration
 from dpsweep.study import Cell, Paths, Study
 from dpsweep.study.cells import Problem
 from dpsweep.study.sweeps import KEPT_PARAMETER_BYTES, bracket_maximum

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from dpsweep.base.errors import DpsweepError, real
-from dpsweep.gradients import GradientEngine
-from dpsweep.gradients.engines import first_line, is_out_of_memory
+from dpsweep.gradients.engines import GradientEngine, first_line, is_out_of_memory
 from dpsweep.gradients.units import units_of
 from dpsweep.study import Study
 from dpsweep.study.clipping import Clipping
