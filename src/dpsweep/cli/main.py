@@ -12,10 +12,10 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +24,6 @@ from dpsweep.base.errors import DpsweepError, start_log
 from dpsweep.cli import releases, run, stages, studies
 from dpsweep.cli.options import OPENED
 from dpsweep.study.load import make_command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SOON = 0.05  # seconds, until a finaliser has returned
 
@@ -62,7 +59,7 @@ for stage in stages.app.registered_commands:
 app.add_typer(stages.app)
 
 
-def main(call: "Callable[..., None]" = app) -> None:
+def main(call: Callable[..., None] = app) -> None:
     """Run the command line."""
     start_log(logging.INFO)
     with _noted_interrupts() as interrupts:

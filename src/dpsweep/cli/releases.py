@@ -132,23 +132,20 @@ def verify(
     ] = False,
 ) -> None:
     """Prove a release's certificate again, and list what the folder alone cannot prove."""
+    from dpsweep.release import verify as verification
     from dpsweep.release.certificate import FORGEABLE_CLAIMS
     from dpsweep.release.files import accuracy_in_words, advice_if_no_better, printable
-    from dpsweep.release.verify import LedgerWord, ledger_of, unverifiable_claims
-    from dpsweep.release.verify import verify as verify_release
 
-    with_ledger: Path | LedgerWord = ledger or ("none" if no_ledger else "beside")
-    found = verify_release(folder, backbone, with_ledger)
-    compared = ledger_of(folder, with_ledger)
+    with_ledger: Path | verification.LedgerWord = ledger or ("none" if no_ledger else "beside")
+    found = verification.verify(folder, backbone, with_ledger)
+    compared = verification.ledger_of(folder, with_ledger)
     budget = ""
     if study_file is not None:
-        from dpsweep.release.verify import compare
-
         # Without figures: a study from elsewhere may name Python files, which must not run here.
         released, ledger_file = folder.resolve(), compared and compared.resolve()
         with contextlib.chdir("."):
             _, study, paths = find_study(study_file, figures=False)
-            compare(released, study, paths, ledger_file)
+            verification.compare(released, study, paths, ledger_file)
             budget = budget_in_words(study, paths)
     if said := advice_if_no_better(found):
         typer.echo(said)
@@ -180,7 +177,7 @@ def verify(
     if found.earlier_trials:
         typer.echo(f"not covered: choices made by looking at {found.earlier_trials} earlier trials")
     typer.echo("not verified (the folder alone does not show it):")
-    for name, why in unverifiable_claims(found).items():
+    for name, why in verification.unverifiable_claims(found).items():
         typer.echo(f"  {name}: {why}")
     if compared is None:
         typer.echo(f"  earlier releases, and whether this is the model that was made: {_LEDGER}")

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from dpsweep.base.errors import DpsweepError
+from dpsweep.base.formatting import count
 from dpsweep.base.gpus import describe, visible_gpus
 from dpsweep.cli.options import FoundStudy, StudyName, Teraflops, find_study, path
+from dpsweep.planning import outputs
 from dpsweep.privacy import Calibration, Sampling
 from dpsweep.release import budget_in_words, price, refused_problems
 from dpsweep.study import Paths, Study, StudyError, load
@@ -281,10 +283,6 @@ def clean(
     ] = False,
 ) -> None:
     """List the files of former settings, or remove them; finished trials stay in the store."""
-    from dpsweep.base.formatting import count
-    from dpsweep.planning.outputs import former_files
-    from dpsweep.planning.outputs import remove as remove_files
-
     # Before `find_study` changes the folder.
     files = [load.named_study(str(file), Path()).resolve() for file in study_files or ()]
     found = map(find_study, files) if files else [find_study(None)]
@@ -293,11 +291,11 @@ def clean(
     if len(folders) > 1:
         listed = ", ".join(map(str, sorted(folders)))
         raise DpsweepError(f"found studies with results in {listed}; allowed: one folder")
-    former = former_files(Paths(folders.pop()), [study for study, _ in opened])
+    former = outputs.former_files(Paths(folders.pop()), [study for study, _ in opened])
     size = sum(file.stat().st_size for file in former) / 1e6
     said = f"{count(len(former), 'file')} of former settings, {size:.1f} MB"
     if remove:
-        remove_files(former)
+        outputs.remove(former)
         typer.echo(f"removed {said}")
         return
     typer.echo("\n".join([*map(str, former), said]))

@@ -5,8 +5,6 @@ docstring of a class has the columns. Drawing code is imported on first use, bec
 imports the descriptions.
 """
 
-from typing import TYPE_CHECKING
-
 from dpsweep.base.lazy import submodules
 
 # Before the classes, which take the drawing code from here.
@@ -27,14 +25,12 @@ from dpsweep.figures.gradient_norms import (
     NormTrace,
 )
 from dpsweep.figures.privacy import AttackerCurves, NoiseAxes, NoiseCurve
+from dpsweep.study import Paths, Study
 from dpsweep.study.grid import Line, LinePanel, Panel, Selection
 from dpsweep.study.targets import Figure, PrintedTable, figure, table
 from dpsweep.tables.compared_grids import OptimizerTable, TuningImplications
 from dpsweep.tables.comparison import ComparisonTable
 from dpsweep.tables.inputs import Datasets, HyperparameterGrid
-
-if TYPE_CHECKING:
-    from dpsweep.study import Paths, Study
 
 __all__ = [
     "AttackerCurves", "ClippingCurve", "ComparisonTable", "Datasets",
@@ -46,6 +42,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def draw(study: "Study", paths: "Paths", target: str) -> None:
+def draw(study: Study, paths: Paths, target: str) -> None:
     """Write the files of a figure; see `dpsweep.figures.style.draw`."""
     __getattr__("style").draw(study, paths, target)

@@ -19,10 +19,7 @@ from dpsweep.study.grid import (
     Found,
     Grid,
     Grids,
-    LinePanel,
     NotDrawnError,
-    Panel,
-    Selection,
     baseline,
     by_dataset,
     few,
@@ -90,9 +87,9 @@ def two_epsilons(grid: Grid) -> list[Grid]:
     return [loose(grid), tight(grid)]
 
 
-def panels(grids: Sequence[Grid]) -> list[Panel]:
+def panels(grids: Sequence[Grid]) -> list[figures.Panel]:
     """Return a panel for each grid."""
-    return [Panel.of(each) for each in grids]
+    return [figures.Panel.of(each) for each in grids]
 
 
 # -- Main text ---------------------------------------------------------------------------------
@@ -162,7 +159,7 @@ def fig2_clipping_vs_difficulty(grids: Grids) -> figures.ClippingCurve:
         f"with {say.tuned('batch_size')}. {say.method} on {say.dataset}, {say.epochs}; mean of {say.seeds}; "
         f"{say.spread}. The lines of a panel differ in the privacy budget or in the backbone alone.",
         quantity="difference",
-        panels=[LinePanel.of(each) for each in (by_budget, by_model) if len(each) > 1],
+        panels=[figures.LinePanel.of(each) for each in (by_budget, by_model) if len(each) > 1],
     )
 
 
@@ -190,7 +187,7 @@ def fig5_autoclip_vs_tuned(grids: Grids) -> figures.MethodComparison:
     )
 
 
-def automatic_comparison(grids: Grids, panels: list[LinePanel]) -> figures.MethodComparison:
+def automatic_comparison(grids: Grids, panels: list[figures.LinePanel]) -> figures.MethodComparison:
     """AUTO-S beside flat clipping."""
     say = Words(grids.study, [line for panel in panels for line in panel.lines])
     gamma = number(grids.study.training.automatic_clipping_gamma)
@@ -203,12 +200,12 @@ def automatic_comparison(grids: Grids, panels: list[LinePanel]) -> figures.Metho
     )
 
 
-def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> LinePanel:
+def automatic_beside_tuned(grids: Grids, title: str = "", **problem: str) -> figures.LinePanel:
     """Return a panel with a line for AUTO-S and one for flat clipping."""
     kinds = ("automatic", "flat")
     both = [grids.one(**problem, clipping=each, several=("epsilon",)) for each in kinds]
     both = by_dataset(both, epochs=usual, epsilon=lambda lines: shared("epsilon", lines))
-    return LinePanel.of(both, title)
+    return figures.LinePanel.of(both, title)
 
 
 def noise_by_batch_size(grid: Grid) -> figures.NoiseCurve:
@@ -219,7 +216,7 @@ def noise_by_batch_size(grid: Grid) -> figures.NoiseCurve:
         "by the square root of the number of steps (right), against batch size; a line per ε. "
         f"{say.dataset}, {say.backbone} with {say.method}, {say.epochs}. The colour of a point is its "
         f"accuracy minus the best at the same ε, with {say.tuned('clipping_bound')} for the point.",
-        cells=Selection.of(grid),
+        cells=figures.Selection.of(grid),
         axes=[
             figures.NoiseAxes(title="One step", quantity="effective", x="batch_size"),
             figures.NoiseAxes(title="All steps", quantity="cumulative_effective", x="batch_size"),
@@ -244,7 +241,7 @@ def cumulative_noise(grid: Grid) -> figures.NoiseCurve:
         f"ε, a line per number of epochs. {say.dataset}, {say.backbone} with {say.method}, {say.seeds}. The "
         "colour of a point is its accuracy minus the best at the same ε and epochs, with "
         f"{say.tuned('clipping_bound')} for the point.",
-        cells=Selection.of(grid),
+        cells=figures.Selection.of(grid),
         axes=[
             figures.NoiseAxes(title="By batch size", quantity="cumulative", x="batch_size"),
             figures.NoiseAxes(title="By steps", quantity="cumulative", x="steps"),
@@ -279,7 +276,7 @@ def accuracy_against_bound(compared: str, lines: Sequence[Grid]) -> figures.Clip
         caption=compared
         + f": macro accuracy on {say.dataset} against the clipping bound. {say.method}, {say.epochs}; "
         f"{say.tuned('batch_size')} for every bound; mean of {say.seeds}; {say.spread}.",
-        panels=[LinePanel.of(lines)],
+        panels=[figures.LinePanel.of(lines)],
     )
 
 
@@ -331,7 +328,7 @@ def difference_to_best(
         f"bound; {centre} of {say.seeds}; {say.spread}.",
         quantity="difference",
         centre=centre,
-        panels=[LinePanel.of(lines)],
+        panels=[figures.LinePanel.of(lines)],
     )
 
 
@@ -372,7 +369,7 @@ def tab_lora_rank(grids: Grids) -> figures.ComparisonTable:
         f"and range over {say.seeds}.",
         rows=["rank"],
         columns=["epsilon"],
-        entries=[Selection.of(each) for each in entries],
+        entries=[figures.Selection.of(each) for each in entries],
     )
 
 
@@ -402,12 +399,13 @@ def optimal_batch_size(grids: Grids) -> figures.OptimalBatchSize:
     return best_batch_sizes(
         grids,
         grids.parts(
-            lambda each: Panel.of(grids.one(dataset=each, several=BY_EPOCHS)), ("large", "main")
+            lambda each: figures.Panel.of(grids.one(dataset=each, several=BY_EPOCHS)),
+            ("large", "main"),
         ),
     )
 
 
-def best_batch_sizes(grids: Grids, panels: list[Panel]) -> figures.OptimalBatchSize:
+def best_batch_sizes(grids: Grids, panels: list[figures.Panel]) -> figures.OptimalBatchSize:
     """The best batch size against the number of epochs, a panel for each problem."""
     say = Words(grids.study, panels)
     return figures.OptimalBatchSize(
@@ -552,7 +550,7 @@ def effective_noise(grids: Grids, dataset: str, backbone: str = "weak") -> figur
         f"steps (bottom); a column per ε, a line per number of epochs. {say.dataset}, {say.backbone} with "
         f"{say.method}, {say.seeds}. The colour of a point is its accuracy minus the best at the same ε and "
         f"epochs, with {say.tuned('clipping_bound')} for the point.",
-        cells=Selection.of(grid),
+        cells=figures.Selection.of(grid),
         axes=[
             figures.NoiseAxes(title="By batch size", quantity="effective", x="batch_size"),
             figures.NoiseAxes(title="By steps", quantity="effective", x="steps"),
@@ -708,7 +706,7 @@ def tab_autoclip(grids: Grids) -> figures.ComparisonTable:
         f"and range over {say.seeds}.",
         rows=["dataset", "epsilon"],
         columns=["clipping"],
-        entries=[Selection.of(each) for each in entries],
+        entries=[figures.Selection.of(each) for each in entries],
     )
 
 
