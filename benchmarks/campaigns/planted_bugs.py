@@ -16,7 +16,7 @@ the bug's module run first, then all others, the quickest first; of each, only t
 function with the bug. A run without bugs records them; what the fixtures of a file call counts for all its
 tests. A stopped call continues with the bugs whose rows have no such key.
 
-Results go to benchmarks/results/planted_bugs.json, which keeps the results of other bugs;
+Results go to benchmarks/results/planted_bugs.json, which keeps ``files`` and the rows of other bugs;
 `python -m benchmarks.tables` writes the table of docs/reliability.md. The exit status is 1 if a bug
 survives.
 """
@@ -355,11 +355,11 @@ def tests_that_call(bugs: list[Bug], workers: int) -> dict[Bug, list[str]]:
 
 def try_bugs(bugs: list[Bug], workers: int, two_files: bool) -> list[Row]:
     """Plant each bug in a separate process, and report the results; a stopped call keeps its results."""
-    before = {(row["module"], row["bug"]): row["caught_by"] for row in earlier()}
+    before = {(row["module"], row["bug"]): row for row in earlier()}
     calling = tests_that_call(bugs, workers) if two_files and bugs else {}
     work: list[tuple[Bug, Runs, Outcome]] = []
     for bug in bugs:
-        known = before.get((bug.module, bug.name))
+        known = before.get((bug.module, bug.name), {}).get("caught_by")
         runs = [*([[known]] if known else []), list(bug.tests)]
         if two_files:
             files = dict.fromkeys(test.partition("::")[0] for test in calling[bug])
@@ -371,7 +371,8 @@ def try_bugs(bugs: list[Bug], workers: int, two_files: bool) -> list[Row]:
         print(f"{word} {found.seconds:5.0f} s  {bug.module}: {bug.name}", flush=True)
         if not found.caught:
             print(found.printed, flush=True)
-        row = {"package": bug.package, "module": bug.module, "bug": bug.name}
+        row = before.get((bug.module, bug.name), {})
+        row |= {"package": bug.package, "module": bug.module, "bug": bug.name}
         row |= {"caught_by": found.caught_by, "seconds": round(found.seconds, 1)}
         rows.append(row | ({"files": list(found.caught)} if two_files else {}))
         write_json(RESULT, {"rows": merged(earlier(), rows)})
