@@ -132,7 +132,7 @@ class FeatureIdentity(BaseModel):
     backbone: str
     """checksum of the backbone"""
     features: dict[str, str | dict[str, str | int] | None]
-    """layer, pooling and transformation (see `dpsweep.study.Features`)"""
+    """layer, pooling and transformation (see `dpsweep.study.networks.Features`)"""
     version: int
     """of the code that computes features"""
 
