@@ -1,4 +1,16 @@
-"""Grids of accuracies over batch size and clipping bound: one for every (problem, epsilon, epochs)."""
+"""Grids of accuracies over batch size and clipping bound, and the paper's statistics of them and of trials.
+
+Trials of one problem (a dataset, a backbone, a method and an optimizer) share data and network at every
+epsilon and batch size, so they are not independent evidence. So the units of `jackknife` are problems. The
+jackknife (Efron and Stein 1981) computes a statistic again without each problem. The interval is the spread
+of these values times the quantile of Student's t, with (number of problems - 1) degrees of freedom. For the
+mean of problems with equally many trials, it is the usual t interval of their means.
+
+The interval is valid for similar problems. Problems that share a dataset are not independent either, so it
+is not valid for other datasets.
+
+`as_good_as_best` says which cells may be as good as the best one, as far as seeds can tell.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

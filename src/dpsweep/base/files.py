@@ -1,4 +1,4 @@
-"""Atomic writes, checksums, JSON and parquet for the files of all stages."""
+"""Atomic writes, locks, checksums, JSON and parquet for the files of all stages."""
 
 from __future__ import annotations
 

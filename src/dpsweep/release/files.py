@@ -1,6 +1,7 @@
 """The files of a release: which a folder may hold, the parameters by their names in them, and the model card.
 
 Nothing in the folder is executed, and no link is followed. Who expects an attack verifies in a container.
+The card, and what the accuracy is worth, are made only from the certificate.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The sections `backbones` and `methods`: networks, any one by its description, and what of them trains."""
+"""The sections `backbones` and `methods`: any network by its description, and what of it trains."""
 
 import re
 from typing import Annotated, Any, Literal, Self
