@@ -108,7 +108,7 @@ def test_a_folder_of_images_with_splits(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_private_data_get_a_release_instead_of_a_sweep() -> None:
-    make_images({"photos/cat": 40, "photos/dog": 30})
+    make_images({"photos/cat": 40, "photos/Train": 30})  # a class that is no split
     study = new("--images", "photos", "--private", "--epsilon", "2.5")
     assert study.datasets["pets"].private and study.budget is not None and study.release is not None
     (name,) = study.sweeps
@@ -227,7 +227,8 @@ REFUSED = [
     (("--images", "pets", "--backbone", "distilbert"), "found pets (images); allowed: what"),
     (("--images", "one"), "folder one: found one class, cat; allowed: two or more"),
     (("--images", "empty"), "empty: found no training example of bird; allowed: one or more of each"),
-    (("--images", "large"), "large: found the folder Train; allowed: train, and test, validation, val"),
+    (("--images", "large"), "large: found the folders Train; allowed: train, and test, validation, val"),
+    (("--images", "mixed"), "mixed: found the folders Test, train; allowed: train, and test, validation"),
     (("--images", "pets", "--unit", "folder"), "no such folder; allowed: <split>/<class>/<unit>/<image>"),
     (("b.csv", "--images", "pets"), "found b.csv; allowed: a test file with --texts or --embeddings"),
     (("--texts", "a.csv"), "a.csv: found 0 columns 'text'; allowed: one, of one, two, three"),
@@ -246,6 +247,7 @@ REFUSED = [
 
 def test_refused_options_leave_no_file() -> None:
     sizes = {"pets/cat": 20, "pets/dog": 20, "one/cat": 20, "empty/cat": 20, "large/Train/cat": 1}
+    sizes |= {"mixed/train/cat": 1, "mixed/Test/cat": 1}
     make_images(sizes | {"empty/bird": 0})
     Path("l.jsonl").write_text("".join(f'{{"text": [{n}], "label": {n % 2}}}\n' for n in range(20)))
     make_table("a.csv", [("x", "1", "2")], ("one", "two", "three"))

@@ -6,7 +6,7 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -209,7 +209,7 @@ def _valid(section: type[Dataset | HubSource], content: dict[str, Any]) -> Any:
         raise DatasetError("\n".join(explain(error, content))) from None
 
 
-def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
+def choose_splits(names: Collection[str]) -> tuple[list[str], str | None]:
     """Return the training splits and the test split among some names.
 
     Validation data are training data if there is a test split, else they are the test split.
@@ -218,7 +218,7 @@ def choose_splits(names: Iterable[str]) -> tuple[list[str], str | None]:
     ((['train', 'val'], 'test'), (['train'], 'validation'))
     """
     known = {"train": "train", **dict.fromkeys(("validation", "val", "dev"), "val"), "test": "test"}
-    found = {use: name for name, use in known.items() if name in set(names)}
+    found = {use: name for name, use in known.items() if name in names}
     if "train" not in found:
         return [], None
     test = found.pop("test", None) or found.pop("val", None)
@@ -254,12 +254,16 @@ def names_of_several_rows(paths: Iterable[str]) -> str:
 
 
 def _splits_of_folder(folder: Path) -> dict[str, Any]:
-    names = [each.name for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
-    if other := [each for each in names if each.lower() == "train" != each]:
-        raise DatasetError(
-            f"{folder}: found the folder {other[0]}; allowed: train, and test, validation, val or dev"
-        )
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = [each.name for each in inside if each.is_dir()]
     train, test = choose_splits(names)
+    # Train beside other names is a class.
+    written = choose_splits([each.lower() for each in names])
+    if written != (train, test) and (written[1] or len(names) == 1):
+        raise DatasetError(
+            f"{folder}: found the folders {shorten(names)}; allowed: train, and test, validation, val or "
+            "dev, in small letters"
+        )
     return {"train_folders": train or ["."], **({"test_folder": test} if test else _CUT)}
 
 
