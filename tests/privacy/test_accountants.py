@@ -1,4 +1,4 @@
-"""Certified bounds on epsilon, compared with an independent computation of the exact delta."""
+"""Bounds on epsilon, compared with independent computations of the exact delta."""
 
 import math
 from collections.abc import Callable
@@ -10,15 +10,20 @@ import numpy.typing as npt
 import pytest
 import scipy.fft
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
+from scipy.stats import norm
 
 from dpsweep.privacy import CalibrationError, Sampling, accountants
 from dpsweep.privacy.accountants import (
     certified_bound,
     composed_epsilon,
+    gaussian_delta,
     gaussian_epsilon,
+    gaussian_noise_multiplier,
     pld_epsilon,
     prv_epsilon,
     rounding_allowance,
@@ -233,3 +238,40 @@ def test_epsilons_of_unknown_mechanisms_add_up():
     assert fixed < mixed <= fixed + 16.1
     # Small epsilons compose better if the joint delta exceeds the sum.
     assert composed_epsilon([], [(0.1, 0.0)] * 50, DELTA) < 0.8 * 5
+
+
+# -- the closed form of full-batch training ---------------------------------------------------
+
+REFERENCE = {0.25: 13.285525, 0.5: 7.031827, 1: 3.730632, 2: 1.993812, 4: 1.081162, 8: 0.600229}
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), REFERENCE.items())
+@pytest.mark.parametrize("steps", [1, 32])
+def test_noise_multiplier_is_the_reference_value_times_the_root_of_the_steps(epsilon, sigma, steps):
+    found = gaussian_noise_multiplier(epsilon, 1e-5, steps)
+    assert found == pytest.approx(sigma * math.sqrt(steps), rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 2.0), (0.25, 13.3), (1, 3.7), (8, 0.6)])
+def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, sigma):
+    def excess(x):
+        return norm.pdf(x, 1, sigma) - math.exp(epsilon) * norm.pdf(x, 0, sigma)
+
+    start = epsilon * sigma**2 + 0.5  # where the excess changes sign
+    integral, _ = quad(excess, start, start + 40 * sigma, epsabs=1e-14, epsrel=1e-12, limit=400)
+    assert gaussian_delta(epsilon, sigma) == pytest.approx(integral, rel=1e-8)
+
+
+@given(epsilon=st.floats(1e-3, 50), log_delta=st.floats(-12, -2), steps=st.integers(1, 10_000))
+def test_calibrated_noise_meets_its_target_and_is_minimal(epsilon, log_delta, steps):
+    delta = 10**log_delta
+    sigma = gaussian_noise_multiplier(epsilon, delta, steps)
+    assert epsilon * (1 - 1e-6) <= gaussian_epsilon(delta, sigma, steps) <= epsilon
+    assert gaussian_epsilon(delta, sigma * 0.999, steps) > epsilon
+
+
+def test_extreme_numbers_give_zero_or_an_error():
+    assert gaussian_delta(0.0, 1e6) < 1e-5
+    assert gaussian_epsilon(1e-5, 1e6) == 0
+    with pytest.raises(CalibrationError, match="outside"):
+        gaussian_noise_multiplier(1e-12, 1e-12)

@@ -1,4 +1,4 @@
-"""Calibrations that were edited, damaged or are for another setting are refused with a clear message."""
+"""Calibrations that are refused, and the delta that noise without tails loses."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,19 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from scipy.integrate import quad
+from scipy.special import ive
 
 from dpsweep.base.files import DamagedFileError, read_json, write_checked_json, write_json
 from dpsweep.privacy import Calibration, CalibrationError, Sampling
 from dpsweep.privacy.calibration import calibrate_sampling, certify_again, noise_multiplier, verify
-from dpsweep.privacy.noise import read_calibration, write_calibration
+from dpsweep.privacy.noise import (
+    GENERATORS,
+    outside_probability,
+    read_calibration,
+    tail_costs,
+    write_calibration,
+)
 
 SETTINGS = {
     "sampled": (2.0, 1e-5, Sampling(1000, 100, steps=20)),
@@ -121,3 +129,40 @@ def test_the_smallest_edit_breaks_the_fingerprint(tmp_path, field):
     write_json(path, content | {field: math.nextafter(content[field], 0)})
     with pytest.raises(DamagedFileError, match="edited"):
         read_calibration(path, *SETTINGS["sampled"])
+
+
+# -- generators without tails ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0, 2.3, 6.0])
+@pytest.mark.parametrize("radius", [1.0, 5.768, 8.65, 12.2])
+def test_probability_is_the_integral_of_the_density(shift, radius):
+    def density(length):
+        return length * math.exp(-((length - shift) ** 2) / 2) * ive(0, shift * length)
+
+    integral, _ = quad(density, radius, radius + 40, epsabs=0, limit=200)
+    assert outside_probability(shift, radius) == pytest.approx(integral, rel=1e-6)
+
+
+def noise_of(noise_multiplier: float) -> Calibration:
+    return Calibration(8.0, 1e-5, 87002, 256, 680, noise_multiplier, 8.0, "prv", 8.0, None, "")
+
+
+def test_generators_in_use_have_a_negligible_cost():
+    head, *lines = tail_costs([noise_of(0.4385613714925153), noise_of(10.0)])
+    assert head.startswith("2 calibrations")
+    for line, generator in zip(lines, GENERATORS, strict=True):
+        assert line.startswith(f"  {generator.name}, up to {generator.radius:.2f}: at most ")
+    assert ["in 0, above all" in line for line in lines] == [True, True, False, False]
+    assert "above all of it in 1" in next(line for line in lines if "float32, CPU" in line)
+
+
+def test_a_generator_in_use_that_costs_much_is_refused():
+    """So little noise reveals an example with every generator."""
+    costs = tail_costs([noise_of(0.12)])
+    for _ in range(1 + len(GENERATORS)):  # the refusal comes after all costs
+        next(costs)
+    with pytest.raises(
+        CalibrationError, match=r"Philox.*, CUDA\): found a cost of more than 0.001"
+    ):
+        next(costs)

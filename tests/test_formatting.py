@@ -1,4 +1,4 @@
-"""Tests of times and sizes with their units."""
+"""Times and sizes with their units."""
 
 from dpsweep.base.formatting import duration, size
 
