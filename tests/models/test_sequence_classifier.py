@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tests.data.test_tokenizer import PIECES, bert, publish
+from tests.data.test_texts import PIECES, bert, publish
 from tests.models.networks import (
     ALL,
     BERT,

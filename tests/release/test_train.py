@@ -21,7 +21,7 @@ import torch
 import yaml
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from tests.data.test_tokenizer import PIECES, bert
+from tests.data.test_texts import PIECES, bert
 from tests.models.networks import DISTILBERT, make_backbone
 from tests.release.releases import FIXED, PRIVATE, Content, release, study
 from tests.test_gpus import LISTED, fake_nvidia_smi
