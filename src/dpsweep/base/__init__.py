@@ -1,1 +1,1 @@
-"""Errors, files, units and GPUs. Every other package may import this one."""
+"""Errors, files, GPUs, and numbers and texts for people. Every other package may import this one."""

@@ -92,7 +92,7 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     prefix = f".partial-{folder.name}+"
     for left in folder.parent.glob(f"{prefix}*"):
         with suppress(OSError):
-            with _locked(left):
+            with _locked_folder(left):
                 pass  # its process is gone, and so is its lock
             shutil.rmtree(left)
     with (
@@ -100,12 +100,12 @@ def folder_beside(folder: Path) -> Iterator[Path]:
         ExitStack() as lock,
     ):
         with suppress(OSError):  # a file system without locks: then nothing is removed either
-            lock.enter_context(_locked(Path(aside)))
+            lock.enter_context(_locked_folder(Path(aside)))
         yield Path(aside)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked_folder(folder: Path) -> Iterator[None]:
     # NFS locks only what is open for writing, and so no folder.
     with (folder / ".lock").open("a") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
