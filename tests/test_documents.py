@@ -17,7 +17,7 @@ from benchmarks.tables.findings import film_claims
 
 from dpsweep.base.files import read_json
 from dpsweep.study import load_study
-from tests.tracked import ROOT, tracked
+from tests.tracked import ROOT, prose, tracked
 
 PAGES = tracked("README.md", "CONTRIBUTING.md", "docs/*.md", "examples/*.ipynb")
 SOURCE = ROOT / "src" / "dpsweep"
@@ -132,10 +132,6 @@ def test_examples_of_docstrings_are_right(module: str) -> None:
 
 
 # -- Markdown ------------------------------------------------------------------------------------
-
-
-def prose(page: Path) -> str:
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
 
 
 def headings(page: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""A command checks its environment at its start, and names the variable that is wrong."""
+"""The package is a program that checks its environment at its start, and names the variable that is wrong."""
 
 import os
 import sys
@@ -8,16 +8,12 @@ import pytest
 
 from tests.waiting import called
 
-PROBE = """\
-import sys
-from dpsweep.base.errors import DpsweepError
-from dpsweep.cli import preload
-try:
-    preload.check_environment()
-except DpsweepError as error:
-    sys.exit(str(error))
-"""
+VERSION = [sys.executable, "-m", "dpsweep", "--version"]
 NOWHERE = "/proc/nowhere"  # cannot be created
+
+
+def test_the_package_is_a_program() -> None:
+    assert called(VERSION).stdout.startswith("dpsweep ")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +37,6 @@ def test_what_would_end_a_command_later_is_refused_by_its_variable(
     other = ("HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TMPDIR")
     caller = {name: value for name, value in os.environ.items() if name not in other}
     environment = caller | {"HOME": str(tmp_path)} | change
-    done = called([sys.executable, "-c", PROBE], tmp_path, environment, status=1)
+    done = called(VERSION, tmp_path, environment, status=1)
     (line,) = done.stderr.splitlines()
-    assert line.startswith(named) and "; allowed: " in line
+    assert line.startswith(f"error: {named}") and "; allowed: " in line and not done.stdout

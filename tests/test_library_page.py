@@ -55,14 +55,6 @@ def test_the_package_offers_what_the_page_uses() -> None:
         _ = dpsweep.nothing
 
 
-def test_the_package_is_a_program_that_checks_its_environment() -> None:
-    call = [sys.executable, "-m", "dpsweep", "--version"]
-    assert called(call).stdout.partition(" ")[0] == "dpsweep"
-    done = called(call, environment={**os.environ, "LC_ALL": "none_such"}, status=1)
-    assert done.stdout == ""
-    assert "LC_ALL" in done.stderr and "not installed here" in done.stderr
-
-
 # Before the block of train.py. No noise and full batches, because each training draws another secret.
 BEFORE_THE_GROUP = """
 import os, torch, dpsweep

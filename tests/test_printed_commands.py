@@ -20,9 +20,8 @@ from dpsweep.cli.main import app
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.paths import Paths
-from tests.tracked import tracked
+from tests.tracked import ROOT, prose, tracked
 
-ROOT = Path(__file__).parents[1]
 PAGES = tracked("README.md", "CONTRIBUTING.md", "results/README.md", "docs/*.md")
 OURS = ("make", "snakemake", "dpsweep", "python")
 NAMED = re.compile(r"dpsweep\s([\w-]+)")
@@ -30,10 +29,6 @@ NAMED = re.compile(r"dpsweep\s([\w-]+)")
 WRITTEN = set(
     re.findall(r"^# (studies/\S+\.yaml)$", "\n".join(page.read_text() for page in PAGES), re.M)
 ) | {"studies/mine.yaml"}
-
-
-def without_blocks(text: str) -> str:
-    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
 def calls() -> Iterator[list[str]]:
@@ -47,7 +42,7 @@ def calls() -> Iterator[list[str]]:
         blocks = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
         lines = [line for each in blocks for line in each.replace("\\\n", " ").splitlines()]
         if page.name != "figures.md":
-            named = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", without_blocks(text))
+            named = re.findall(rf"`((?:{'|'.join(OURS)})\s[^`]+)`", prose(page))
             lines += [each for each in named if not NAMED.fullmatch(each)]
         for part in re.split(
             r" && | \|\| |\n", "\n".join(" ".join(line.split()) for line in lines)
@@ -71,7 +66,7 @@ def test_targets_modules_and_commands_exist() -> None:
         # Modules of the package take no other arguments.
         assert not words[1].startswith("dpsweep.") or words[2:] in ([], ["--schema"]), words
     names = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined]
-    sentences = "\n".join(without_blocks(page.read_text()) for page in PAGES)
+    sentences = "\n".join(prose(page) for page in PAGES)
     assert "plan" in (named := set(re.findall(rf"`{NAMED.pattern}`", sentences)))
     assert named <= names
 

@@ -20,7 +20,7 @@ from dpsweep.cli import options, releases, stages
 from dpsweep.figures import audit
 from dpsweep.planning.outputs import NormsKey, Outputs
 from dpsweep.privacy import Sampling
-from dpsweep.study import Cell, StudyError, load_study
+from dpsweep.study import Cell, load_study
 from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.load import RESULTS
 from dpsweep.study.paths import Paths
@@ -258,13 +258,6 @@ def test_noise_is_calibrated_for_the_training_setting(
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def test_a_report_needs_the_whole_study(tmp_path: Path) -> None:
-    content = STUDY | {"results": str(tmp_path / "results")}
-    with pytest.raises(StudyError, match="the report needs outputs that are missing"):
-        stages.report(None, write(content, tmp_path))
-    assert not (tmp_path / "results" / "report.html").exists()
 
 
 def test_an_audit_with_a_refuted_claim_fails() -> None:

@@ -1,5 +1,6 @@
-"""The files of the repository, without untracked files beside them."""
+"""The files of the repository, without untracked files beside them; and the sentences of its pages."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -19,3 +20,8 @@ def tracked(*patterns: str, root: Path = ROOT) -> list[Path]:
         return found
     known = {root / name for name in listed.stdout.split("\0")}
     return [file for file in found if file in known]
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
