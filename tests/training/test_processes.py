@@ -379,8 +379,6 @@ def made(tiny, tmp_path):
 
 def started(made: Prepared, log: Path, number: signal.Signals | None = None) -> ForkProcess:
     """Start to train the cell in a separate process, which gets a signal in its fourth step."""
-    study, paths, *_ = made
-    (cell,) = study.all_cells()
     take, taken = PrivateOptimizer.step, []
 
     def step(optimizer, batches):
@@ -393,7 +391,7 @@ def started(made: Prepared, log: Path, number: signal.Signals | None = None) -> 
         logging.basicConfig(filename=log, level=logging.INFO, force=True)
         with training(), pytest.MonkeyPatch.context() as patched:
             patched.setattr(PrivateOptimizer, "step", step)
-            run_cell(study, paths, cell)
+            train(*made[:2])
 
     process = get_context("fork").Process(target=job)
     process.start()
@@ -406,8 +404,7 @@ def ended(process: ForkProcess) -> int | None:
 
 
 def measured(made: Prepared) -> pd.DataFrame:
-    (cell,) = made.study.all_cells()
-    rows = pd.read_parquet(made.paths.cell_trials(made.study, cell))
+    rows, _ = results(*made[:2])
     return rows[[column for column in rows if "second" not in column]]
 
 
