@@ -93,7 +93,7 @@ def new(
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*\.ya?ml", study_file.name):
         raise StudyError(
             f"{study_file}: found the name {study_file.name}; allowed: letters, digits, '.', '_' and '-', a "
-            "letter or digit first, .yaml last"
+            "letter or digit first, .yaml or .yml last"
         )
     if study_file.exists():
         raise StudyError(f"{study_file}: exists already; allowed: the name of a new file")

@@ -299,8 +299,8 @@ def load_folder(source: FolderSource, unit: str | None = None) -> examples.Label
         train, test = ([train[place] for place in places] for places in parts)
     if ignored := sorted(folder.ignored):
         log.warning(
-            "%s: ignored %d files that are hidden, or not in a class: %s",
-            folder.root, len(ignored), shorten(ignored),
+            "%s: ignored what is hidden, or in no class (%s): %s",
+            folder.root, count(len(ignored), "file"), shorten(ignored),
         )  # fmt: skip
     origin = f"folder {folder.root.name}"
     return examples.LabelledData(_split(train), _split(test), classes, origin, ignored=ignored)
