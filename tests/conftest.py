@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dpsweep.study import Study, load_study
+
 # Variables with folders of caches and settings; a program's own variable would override them.
 HOMES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 OWN_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "MPLCONFIGDIR", "TORCH_HOME", "SNAKEMAKE_PROFILE")
@@ -52,6 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update({name: str(Path(folder, name)) for name in HOMES})
     for name in OWN_FOLDERS:
         os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def paper() -> Study:
+    """The study of the paper, read once."""
+    return load_study(Path(__file__).parents[1] / "config.yaml")
 
 
 @pytest.fixture(autouse=True)

@@ -20,11 +20,6 @@ from dpsweep.study.paths import Paths
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def paper() -> Study:
-    return load_study(ROOT / "config.yaml", figures=False)
-
-
 def test_gpu_memory_is_that_of_the_state_of_training(paper: Study) -> None:
     """With a batch of one: 28 bytes for each parameter that trains, 4 for each other one."""
     sweeps = {

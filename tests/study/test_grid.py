@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.study.small import SMALL, Edits, load_small
 
-from dpsweep.study import Cell, Study
+from dpsweep.study import Cell
 from dpsweep.study.grid import (
     Grid,
     MistakeError,
@@ -20,16 +20,12 @@ from dpsweep.study.grid import (
 )
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return load_small(tmp_path, {})
-
-
 def cells(grid: Grid) -> list[Cell]:
     return Selection.of(grid).cells()
 
 
-def test_defaults_are_the_usual_epochs_and_all_values_of_other_axes(study: Study) -> None:
+def test_defaults_are_the_usual_epochs_and_all_values_of_other_axes(tmp_path: Path) -> None:
+    study = load_small(tmp_path, {})
     found = cells(study.grid())
     # Two epsilons, three B, three C. With AUTO-S, most cells are trained for 2 epochs.
     assert len(found) == 2 * 3 * 3

@@ -46,7 +46,6 @@ def refused(path: Path) -> str:
 # -- overlays ------------------------------------------------------------------------------
 
 WEIGHTS = "backbones: {random: {weights: {kind: %s}}}"
-HUB = WEIGHTS % "hub, id: someone/net"
 ADDED = """
 title: Other
 sweeps:
@@ -73,26 +72,14 @@ def test_mappings_are_merged_and_other_values_replaced(
     assert study.datasets == below.datasets
 
 
-@pytest.mark.parametrize(
-    ("overlays", "expected"),
-    [
-        # A section of another kind replaces the one below; one of the same kind is merged.
-        (
-            [HUB, WEIGHTS % "file, path: a.safetensors"],
-            FileWeights(kind="file", path="a.safetensors"),
-        ),
-        (
-            [HUB, WEIGHTS % f"hub, revision: {'a' * 40}"],
-            HubWeights(kind="hub", id="someone/net", revision="a" * 40),
-        ),
-    ],
-)
-def test_sections_merge_with_those_of_their_kind(
-    base: Path, overlays: list[str], expected: object
-) -> None:
-    for number, text in enumerate(overlays):
-        base = overlay(base, text, f"overlay{number}.yaml")
-    assert load_study(base).backbones["random"].weights == expected
+def test_a_section_of_another_kind_replaces_the_one_below(base: Path) -> None:
+    hub = overlay(base, WEIGHTS % "hub, id: someone/net", "hub.yaml")
+    commit = "a" * 40
+    for text, expected in (
+        ("file, path: a.safetensors", FileWeights(kind="file", path="a.safetensors")),
+        (f"hub, revision: {commit}", HubWeights(kind="hub", id="someone/net", revision=commit)),
+    ):
+        assert load_study(overlay(hub, WEIGHTS % text)).backbones["random"].weights == expected
 
 
 def test_overlays_stack_and_replace(base: Path) -> None:
@@ -105,20 +92,6 @@ def test_overlays_stack_and_replace(base: Path) -> None:
     none = overlay(base, "sweeps: !replace {}", "none.yaml")
     sweeps = {"sweeps": {"flat": SMALL["sweeps"]["flat"]}}
     assert list(load_study(overlay(none, yaml.safe_dump(sweeps))).sweeps) == ["flat"]
-
-
-def test_references_are_read_from_a_file_beside_the_study(base: Path) -> None:
-    (base.parent / "paper.csv").write_text(
-        "dataset,backbone,method,clipping_bound,epsilon,epochs,value,minimum,maximum\n"
-        "digits,pretrained,film,tuned,1,2,0.5,0.4,0.625\n"
-        "digits,pretrained,film,0.1,8,2,0.75,,\n"
-    )
-    study = load_study(overlay(base, "references: paper.csv"))
-    tuned, single = study.reference_values
-    assert (tuned.clipping_bound, tuned.value, tuned.maximum) == ("tuned", 0.5, 0.625)
-    assert (single.clipping_bound, single.epsilon, single.maximum) == (0.1, 8, None)
-    shown = study.tables["compared"].further_settings()["references"]
-    assert shown == [tuned.model_dump(mode="json")]
 
 
 # -- numbers and paths -----------------------------------------------------------------------
@@ -266,8 +239,6 @@ def test_a_study_is_found_by_its_file_or_as_the_only_one(folder: Path) -> None:
     for words in ("pets.yaml", "--study pets.yaml", ""):
         said = call("plan", *words.split(), "digits_vit-weak_film")
         assert re.match(r"0 of \d+ cells are done\.", said), said
-    assert "did you mean pets.yaml?" in call("plan", "pest.yaml")
-    assert "did you mean" not in call("plan", "nope.yaml")
 
 
 def test_paths_and_suggested_commands_start_where_the_user_stands(

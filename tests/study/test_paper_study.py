@@ -23,11 +23,6 @@ from dpsweep.study.paths import Paths
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def paper() -> Study:
-    return load_study(ROOT / "config.yaml")
-
-
 # -- grids ---------------------------------------------------------------------------------
 
 # Table A1: sweep | largest power of two of B | learning rates: first, last, count | C.

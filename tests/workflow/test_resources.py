@@ -13,15 +13,10 @@ from tests.waiting import called
 from workflow.resources import JobResources
 
 from dpsweep.planning.cost import ProblemCost, Stage
-from dpsweep.study import Study, load_study
+from dpsweep.study import Study
 
 ROOT = Path(__file__).parents[2]
 CELL = {"problem": "sun397_vit-base_all", "epochs": "8"}
-
-
-@pytest.fixture(scope="module")
-def paper() -> Study:
-    return load_study(ROOT / "config.yaml")
 
 
 @pytest.mark.parametrize("stage", ["train", "gradient_norms", "theory"])
