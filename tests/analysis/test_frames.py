@@ -150,13 +150,8 @@ def test_trials_of_other_data_weights_or_noise_are_refused(
     assert len(trials) == len(CELLS) and "data_checksum" not in trials
     change(paths)
     files = [paths.cell_trials(STUDY, cell) for cell in former]
-    for use in (load_trials, lambda *_: write_problem(STUDY, paths, PROBLEM)):
-        with pytest.raises(FormerResultsError) as raised:
-            use(STUDY, paths, CELLS)
-        assert raised.value.remake == tuple(files)
-        assert f"{len(files)} of 4 cells were trained for other data" in str(raised.value)
-        assert f"{files[0]}: found {named}" in str(raised.value)
-    assert not paths.problem(PROBLEM).exists()
+    said = f"(?s){len(files)} of 4 cells were trained for other data.*{files[0]}: found {named}"
+    assert refusals(paths, FormerResultsError, said) == set(files)
     # With a list for missing files, the other trials are read.
     missing: list[Path] = []
     left = load_trials(STUDY, paths, CELLS, missing)

@@ -250,6 +250,11 @@ def test_test_set_of_a_table_is_drawn_by_text(tmp_path: Path) -> None:
     assert again.test.inputs != data.test.inputs
 
 
+def dataset(source: dict[str, Any], train_size: int = 3, **keys: Any) -> Dataset:
+    known = {"title": "Mails", "kind": "text", "tokenizer": "any", "max_length": 4, "classes": 2}
+    return Dataset.model_validate(known | {"source": source, "train_size": train_size} | keys)
+
+
 SILENT: dict[str | None, str] = {
     "": "an empty text",
     "  ": "an empty text",
@@ -264,17 +269,13 @@ def test_empty_texts_are_refused_or_left_out(tmp_path: Path) -> None:
     lines = ["one", *SILENT, "two", "three"]
     table = {"text": lines, "label": [0] + [1] * (len(SILENT) + 1) + [0]}
     files = {split: str(write(tmp_path / f"{split}.parquet", table)) for split in ("train", "test")}
-    keys: dict[str, Any] = {
-        **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 3},
-        **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
-    }
+    mails = dataset({"kind": "files", **files}, test_size=3)
     tokenizer = tmp_path / "tokenizer.json"
     save_tokenizer(train_word_pieces(lines, 200), tokenizer)
-    with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
-        inspect("mails", Dataset.model_validate(keys))
-    with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
-        prepare("mails", Dataset.model_validate(keys), tmp_path / "out", tokenizer)
-    skipping = Dataset.model_validate(keys | {"corrupt": "skip"})
+    for look in (inspect, lambda *them: prepare(*them, tmp_path / "out", tokenizer)):
+        with pytest.raises(DatasetError, match=r"train\.parquet, data row 2: an empty text"):
+            look("mails", mails)
+    skipping = mails.model_copy(update={"corrupt": "skip"})
     made = prepare("mails", skipping, tmp_path / "out", tokenizer)
     assert made.train_labels.tolist() == [0, 1, 0] and len(made.train_inputs) == 3
     assert [each.rpartition("/")[2] for each in made.metadata.skipped] == [
@@ -303,17 +304,13 @@ def test_texts_that_are_cut_are_counted_and_compared_whole(
     Path(files["train"]).write_text("text,label\none two,0\ntwo,1\none two one,0\n")
     Path(files["test"]).write_text("text,label\none two two one,0\nONE two  one,1\n")
     save_tokenizer(train_word_pieces(["one two"], 200), tmp_path / "tokenizer.json")
-    known: dict[str, Any] = {
-        **{"title": "Mails", "kind": "text", "classes": 2, "train_size": 3, "test_size": 2},
-        **{"tokenizer": "any", "max_length": 4, "source": {"kind": "files", **files}},
-    }
-    dataset = Dataset.model_validate(known)
-    inspect("mails", dataset)
+    mails = dataset({"kind": "files", **files}, test_size=2)
+    inspect("mails", mails)
     assert "longer" not in caplog.text  # four words may be four tokens
-    inspect("mails", dataset.model_copy(update={"max_length": 3}))
+    inspect("mails", mails.model_copy(update={"max_length": 3}))
     said = "mails: at least 1 of 5 texts are longer than max_length (3 tokens) and are cut"
     assert said in caplog.text
-    found = prepare("mails", dataset, tmp_path / "out", tmp_path / "tokenizer.json")
+    found = prepare("mails", mails, tmp_path / "out", tmp_path / "tokenizer.json")
     row = "{}, data row {}".format
     # The rows "[CLS] one two [SEP]" of four texts are equal; "one two one" is in both files.
     assert found.metadata.duplicates == (f"{row(files['test'], 2)} = {row(files['train'], 3)}",)
@@ -323,7 +320,7 @@ def test_texts_that_are_cut_are_counted_and_compared_whole(
     assert "mails: 2 of 2 test texts are longer than max_length (4 tokens)" in caplog.text
     assert "by 43 % of all tokens" in caplog.text
     # Without cut texts, metadata are as before.
-    whole = dataset.model_copy(update={"max_length": 6})
+    whole = mails.model_copy(update={"max_length": 6})
     prepare("mails", whole, tmp_path / "whole", tmp_path / "tokenizer.json")
     assert '"cut"' not in (tmp_path / "whole" / "metadata.json").read_text()
 
@@ -398,9 +395,7 @@ def test_vocabulary_is_trained_on_the_texts_of_a_dataset(tmp_path: Path) -> None
     rows = [f"{text},{i % 2}" for i, text in enumerate(TEXTS)]
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
     files = {"kind": "files", "train": str(tmp_path / "train.csv"), "test_from_train": 0.5}
-    known = {"title": "Public", "kind": "text", "tokenizer": "reader", "max_length": 8}
-    sizes = {"classes": 2, "train_size": 100, "test_size": 100}
-    public = Dataset.model_validate(known | sizes | {"source": files})
+    public = dataset(files, train_size=100, test_size=100)
     section = reader({"kind": "train", "dataset": "public", "vocab_size": 200})
     made = prepare_tokenizer("reader", section, {"public": public}, tmp_path / "out.json")
     assert made.identity.vocabulary <= 200

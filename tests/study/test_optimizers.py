@@ -1,7 +1,6 @@
 """The section `optimizers`: names, defaults, identities, schedules and averages."""
 
 import inspect
-import math
 from typing import Any
 
 import numpy as np
@@ -75,12 +74,3 @@ def test_defaults_are_those_of_torch() -> None:
                 default = theirs[key].default
                 assert (list(default) if isinstance(default, tuple) else default) == value
     assert SGD(kind="sgd").torch_class()[1]["momentum"] == 0
-
-
-def test_a_learning_rate_falls_linearly_or_as_a_cosine() -> None:
-    linear = Adam(kind="adam", schedule="linear", warmup=0.2)
-    wanted = [1 / 3, 2 / 3, *(1 - step / 8 for step in range(8))]
-    assert [linear.factor(step, 10) for step in range(1, 11)] == pytest.approx(wanted)
-    cosine = Adam(kind="adam", schedule="cosine")
-    wanted = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(10)]
-    assert [cosine.factor(step, 10) for step in range(1, 11)] == pytest.approx(wanted)

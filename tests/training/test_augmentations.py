@@ -127,14 +127,11 @@ def test_only_training_images_have_views_from_the_stream_of_the_trial_with_its_s
 
 def test_a_stopped_trial_goes_on_with_the_same_views(tiny, tmp_path):
     made = tiny.of({}, FILM, batch_size=[32])
-    spec = made.spec(6)
+    spec, checkpoint = made.spec(6), tmp_path / "checkpoint"
     expected = end(spec, made.context())
-    checkpoint = tmp_path / "checkpoint"
     with stopped_after(3):
         end(spec, made.context(), checkpoint)
     assert_equal(end(spec, made.context(), checkpoint), expected)
     others = tiny.of({}, FILM | {"augmentations": THREE | {"count": 4}}, batch_size=[32])
     assert others.spec(6).key != spec.key
     assert "augmentations" not in tiny.spec(6).method
-    found = end(others.spec(6), others.context())
-    assert not np.array_equal(found["mean_gradient_norm"], expected["mean_gradient_norm"])
