@@ -209,19 +209,11 @@ SMALL = Transform(Resize(size=2, interpolation="nearest"))
 
 def test_animations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In every format; the second picture of a photograph is its preview."""
-    several = [
-        saved(
-            Image.new("RGB", (8, 8)),
-            form,
-            save_all=True,
-            append_images=[Image.new("RGB", (8, 8), "white")],
-        )
-        for form in ("GIF", "PNG", "WEBP", "MPO", "TIFF")
-    ]
-    split = in_memory(*several, plain("RGB", "black", "GIF"))
+    forms = ("GIF", "PNG", "WEBP", "MPO", "TIFF")
+    split = in_memory(*map(several, forms), plain("RGB", "white", "GIF"))
     left, errors = decode_images(split, SMALL, tmp_path / "train.npy")
     assert len(left.labels) == 5 and len(errors) == 1 and "2 pages" in errors[0]
-    assert np.load(tmp_path / "train.npy").max() < 10
+    assert np.load(tmp_path / "train.npy").min() > 245
     assert "train: 3 of 6 images are animations, of which the first frame is read" in caplog.text
 
 
