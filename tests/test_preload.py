@@ -38,7 +38,8 @@ class Started(NamedTuple):
     server: int
 
 
-def _started() -> Iterator[Started]:
+@pytest.fixture
+def started() -> Iterator[Started]:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -51,12 +52,6 @@ def _started() -> Iterator[Started]:
     finally:
         process.kill()
         process.communicate()
-
-
-started = pytest.fixture(_started)
-"""A server that the test may kill."""
-serving = pytest.fixture(scope="module")(_started)
-"""A server for all tests that do not change it."""
 
 
 def begin_in_child(started: Started, folder: Path) -> tuple["subprocess.Popen[bytes]", int]:
@@ -82,30 +77,31 @@ def outcome(command: list[str], environment: dict[str, str], folder: Path) -> tu
     "arguments", [pytest.param(PLANNED, marks=pytest.mark.slow), ["no-command"]]
 )
 def test_a_forked_command_has_the_output_and_status_of_a_separate_process(
-    serving: Started, tmp_path: Path, arguments: list[str]
+    started: Started, tmp_path: Path, arguments: list[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text(f"extends: {DEMO}\n")
     command = [*COMMAND, *arguments]
-    alone = {name: value for name, value in serving.environment.items() if name != preload.ADDRESS}
-    assert outcome(command, serving.environment, tmp_path) == outcome(command, alone, tmp_path)
+    alone = {name: value for name, value in started.environment.items() if name != preload.ADDRESS}
+    assert outcome(command, started.environment, tmp_path) == outcome(command, alone, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_child_of_a_killed_command_ends(
-    serving: Started, tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("killed", "number"),
+    [
+        ("command", signal.SIGKILL),
+        ("command", signal.SIGTERM),
+        ("starter", signal.SIGKILL),
+        pytest.param("server", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_its_child_and_the_workflow_end_together(
+    started: Started, tmp_path: Path, killed: str, number: signal.Signals
 ) -> None:
-    command, child = begin_in_child(serving, tmp_path)
-    command.send_signal(number)
-    assert command.wait(PATIENCE) != 0
-    wait_for(lambda: not running(child), "end of the child")
-    assert not list(tmp_path.rglob("metadata.json"))
-
-
-@pytest.mark.parametrize("killed", ["starter", pytest.param("server", marks=pytest.mark.slow)])
-def test_a_command_ends_with_the_workflow(started: Started, tmp_path: Path, killed: str) -> None:
     command, child = begin_in_child(started, tmp_path)
-    wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1, "work")
-    os.kill(started.process.pid if killed == "starter" else started.server, signal.SIGKILL)
+    if killed != "command":  # which may be killed before its child has read its request
+        wait_for(lambda: len(list(Path(f"/proc/{child}/task").iterdir())) > 1, "work")
+    pids = {"command": command.pid, "starter": started.process.pid, "server": started.server}
+    os.kill(pids[killed], number)
     wait_for(lambda: not running(child), "end of the child")
     assert command.wait(PATIENCE) != 0
     assert not list(tmp_path.rglob("metadata.json"))

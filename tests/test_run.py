@@ -5,7 +5,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from snakemake.cli import get_argument_parser
 from snakemake_interface_logger_plugins.common import LogEvent
 from typer.testing import CliRunner
 
-from dpsweep.cli import options, run
+from dpsweep.cli import run
 from dpsweep.cli.main import app
-from dpsweep.study import load_study
 from dpsweep.study.load import PROJECT
 from tests.waiting import called
 
@@ -55,7 +53,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Call = Callable[..., argparse.Namespace]
-load_once = cache(lambda text: load_study(Path("mine.yaml")))
 
 
 @pytest.fixture
@@ -68,7 +65,6 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         return get_argument_parser(profiles) if profiles else PARSER
 
     monkeypatch.setattr("snakemake.cli.get_argument_parser", parser)
-    monkeypatch.setattr(options.load, "load_study", lambda *_: load_once(STUDY))
     monkeypatch.setattr(run, "run_snakemake", lambda words, **_: handed.append([*words]) or 0)
 
     def called(*words: str) -> argparse.Namespace:

@@ -15,6 +15,7 @@ from dpsweep.planning.cost import CPU, GPU, Device, ProblemCost, Stage, count_ne
 from dpsweep.planning.plan import Plan
 from dpsweep.study import Study, load_study
 from dpsweep.study.datasets import Dataset
+from dpsweep.study.networks import Augmentations
 from dpsweep.study.paths import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -69,18 +70,17 @@ def test_fixed_features_have_the_width_of_their_network_and_take_milliseconds(
     assert found.parameters == 0
 
 
-def test_work_counts_the_rows_of_units_and_the_views_of_images(tmp_path: Path) -> None:
-    def operations(edits: str) -> float:
-        file = tmp_path / "study.yaml"
-        file.write_text(f"extends: {ROOT}/config.yaml\n{edits}figures: none\n")
-        cost = ProblemCost(load_study(file), "sun397_vit-tiny_film", replace(GPU, step_seconds=0.0))
+def test_work_counts_the_views_of_images(paper: Study) -> None:
+    def operations(study: Study) -> float:
+        cost = ProblemCost(study, "sun397_vit-tiny_film", replace(GPU, step_seconds=0.0))
         two, one = (cost.cell(epochs, trials=1).seconds for epochs in (2, 1))
         return two - one
 
-    rows = operations("")
-    views = "methods: {film: {augmentations: {count: 4, flip: true}}}\n"
-    assert operations(views) == pytest.approx(4 * rows)
-    assert operations(views.replace("4", "1")) == pytest.approx(rows)
+    for count in (1, 4):
+        views = Augmentations(count=count, flip=True)
+        film = paper.methods["film"].model_copy(update={"augmentations": views})
+        study = paper.model_copy(update={"methods": paper.methods | {"film": film}})
+        assert operations(study) == pytest.approx(count * operations(paper))
 
 
 def test_the_time_of_a_cell_is_the_sum_of_its_parts() -> None:
