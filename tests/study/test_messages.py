@@ -121,16 +121,3 @@ def test_a_public_dataset_of_the_same_source_is_refused(
         found = [each.partition(":")[0] for each in mistakes(error) if said in each]
     private_sweeps = ["sweeps.flat.dataset", "sweeps.automatic.dataset"]
     assert found == private_sweeps * same
-
-
-@pytest.mark.parametrize("named", ["letters", "copy"])
-def test_private_data_are_refused_for_pretraining(tmp_path: Path, named: str) -> None:
-    """Their weights would become frozen parameters of models for other data too."""
-    letters = load_small(tmp_path, {}).datasets["letters"].model_dump(mode="json")
-    copied = {"datasets/copy": letters | {"private": True}}
-    edits = {"datasets/letters/private": True} if named == "letters" else copied
-    (found,) = complaints(tmp_path, edits)
-    which = "is" if named == "letters" else "may share examples with copy,"
-    assert found.startswith(
-        f"backbones.pretrained.weights.dataset: found letters, which {which} marked private; allowed: public"
-    )
