@@ -31,7 +31,6 @@ from dpsweep.study.datasets import held_out_rows
 from dpsweep.study.paths import Paths
 from dpsweep.training import randomness, trial
 from dpsweep.training.context import TrialContext
-from dpsweep.training.randomness import new_secret
 
 LONG = {"epochs": [3, 4], "learning_rate": [0.03, 0.1], "epsilon": 50.0}
 """Settings that learn enough to give different accuracies."""
@@ -160,11 +159,6 @@ def test_secret_trials_log_and_warn_nothing(section, paths, monkeypatch, caplog,
         trained(section, paths)
     quiet.warning("heard after a failure")
     assert caplog.records[-1].getMessage() == "heard after a failure"
-
-
-def test_secrets_are_long_and_never_the_same():
-    found = {new_secret() for _ in range(100)}
-    assert len(found) == 100 and {len(each) for each in found} == {32}
 
 
 def released_model(parameters: dict[str, Any], paths: Paths) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""The model card: its code, and what it says of the accuracy."""
+"""The files of a release: the card, its code, and what it says of the accuracy."""
 
 import json
 from pathlib import Path
