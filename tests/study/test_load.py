@@ -46,14 +46,6 @@ def refused(path: Path) -> str:
 # -- overlays ------------------------------------------------------------------------------
 
 WEIGHTS = "backbones: {random: {weights: {kind: %s}}}"
-ADDED = """
-title: Other
-sweeps:
-  flat: {epsilon: [2]}
-  added: {dataset: digits, backbone: random, method: film, epsilon: [4], epochs: [1], batch_size: [full],
-    clipping_bound: [1], learning_rate: [0.1], seeds: 1}
-figures: none
-"""
 
 
 def test_mappings_are_merged_and_other_values_replaced(
@@ -61,11 +53,13 @@ def test_mappings_are_merged_and_other_values_replaced(
 ) -> None:
     (base.parent / "studies").mkdir()
     path = base.parent / "studies" / "overlay.yaml"
-    path.write_text(f"extends: ../base.yaml\n{ADDED}")  # a path relative to the overlay
+    # The path of the study below is relative to the overlay.
+    changes = "title: Other\nsweeps: {flat: {epsilon: [2]}}\nfigures: none\n"
+    path.write_text(f"extends: ../base.yaml\n{changes}")
     monkeypatch.chdir("/")
     study, below = load_study(path), load_study(base)
     assert study.title == "Other"
-    assert list(study.sweeps) == ["flat", "automatic", "added"]
+    assert list(study.sweeps) == ["flat", "automatic"]
     assert study.sweeps["flat"].epsilon == [2]  # a list is not merged with the list below
     assert study.sweeps["flat"].clipping_bound == below.sweeps["flat"].clipping_bound
     assert study.sweeps["automatic"] == below.sweeps["automatic"]
