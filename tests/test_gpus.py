@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from dpsweep.base import gpus
-from dpsweep.base.errors import DpsweepError
 from dpsweep.base.gpus import Gpu, taken_gpus, visible_gpus
 from tests.waiting import wait_for
 
@@ -155,28 +154,3 @@ def test_jobs_that_need_several_gpus_do_not_wait_for_each_other(tmp_path: Path) 
     jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     spans = sorted(tuple(map(float, each.communicate()[0].split()[3:])) for each in jobs)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
-
-
-@pytest.mark.parametrize(
-    ("word", "gpu", "outcome"),
-    [
-        ("0", False, "cpu"),
-        ("false", False, "cpu"),
-        ("1", False, "set DPSWEEP_REQUIRE_GPU=0"),
-        ("true", False, "set DPSWEEP_REQUIRE_GPU=0"),
-        *(("no", gpu, "DPSWEEP_REQUIRE_GPU: found no; allowed: true or") for gpu in (True, False)),
-    ],
-)
-def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
-    monkeypatch: pytest.MonkeyPatch, word: str, gpu: bool, outcome: str
-) -> None:
-    from dpsweep.training.device import default_device
-
-    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
-    monkeypatch.setenv("SLURM_JOB_GPUS", "0")
-    monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", word)
-    if outcome == "cpu":
-        assert default_device().type == "cpu"
-    else:
-        with pytest.raises(DpsweepError, match=outcome):
-            default_device()

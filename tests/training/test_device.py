@@ -1,11 +1,12 @@
-"""The settings of a cluster that need another profile."""
+"""The device of a job, and the settings of a cluster that need another profile."""
 
 import os
 
 import pytest
 
+from dpsweep.base.errors import DpsweepError
 from dpsweep.study.file import Training
-from dpsweep.training.device import check_machine
+from dpsweep.training.device import check_machine, default_device
 
 # As Slurm 22.05 and 24.11 print them.
 CONFIG = """Configuration data as of 2026-11-01T10:00:00
@@ -50,3 +51,26 @@ def test_settings_of_slurm_that_need_another_profile(
     said = written.read_text()
     assert f"PreemptMode={preempt}, MinJobAge={age} s" in said
     assert {each for each in (SACCT, RETRIES, ADMINISTRATORS) if each in said} == advice
+
+
+@pytest.mark.parametrize(
+    ("word", "gpu", "outcome"),
+    [
+        ("0", False, "cpu"),
+        ("false", False, "cpu"),
+        ("1", False, "set DPSWEEP_REQUIRE_GPU=0"),
+        ("true", False, "set DPSWEEP_REQUIRE_GPU=0"),
+        *(("no", gpu, "DPSWEEP_REQUIRE_GPU: found no; allowed: true or") for gpu in (True, False)),
+    ],
+)
+def test_a_job_of_slurm_trains_on_its_cpu_only_where_that_is_allowed(
+    monkeypatch, word, gpu, outcome
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0")
+    monkeypatch.setenv("DPSWEEP_REQUIRE_GPU", word)
+    if outcome == "cpu":
+        assert default_device().type == "cpu"
+    else:
+        with pytest.raises(DpsweepError, match=outcome):
+            default_device()

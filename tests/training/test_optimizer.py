@@ -1,6 +1,5 @@
 """Private updates: the sum of clipped gradients and noise, divided by B; optimizers and averages."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.study.small import load_small
-from tests.training.tiny_net import HEAD, N, data, net, private
+from tests.training.tiny_net import HEAD, N, data, net, private, split
 from tests.training.tiny_net import flat as parameters
 from torch import Tensor, nn
 
@@ -23,16 +22,7 @@ from dpsweep.training.optimizer import (
     make_optimizer,
     mistaken_optimizers,
 )
-from dpsweep.training.randomness import GaussianNoise, PoissonSampler, microbatches
-
-
-def split(
-    indices: np.ndarray, physical_batch: int, examples: tuple[Tensor, Tensor] | None = None
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    inputs, labels = examples or data()
-    for padded, mask in microbatches(indices, physical_batch):
-        rows = torch.from_numpy(padded)
-        yield inputs[rows], labels[rows], torch.from_numpy(mask)
+from dpsweep.training.randomness import GaussianNoise, PoissonSampler
 
 
 def flat(tensors: Any) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.training.tiny_net import N, data, flat, net, private
+from tests.training.tiny_net import N, data, flat, net, private, split
 from tests.training.tiny_study import Prepared
 from tests.waiting import running, wait_for
 from torch import Tensor, distributed, multiprocessing, nn
@@ -62,13 +62,7 @@ def with_adam(
 
 
 def micro_batches(examples: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    inputs, labels = data()
-    rows = torch.arange(examples)
-    return [
-        (inputs[each], labels[each], torch.ones(len(each), dtype=torch.bool))
-        for each in rows.split(3)
-        if len(each)
-    ]
+    return list(split(np.arange(examples), 3))
 
 
 def steps(noise_multiplier: float) -> tuple[Tensor, list[list[float]]]:

@@ -1,15 +1,17 @@
 """A network of two layers and its data, for tests of the private step."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpsweep.gradients import make_engine
 from dpsweep.study.clipping import Clipping, FlatClipping
 from dpsweep.training.optimizer import PrivateOptimizer
-from dpsweep.training.randomness import GaussianNoise
+from dpsweep.training.randomness import GaussianNoise, microbatches
 
 N, WIDTH, CLASSES = 60, 5, 3
 HEAD = frozenset({"head.weight", "head.bias"})
@@ -19,6 +21,16 @@ def data(examples: int = N, dtype: torch.dtype = torch.float64) -> tuple[Tensor,
     generator = torch.Generator().manual_seed(2)
     inputs = torch.randn(examples, WIDTH, generator=generator, dtype=torch.float64).to(dtype)
     return inputs, torch.randint(CLASSES, (examples,), generator=generator)
+
+
+def split(
+    indices: np.ndarray, physical_batch: int, examples: tuple[Tensor, Tensor] | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the micro-batches of some rows of the data: inputs, labels and mask."""
+    inputs, labels = examples or data()
+    for padded, mask in microbatches(indices, physical_batch):
+        rows = torch.from_numpy(padded)
+        yield inputs[rows], labels[rows], torch.from_numpy(mask)
 
 
 def net(dtype: torch.dtype = torch.float64) -> Any:
