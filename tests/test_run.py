@@ -59,19 +59,13 @@ Call = Callable[..., argparse.Namespace]
 def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Return a function that calls ``dpsweep run`` and returns the options that Snakemake parses."""
     handed: list[list[str]] = []
-
-    def parser(profiles: list[str] | None = None) -> argparse.ArgumentParser:
-        """Return Snakemake's own parser, made once because it has hundreds of options."""
-        return get_argument_parser(profiles) if profiles else PARSER
-
-    monkeypatch.setattr("snakemake.cli.get_argument_parser", parser)
     monkeypatch.setattr(run, "run_snakemake", lambda words, **_: handed.append([*words]) or 0)
 
     def called(*words: str) -> argparse.Namespace:
         done = CliRunner().invoke(app, ["run", *words])
         assert done.exit_code == 0, f"{done.output}{done.exception}"
-        read = PARSER.parse_args(handed[-1])
-        return parser(read.profile).parse_args(handed[-1]) if read.profile else read
+        profiles = PARSER.parse_args(handed[-1]).profile
+        return get_argument_parser(profiles).parse_args(handed[-1])
 
     return called
 

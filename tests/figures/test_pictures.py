@@ -36,10 +36,13 @@ def save_picture(drawing: Figure, picture: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_picture_is_the_reviewed_one(drawn: Drawn, tmp_path: Path, family: str) -> None:
+def test_the_picture_is_the_reviewed_one_and_has_room_for_its_texts(
+    drawn: Drawn, tmp_path: Path, family: str
+) -> None:
     picture = tmp_path / f"{family}.png"
     save_picture(drawn(family), picture)
     assert compare_images(str(SEEN / picture.name), str(picture), TOLERANCE) is None
+    require_room_for_texts(drawn(family))
 
 
 def test_the_picture_of_the_first_steps_and_its_caption_are_up_to_date(tmp_path: Path) -> None:
@@ -49,11 +52,6 @@ def test_the_picture_of_the_first_steps_and_its_caption_are_up_to_date(tmp_path:
     document = pictures.DOCUMENT.read_text(encoding="utf-8")
     assert document.count(pictures.START) == 1
     assert pictures.filled(document) == document, "python -m benchmarks.evidence.pictures"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_no_text_is_cut_or_covers_another(drawn: Drawn, family: str) -> None:
-    require_room_for_texts(drawn(family))
 
 
 LONG = "A dataset with a rather long name, ViT-Base/16, ε = 8, C = 1"
@@ -94,6 +92,7 @@ def test_heatmaps_of_any_shape_have_equal_squares_and_room_for_their_texts(
 
 
 def require_room_for_texts(drawing: Figure) -> None:
+    """Fail if a text is cut or covers another."""
     seen = dict[Text, None]()
     draw = Text.draw
     # Tick labels outside of an axis exist, but are not drawn.
