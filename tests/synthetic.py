@@ -54,7 +54,6 @@ def make_study(
     sweeps: dict[str, dict[str, Any]],
     *,
     classes: int = 4,
-    train_size: int = 1000,
     figures: dict[str, Any] | None = None,
     tables: dict[str, Any] | None = None,
     backbones: Sequence[str] = ("small", "large"),
@@ -62,7 +61,7 @@ def make_study(
     """Return a study on one dataset, ``digits``; each sweep overrides a default grid of one cell."""
     content: dict[str, Any] = yaml.safe_load(STUDY)
     backbone, sweep = content["backbones"]["small"], content["sweeps"]["one"]
-    content["datasets"]["digits"] |= {"classes": classes, "train_size": train_size}
+    content["datasets"]["digits"] |= {"classes": classes, "train_size": 1000}
     content["backbones"] = {name: backbone | {"title": f"ViT {name}"} for name in backbones}
     content["sweeps"] = {
         name: sweep | {"backbone": backbones[0]} | changes for name, changes in sweeps.items()

@@ -7,18 +7,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def tracked(*patterns: str, root: Path = ROOT) -> list[Path]:
+def tracked(*patterns: str) -> list[Path]:
     """Return the files that match a pattern and that git tracks, sorted.
 
     In an unpacked archive, which has no git, return all files that match.
     """
-    found = sorted({file for pattern in patterns for file in root.glob(pattern)})
+    found = sorted({file for pattern in patterns for file in ROOT.glob(pattern)})
     listed = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-z"], capture_output=True, text=True, check=False
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False
     )
     if listed.returncode:
         return found
-    known = {root / name for name in listed.stdout.split("\0")}
+    known = {ROOT / name for name in listed.stdout.split("\0")}
     return [file for file in found if file in known]
 
 

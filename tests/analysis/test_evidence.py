@@ -21,10 +21,8 @@ RULE = "lower_epsilon_larger_bound"
 def comparison(
     datasets: str,
     effect: float | np.ndarray,
-    reference_at: str = "",
     noise: float = 0.0,
     unit: object = 0,
-    test_error: float = 0.0,
 ) -> Comparison:
     """Return a comparison with a known effect, in one dataset ("a") or between two ("a, b")."""
     nothing = np.zeros((1, 1, 2))
@@ -35,7 +33,7 @@ def comparison(
     found = np.asarray(effect, dtype=float)
     return Comparison(
         grids, (datasets, str(unit)), ["C = 1"], found, np.full_like(found, noise),
-        np.full_like(found, test_error), reference_at,
+        np.full_like(found, 0.0), "",
     )  # fmt: skip
 
 
@@ -50,8 +48,8 @@ def comparisons(effects: Mapping[str, Sequence[float]]) -> dict[str, list[Compar
     }
 
 
-def row_of(found: pd.DataFrame, rule: str = RULE) -> pd.Series:
-    return found.set_index("rule").loc[rule]
+def row_of(found: pd.DataFrame) -> pd.Series:
+    return found.set_index("rule").loc[RULE]
 
 
 def mean_of(effects: Sequence[float], groups: Sequence[int], test_error: float = 0.0) -> Mean:

@@ -136,8 +136,8 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def texts(*modules: str, train: int = 20, test: int = 5, seed: int = 0) -> LabelledData:
-    keys = {"train_per_class": train, "test_per_class": test, "seed": seed}
+def texts(*modules: str, train: int = 20, test: int = 5) -> LabelledData:
+    keys = {"train_per_class": train, "test_per_class": test}
     data = made("docstrings", None, modules=list(modules), **keys)
     list(data.train.inputs)  # texts are read lazily
     return data

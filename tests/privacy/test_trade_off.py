@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from hypothesis import given
@@ -36,7 +35,6 @@ from dpsweep.privacy.trade_off import (
 )
 from dpsweep.privacy.tuning import calibrate_tuning
 
-Floats = npt.NDArray[np.float64]
 RATES = (1e-3, 0.01, 0.05, 0.3, 0.9)
 SAMPLED = calibrate(2.0, 1e-5, 1000, 200, 30)
 

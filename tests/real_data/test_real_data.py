@@ -152,13 +152,13 @@ BEFORE = ["", "Hello, ", "Hi team, ", "Urgent: "]
 AFTER = ["", " Thanks.", " Please help.", " Third time!"]
 
 
-def write_tickets(file: Path, rows: int = 800) -> None:
+def write_tickets(file: Path) -> None:
     """Write short texts; more than half of them belong to one queue."""
     draw, shares = random.Random(7), [share for _, share in QUEUES.values()]
     with file.open("w", newline="") as opened:
         table = csv.writer(opened)
         table.writerow(["text", "queue"])
-        for queue in draw.choices(list(QUEUES), shares, k=rows):
+        for queue in draw.choices(list(QUEUES), shares, k=800):
             sentence = draw.choice(QUEUES[queue][0].split("|")).format(draw.choice(THINGS))
             sentence += f" ({draw.randrange(10_000)})."
             table.writerow([draw.choice(BEFORE) + sentence + draw.choice(AFTER), queue])

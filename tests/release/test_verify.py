@@ -10,13 +10,12 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from tests.release.releases import Change, Content, derive_checksums, put, seal, value_at
 from tests.release.releases import forge as forge_checksums
@@ -174,8 +173,6 @@ def test_hostile_networks_are_refused_in_bounded_time(change, folder):
 
 
 Place = tuple[Any, ...]
-Forge = Callable[..., Path]
-Tensors = dict[str, torch.Tensor]
 AVERAGE = {"kind": "tail", "share": 0.5}
 EVERY_LAYER = ["cls_token", "pos_embed", "patch_embed", "blocks.0.attn", "blocks.0.mlp"]
 BACKBONE_DIFFERS = "pos_embed: found other numbers than the backbone"

@@ -14,8 +14,6 @@ import torch
 from tests.training.tiny_study import CPU, SPEC, N, calibrate, prepare, tiny_sections
 from torch import Tensor
 
-from dpsweep.data.prepared import PreparedDataset
-from dpsweep.models.backbone import PreparedBackbone
 from dpsweep.privacy import Calibration
 from dpsweep.privacy.audit import AuditPlan, likelihood_scores, right_guesses
 from dpsweep.study import Study
@@ -45,9 +43,6 @@ FULL = SIZE  # batch sizes
 PART = 118  # sampling rate about 1/5
 
 
-Inputs = tuple[PreparedDataset, PreparedBackbone]
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A few digits, and a transformer of one token with about 1,500 FiLM parameters."""
@@ -62,17 +57,13 @@ def prepared(tmp_path_factory):
     return made.data, made.backbone
 
 
-Audit = Callable[[TrialSpec], AuditedTrial]
-
-
-def context_of(prepared: Inputs, trial: TrialSpec) -> CanaryContext:
-    coins = numpy_stream(trial.key, "canaries")
-    return CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU)
-
-
 @pytest.fixture(scope="module")
 def audit(prepared):
-    return lambda trial: audit_trial(trial, context_of(prepared, trial))
+    def audit(trial):
+        coins = numpy_stream(trial.key, "canaries")
+        return audit_trial(trial, CanaryContext(*prepared, FILM, CANARIES, coins, device=CPU))
+
+    return audit
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from tests.training.tiny_study import N, assert_equal, end, stopped_after
 from tests.waiting import PATIENCE
 
-from dpsweep.training.context import TrialContext
 from dpsweep.training.physical import DoesNotFitError
 from dpsweep.training.store import StoredTrial, TrialStore, read_checked, write_checked
-from dpsweep.training.trial import TrialSpec, epoch_ends, train_trial
+from dpsweep.training.trial import epoch_ends, train_trial
 
 KEY = "ab" * 16
 STORED = StoredTrial(
@@ -68,9 +67,6 @@ def test_equal_content_gives_equal_bytes(tmp_path):
     found, read = read_checked(files[0])
     assert found == record
     assert all(np.array_equal(read[name], array) for name, array in arrays.items())
-
-
-Trial = tuple[TrialSpec, TrialContext]
 
 
 @pytest.fixture(scope="module")

@@ -206,10 +206,6 @@ class Chain(Workflow):
         """Return the file of a cell's trials for the current study, relative to the folder."""
         return str(PATHS.cell_trials(self.parsed, Cell.parse(problem, cell)))
 
-    def norms_file(self, bound: float, problem: str = "digits_vit_film") -> str:
-        """Return the file of gradient norms at a clipping bound."""
-        return str(PATHS.gradient_norms(self.parsed, problem, 8.0, 2, bound))
-
     def stored_trials(self) -> dict[str, int]:
         """Return the finished trials in the store: key -> time of writing, ns.
 

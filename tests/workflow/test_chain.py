@@ -23,8 +23,8 @@ CELL = "eps8_epochs2_B128_C1"
 SWEEP = "digits_vit_film"
 
 
-def trials(chain: Chain, cell: str = CELL) -> pd.DataFrame:
-    return pd.read_parquet(chain.folder / chain.cell_file(cell))
+def trials(chain: Chain) -> pd.DataFrame:
+    return pd.read_parquet(chain.folder / chain.cell_file(CELL))
 
 
 @pytest.mark.nightly
